@@ -24,6 +24,8 @@ from hwcalc.errors import UsageError
 from hwcalc.explore.hand import Changed, hand_of
 from hwcalc.explore.runs import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout, Pools, choices_of, runs_of, title_of
 from hwcalc.explore.sections import sections_of
+from hwcalc.explore.speeds import gpu_rates, speeds_of
+from hwcalc.explore.starts import starts_of
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words
 from hwcalc.library.load import Missing, load, load_each, with_dimensions
@@ -31,7 +33,7 @@ from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.command_line import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import divides
-from hwcalc.planner.options import OPTIONS, Asked, ExploreOptions, take_options, takes
+from hwcalc.planner.options import OPTIONS, Access, Asked, ExploreOptions, take_options, takes
 from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.dtypes import format_spellings
@@ -57,6 +59,10 @@ _WHERE: Final = {
 }
 _ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 """What could end the element of the payload, as JSON writes it."""
+
+
+_PACKED: Final = {"shapes", "terms", "curves", "parts", "rests", "reads"}
+"""Lists of records that are so long that the names of their fields would take most of the page."""
 
 
 class Html(Record):
@@ -94,7 +100,7 @@ def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str)
         "version": escape(str(payload["kvplan"])),
         "csp": escape(policy),
         "style": style,
-        "payload": json_text(payload),
+        "payload": json_text(packed(payload)),
         "script": script,
     }
     text = _HOLE.sub(lambda hole: holes[hole[1]], sources["page.html"])
@@ -109,6 +115,23 @@ def _ascii(code: str, escaped: Callable[[str], str]) -> str:
 def json_text(document: object) -> str:
     """JSON that may stand in an HTML file: in ASCII, and without any letter that ends an element."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).translate(_ESCAPED)
+
+
+def packed(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload with lists of records as rows, each of which begins with the place of its names (``unpacked`` in ``page/data.js``).
+
+    >>> packed({"live": False, "parts": [{"name": "a", "low": 1}, {"name": "b", "low": 2}]})
+    {'live': False, 'parts': {'names': [['name', 'low']], 'rows': [[0, 'a', 1], [0, 'b', 2]]}}
+    """
+    out: dict[str, Any] = {}
+    for name, value in payload.items():
+        if not (name in _PACKED and value):
+            out[name] = value
+            continue
+        places: dict[tuple[str, ...], int] = {}
+        rows = [[places.setdefault(tuple(entry), len(places)), *entry.values()] for entry in value]
+        out[name] = {"names": list(map(list, places)), "rows": rows}
+    return out
 
 
 def bundle(sources: Mapping[str, str]) -> str:
@@ -157,8 +180,8 @@ SCHEMA: Final = 1
 _LONGEST_NAME: Final = 200
 
 
-MOST_BY_HAND: Final = 20
-"""Models of a page whose dimensions can be set: each takes about 10 kB and half a second."""
+MOST_BY_HAND: Final = 4
+"""Models of a page whose dimensions can be set: each takes as long as all the rest of a model."""
 _NOT_BY_HAND: Final = f"By hand the page has its first {MOST_BY_HAND} models: name this one before others."
 
 
@@ -198,7 +221,7 @@ def payload_of(
         "batches": list(axes.batches),
         "layouts": [asdict(layout) for layout in axes.layouts],
         "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
-        "gpus": [_gpu(load_gpu(name, [])) for name in axes.gpus],
+        "gpus": [_gpu(load_gpu(name, []), pools) for name in axes.gpus],
         "formats": format_spellings(),
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
@@ -206,7 +229,7 @@ def payload_of(
     }
 
 
-def _gpu(gpu: Gpu) -> dict[str, Any]:
+def _gpu(gpu: Gpu, pools: Pools) -> dict[str, Any]:
     from hwcalc.profiles.gpus import gpu_aliases
 
     # A size of memory at the end of an id may be that which its profile has without a word.
@@ -216,6 +239,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
         "name": getattr(gpu, "name", gpu.id),
         "memory": str(gpu.memory_marketing_gb),
         "node": gpu.node,
+        **gpu_rates(gpu, pools.pieces["rates"]),
         "aliases": [stem, *(alias for alias, meant in gpu_aliases().items() if meant in (gpu.id, stem))],
     }
 
@@ -246,7 +270,9 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> 
         "shares": sorted({layout.tp for layout in axes.layouts if divides(spec, layout.tp)}),
         "engines": engines,
         "hand": hand_of(spec, model.changed, axes, pools, engines) if by_hand else _NOT_BY_HAND,
-        **sections_of(spec, axes, pools),
+        "speeds": {name: speeds_of(spec, name, axes, engines[name], pools) for name in axes.engines},
+        "starts": {name: starts_of(spec, name, axes, engines[name], pools) for name in axes.engines},
+        **sections_of(spec, axes, pools, engines),
     }
 
 
@@ -271,6 +297,8 @@ class Page(Record):
     html: Html
     models: int
     payload: Callable[[ModelSpec], str]
+    access: Access = Access()
+    """How further models are fetched."""
     notes: tuple[Note, ...] = ()
 
 
@@ -306,9 +334,11 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
     title = f"kvplan: {chosen[0].name}" + (f" and {more} more" if more else "")
 
     def another(spec: ModelSpec) -> str:
-        return json_text(payload_of((_page_model(spec, spec.id, asked),), axes, live=live))
+        return json_text(packed(payload_of((_page_model(spec, spec.id, asked),), axes, live=live)))
 
-    return Page(html=assemble(page_files(), payload, title), models=len(chosen), payload=another, notes=tuple(notes))
+    return Page(
+        html=assemble(page_files(), payload, title), models=len(chosen), payload=another, access=asked.access, notes=tuple(notes)
+    )
 
 
 def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[PageModel, ...]:
@@ -414,7 +444,8 @@ def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
     if named:
         first["gpu"] = axes.gpus[0]
     if {"gpus", "tp"} & asked.given:
-        sizes = asdict(_layout(asked))
+        layout = _layout(asked)
+        sizes = {"count": layout.count, "tp": layout.tp}
         # How many share each layer follows from the model, unless the user says it.
         first |= sizes if "tp" in asked.given else {"count": sizes["count"]}
     return first

@@ -209,9 +209,7 @@ _MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
 _RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of tp: each rank has whole heads."
 _NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: no one formula of the dimensions gives them. Plan it by itself."
 _NOT_ITSELF: Final = "By hand the page has numbers only where it has those of the model itself:"
-_ONE_GPU: Final = (
-    "By hand the page has this engine on one GPU alone: it gives each GPU a run of layers, and these are seldom as many on each."
-)
+_ONE_GPU: Final = "By hand the page has no runs of layers on several GPUs: they are seldom as many on each."
 _FEW: Final = 9
 """Forms that are enough for the bytes of a position, which follow from three dimensions, and leave some to check them."""
 _NODES: Final = tuple(
@@ -329,6 +327,7 @@ class _Runs:
         self._irregular: set[tuple[Any, ...]] = set()
         self._opened: dict[Place, Occupancy] = {}
         self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
+        self._made: dict[tuple[Place, int], int] = {}
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
@@ -345,7 +344,7 @@ class _Runs:
             refused[place] = self._not_itself(cell_of(own["refused"], place))
             if refused[place] is not None:
                 continue
-            if "layers" in self._family.free and self._sizes(place).pp > 1:
+            if self._sizes(place).pp > 1:
                 # Each GPU has a run of layers, and their number is free: as many on each is the exception.
                 refused[place] = self._pools.text(_ONE_GPU)
                 continue
@@ -405,7 +404,9 @@ class _Runs:
                     yield cell
                 else:
                     known = first.setdefault((tp, number, cell), place)
-                    yield self._part(known, number, cell) if number else self._curve(known)
+                    if (known, number) not in self._made:
+                        self._made[known, number] = self._part(known, number, cell) if number else self._curve(known)
+                    yield self._made[known, number]
             except (Irregular, KvplanError):
                 self._irregular.add(key)
                 return

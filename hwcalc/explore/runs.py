@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby, product
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines import ENGINES, find_engine, forms
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Section
 from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError, UnsupportedError
@@ -56,16 +58,17 @@ def plan_options(engine: str) -> dict[str, Any]:
 
 
 class PageLayout(Record):
-    """So many GPUs, of which ``tp`` share each layer."""
+    """So many GPUs, of which ``tp`` share each layer. The others are replicas, or ``pp`` runs of layers follow each other."""
 
     count: int
     tp: int
+    pp: int = 1
 
     def parallel(self, engine: str) -> Parallel:
-        """The sizes: the other GPUs are replicas, or hold further layers if the engine splits models by layers."""
+        """The sizes: the other GPUs are replicas, or all hold further layers if the engine splits models by layers."""
         if find_engine(engine)[0].facts.splits_layers:
             return Parallel(pp=self.count)
-        return Parallel(tp=self.tp, dp=self.count // self.tp)
+        return Parallel(tp=self.tp, pp=self.pp, dp=self.count // (self.tp * self.pp))
 
 
 class PageAxes(Record):
@@ -74,7 +77,11 @@ class PageAxes(Record):
     gpus: tuple[str, ...] = GPUS
     engines: tuple[str, ...] = field(default_factory=page_engines)
     layouts: tuple[PageLayout, ...] = tuple(
-        PageLayout(count=count, tp=tp) for count in _COUNTS for tp in range(1, count + 1) if not count % tp and tp & (tp - 1) == 0
+        PageLayout(count=count, tp=tp, pp=pp)
+        for count in _COUNTS
+        for tp in _COUNTS
+        if tp <= count
+        for pp in dict.fromkeys((1, count // tp))
     )
     batches: tuple[int, ...] = _BATCHES
     most_tokens: int = MOST_TOKENS
@@ -103,13 +110,16 @@ Place = tuple[int, ...]
 
 
 def drawn_form(opened: Occupancy) -> forms.MemoryForm | None:
-    """The form of a request, if it has one that the page can evaluate. It is without its rules for the first lengths, if no answer lies there."""
+    """The form of a request, if it has one that the page can evaluate. It is without its rules for the first lengths, if no answer lies there.
+
+    A page has no lengths below :data:`LEAST_TOKENS`, and tells limits below that as none.
+    """
     form = closed_form(opened)
     if form is None or not form.drawable:
         return None
     least = max((one.before for part in form.parts for one in part.amounts if isinstance(one, forms.Early)), default=1)
-    if least == 1:
-        return form
+    if least <= LEAST_TOKENS:
+        return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=LEAST_TOKENS)
     # None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
     if form.holds(least, form.most_sequences or 1, "low") or form.left(1, 1, "high") < 0:
         return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=least)
@@ -117,7 +127,7 @@ def drawn_form(opened: Occupancy) -> forms.MemoryForm | None:
     def rule_if_same(amount: forms.Amount) -> forms.Amount:
         return rule_of(amount) if isinstance(amount, forms.Early) and set(amount.first) == {amount.rule.at(1, 1)} else amount
 
-    return replace(form, parts=tuple(part.by(rule_if_same) for part in form.parts))
+    return replace(form, parts=tuple(part.by(rule_if_same) for part in form.parts), least_tokens=LEAST_TOKENS)
 
 
 def rule_of(amount: forms.Amount) -> forms.Amount:
@@ -139,7 +149,7 @@ class Pools:
     """Pieces that many forms have in common. Each is written once, and is known by its place."""
 
     def __init__(self) -> None:
-        pools = ("texts", "shapes", "terms", "curves", "sums", "parts", "rests")
+        pools = ("texts", "shapes", "terms", "curves", "sums", "parts", "rests", "shares", "reads", "rates")
         self.pieces: dict[str, list[Any]] = {name: [] for name in pools}
         self._places: dict[tuple[str, str], int] = {}
 
@@ -194,21 +204,25 @@ class Pools:
                 piece[end] = amount
         return self.put("parts", piece)
 
-    def rest(self, form: forms.MemoryForm, left_open: Sequence[str] = ()) -> int:
-        """The place of what a form has beside its cache and parts, and of what sources leave open there."""
-        piece = {
-            "usable": list(form.usable),
-            "total_bytes": form.total_bytes,
-            "most_sequences": form.most_sequences,
-            "limited_by": form.limited_by,
-            "refuses_more": form.refuses_more,
-            "most_tokens": form.curve.most_tokens,
-            "dp": form.dp,
-            "least_tokens": form.least_tokens,
-            "host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared},
-            **({"open": [self.text(one) for one in left_open]} if left_open else {}),
+    def rest(self, pieces: Mapping[str, Any]) -> int:
+        """The place of what a form has beside its cache and parts: the pieces of :meth:`rest_pieces`."""
+        return self.put("rests", {name: value for piece in pieces.values() for name, value in piece.items()})
+
+    def rest_pieces(self, form: forms.MemoryForm, left_open: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+        """What a form has beside its cache and parts, and what sources leave open there, by what each of it follows from."""
+        return {
+            "gpu": {"usable": list(form.usable), "total_bytes": form.total_bytes},
+            "limits": {
+                "most_sequences": form.most_sequences,
+                "limited_by": form.limited_by,
+                "refuses_more": form.refuses_more,
+                "most_tokens": form.curve.most_tokens,
+            },
+            "replicas": {"dp": form.dp},
+            "lengths": {"least_tokens": form.least_tokens},
+            "host": {"host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared}},
+            "open": {"open": [self.text(one) for one in left_open]} if left_open else {},
         }
-        return self.put("rests", piece)
 
     def amount(self, amount: forms.Amount) -> Any:
         """An amount as JSON."""
@@ -257,30 +271,30 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     >>> grid_of({(0, 0): 7, (0, 1): 7, (1, 0): 7, (1, 1): 8}, (2, 2), frozenset({(1, 1)}))
     7
     """
-    known = {place: cell for place, cell in cells.items() if place not in ignored}
-    kept = list(range(len(sizes)))
+    import numpy as np
 
-    def at(place: Place, axes: Sequence[int]) -> Place:
-        return tuple(place[axis] for axis in axes)
-
+    # Nothing is a number too, as any place or a refused one (below zero) is; what is ignored is both more and less than any.
+    least, most = -(2**62), 2**62
+    table = np.full(sizes, most, dtype=np.int64)
+    for place, cell in cells.items():
+        if place not in ignored:
+            table[place] = least + 1 if cell is None else cell
     for axis in range(len(sizes)):
-        others = [one for one in kept if one != axis]
-        fewer: dict[Place, int | None] = {}
-        if all(fewer.setdefault(at(place, others), cell) == cell for place, cell in known.items()):
-            kept = others
-    table = {at(place, kept): cell for place, cell in known.items()}
+        known = table != most
+        lowest, highest = table.min(axis, keepdims=True), np.where(known, table, least).max(axis, keepdims=True)
+        if (known.any(axis, keepdims=True) <= (lowest == highest)).all():
+            table = lowest
 
-    def nested(place: Place) -> Any:
-        """The lists from one place on."""
-        axis = len(place)
-        if axis == len(sizes):
-            return table.get(at(place, kept))
-        entries = [nested((*place, number)) for number in (range(sizes[axis]) if axis in kept else (0,))]
-        if any(entry != entries[0] for entry in entries):
-            return entries
-        return [entries[0]] if isinstance(entries[0], list) else entries[0]
+    def nested(entries: Any) -> Any:
+        """The lists of a part of the table."""
+        if not isinstance(entries, list):
+            return None if entries in (least + 1, most) else entries
+        inner = [nested(entry) for entry in entries]
+        if any(entry != inner[0] for entry in inner):
+            return inner
+        return [inner[0]] if isinstance(inner[0], list) else inner[0]
 
-    return nested(())
+    return nested(table.tolist())
 
 
 def title_of(kind: str) -> str:
@@ -311,8 +325,8 @@ _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""
 _REFUSED: Final = "refused"
 
-Cell = Mapping[Any, int | None]
-"""The pieces of one form by name, as places in the pools; of a refused request only why."""
+Cell = Mapping[Any, Any]
+"""The pieces of one form by name, as places in the pools, and those of its rest; of a refused request only why."""
 
 
 def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict[str, Any]:
@@ -343,12 +357,14 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
     if len(ignored) == len(cells):
         return {_REFUSED: grid(_REFUSED)}
     names = dict.fromkeys(name for cell in cells.values() for name in cell if isinstance(name, tuple))
+    rests = {place: made.rest(cell) for place, cell in cells.items() if place not in ignored}
     return {
         "dtypes": [made.default_dtype, *made.dtypes[1:]],
         "weights": [AS_PUBLISHED, *made.weights[1:]],
         "beyond": beyond_of(made.plain, axes.most_tokens),
         "copies": {str(tp): copies_of(made.plain, tp) for tp in dict.fromkeys(layout.tp for layout in axes.layouts)},
-        **{name: grid(name) for name in (_REFUSED, "curve", "rest")},
+        **{name: grid(name) for name in (_REFUSED, "curve")},
+        "rest": grid_of(rests, sizes),
         "parts": [grid(name) for name in names],
     }
 
@@ -379,8 +395,12 @@ class _Forms:
         self._gpus = tuple(load_gpu(name, []) for name in axes.gpus)
         self._sizes = tuple(layout.parallel(engine) for layout in axes.layouts)
         self.plain = accepted(model, engine, axes)
+        gpu = self.plain.setup.hardware.gpu
+        self._usual_gpu = next(number for number, one in enumerate(self._gpus) if gpu is not None and one.id == gpu.id)
         self._found: dict[Place, Cell] = {}
         self._joint: dict[Place, Cell] = {}
+        self._together: set[Place] = set()
+        self._opened: dict[tuple[Any, ...], tuple[forms.MemoryForm, list[str]] | KvplanError] = {}
         self.default_dtype = str(self.plain.dtypes.kv)
         dtypes = (name for name in axes.dtypes_of(engine) if name != self.default_dtype)
         self.dtypes: tuple[str | None, ...] = (None, *(name for name in dtypes if self._takes(dtype=name)))
@@ -392,26 +412,43 @@ class _Forms:
         """Dtype, weights, layout and GPU."""
         return self.dtypes, self.weights, self._sizes, self._gpus
 
+    @cached_property
+    def _nowhere(self) -> dict[int, Cell]:
+        """The GPUs on which the engine does not run, whatever the formats and the layout, with why."""
+        refused: dict[int, Cell] = {}
+        for number, gpu in enumerate(self._gpus):
+            opened = self.plain.engine.unchecked(self.plain.model, self.plain.request.changed(gpu=gpu))
+            try:
+                opened.deployment.accelerator_warnings  # noqa: B018 - refuses an accelerator on which the engine does not run
+            except KvplanError as refusal:
+                refused[number] = {_REFUSED: self._pools.text(sentence(refusal))}
+        return refused
+
     def cells(self) -> dict[Place, Cell]:
         """The pieces of every form.
 
-        A piece that follows from the dtype or from the weights alone is found with the default of the other; only one that follows from
-        both needs each pair. So it is with formats and replicas. That no other piece does is tried for each pair of formats where most and
-        least is shared, and if one does, all are made.
+        Of two things, such as the formats of cache and weights, a piece mostly follows from one: then it is found with the other as usual.
+        Only a piece that follows from both needs each pair. So it is with formats and replicas, and with either and the GPU. That no other
+        piece does is tried for each format on each GPU, and for each pair of formats where most and least is shared.
         """
         places = every(tuple(map(len, self.axes)))
+        formats = [
+            *((dtype, 0) for dtype in range(1, len(self.dtypes))),
+            *((0, weights) for weights in range(1, len(self.weights))),
+        ]
+        for pair, gpu in product(formats, range(len(self._gpus))):
+            own, joined = self._cell((*pair, 0, gpu)), self._from_others((*pair, 0, gpu))
+            if joined is not None and own != joined:
+                self._together.add((*pair, gpu))
         cells = {place: self._joined(place) for place in places}
-        for formats in product(range(len(self.dtypes)), range(len(self.weights))):
-            # Whether joined cells are what the engine gives, on the first and the last request that it accepts.
-            joined = [
-                (place, cell)
-                for place, cell in cells.items()
-                if place[:2] == formats and place not in self._found and cell.get(_REFUSED) is None
-            ]
-            for place, cell in joined[:1] + joined[-1:]:
-                own = self._cell(place)
-                if any(cell.get(name) != own.get(name) for name in {**cell, **own}):
-                    return {each: self._cell(each) for each in places}
+        untried: dict[tuple[Place, bool], list[Place]] = {}
+        for place, cell in cells.items():
+            if place not in self._found and place[-1] not in self._nowhere:
+                untried.setdefault((place[:2], _REFUSED in cell), []).append(place)
+        for alike in untried.values():
+            # Whether joined cells are what the engine gives, on the first and the last of them.
+            if any(self._cell(place) != cells[place] for place in (alike[0], alike[-1])):
+                cells |= {place: self._cell(place) for place in alike}
         return cells
 
     def _joined(self, place: Place) -> Cell:
@@ -422,25 +459,60 @@ class _Forms:
 
     def _from_others(self, place: Place) -> Cell | None:
         dtype, weights, layout, gpu = place
-        # The first layout in which a replica is the same: without others, if the page has it.
-        replicas = [(sizes.tp, sizes.pp) for sizes in self._sizes]
-        alone = replicas.index(replicas[layout])
+        if gpu in self._nowhere:
+            return self._nowhere[gpu]
+        usual, alone, by_format = self._like[gpu], self._alone[layout], bool(dtype or weights)
+        others: list[tuple[Place, Place, Place]] = []
         if dtype and weights:
-            others = (0, 0, layout, gpu), (dtype, 0, layout, gpu), (0, weights, layout, gpu)
-        elif (dtype or weights) and alone != layout:
-            others = (0, 0, alone, gpu), (dtype, weights, alone, gpu), (0, 0, layout, gpu)
-        else:
-            return None
-        neither, one, other = map(self._joined, others)
-        if neither.get(_REFUSED) is not None:
-            return None
-        joined = {}
-        for name in {**neither, **one, **other}:
-            usual, by_one, by_other = (cell.get(name) for cell in (neither, one, other))
-            if usual not in (by_one, by_other):
-                return None
-            joined[name] = by_other if by_one == usual else by_one
-        return joined
+            refused = [
+                cell for cell in map(self._joined, ((dtype, 0, layout, gpu), (0, weights, layout, gpu))) if _REFUSED in cell
+            ]
+            if refused:
+                return refused[0] if len(refused) == 1 else None
+            others.append(((0, 0, layout, gpu), (dtype, 0, layout, gpu), (0, weights, layout, gpu)))
+        if by_format and alone != layout:
+            others.append(((0, 0, alone, gpu), (dtype, weights, alone, gpu), (0, 0, layout, gpu)))
+        if by_format and gpu != usual and (dtype, weights, gpu) not in self._together:
+            others.append(((0, 0, layout, usual), (dtype, weights, layout, usual), (0, 0, layout, gpu)))
+        if not by_format and alone != layout and gpu != usual:
+            others.append(((0, 0, alone, usual), (0, 0, layout, usual), (0, 0, alone, gpu)))
+        # A format may be refused on one GPU and taken on another, and there only sources may leave it open, whatever the layout.
+        corner: Cell = self._cell((dtype, weights, 0, gpu)) if (dtype == 0) != (weights == 0) else {}
+        refused_there = _REFUSED in corner and corner != self._joined((0, 0, 0, gpu))
+        for three in () if refused_there else others:
+            joined = _joined_of(*map(self._joined, three))
+            if joined is not None:
+                return {**joined, **({"open": corner["open"]} if "open" in corner and _REFUSED not in joined else {})}
+        return None
+
+    @cached_property
+    def _like(self) -> list[int]:
+        """For each GPU the first on which the cache, its limits and the activations are the same; the usual one for that GPU itself."""
+
+        def key(gpu: int) -> list[tuple[Any, Any]]:
+            cell = self._nowhere.get(gpu) or self._cell((0, 0, 0, gpu))
+            parts = self._pools.pieces["parts"]
+            varies = {
+                "gpu",
+                "open",
+                *(name for name in cell if isinstance(name, tuple) and parts[cell[name]]["section"] == Section.OVERHEAD),
+            }
+            return [(name, piece) for name, piece in cell.items() if name not in varies]
+
+        keys = list(map(key, range(len(self._gpus))))
+        order = [self._usual_gpu, *range(len(keys))]
+        first = [next(one for one in order if keys[one] == own) for own in keys]
+        return [one if one != gpu else self._usual_gpu for gpu, one in enumerate(first)]
+
+    @cached_property
+    def _alone(self) -> list[int]:
+        """For each layout the first in which a replica is the same: without others, if the page has it."""
+        replicas = [(sizes.tp, sizes.pp) for sizes in self._sizes]
+        return list(map(replicas.index, replicas))
+
+    def rest(self, cell: Cell) -> int:
+        """The place of what a cell has beside its cache and parts."""
+        return self._pools.rest({name: piece for name, piece in cell.items() if isinstance(piece, dict)})
 
     def _takes(self, **formats: str) -> bool:
         """Whether the engine accepts a format on any of the accelerators."""
@@ -452,29 +524,46 @@ class _Forms:
             dtype, weights, layout, gpu = place
             # An engine that splits models by layers has one layout for each number of GPUs.
             same = self._sizes.index(self._sizes[layout])
-            found = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights]) if same == layout else None
-            if found is None:
+            if same != layout:
                 self._found[place] = self._cell((dtype, weights, same, gpu))
-            elif isinstance(found, KvplanError):
+                return self._found[place]
+            found = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights])
+            if isinstance(found, KvplanError):
                 self._found[place] = {_REFUSED: self._pools.text(sentence(found))}
             else:
                 form, left_open = found
-                pieces: dict[Any, int | None] = {"curve": self._pools.curve(form), "rest": self._pools.rest(form, left_open)}
                 names = numbered(part.name for part in form.parts)
                 parts = {name: self._pools.part(part) for name, part in zip(names, form.parts, strict=True)}
-                self._found[place] = pieces | parts
+                self._found[place] = {"curve": self._pools.curve(form), **self._pools.rest_pieces(form, left_open), **parts}
         return self._found[place]
 
     def _form(self, layout: int, gpu: int, **formats: str | None) -> tuple[forms.MemoryForm, list[str]] | KvplanError:
         """The form of a place and what sources leave open there, or why the engine refuses it."""
         given = {name: value for name, value in formats.items() if value is not None}
         sizes = self._sizes[layout]
-        try:
-            opened = self.plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
-            form = drawn_form(opened)
-            return _no_form(opened) if form is None else (form, [note.message for note in opened.hardware_warnings])
-        except KvplanError as error:
-            return error
+        key = (layout, gpu, *sorted(given.items()))
+        if key not in self._opened:
+            try:
+                opened = self.plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
+                form = drawn_form(opened)
+                left_open = [note.message for note in opened.hardware_warnings]
+                self._opened[key] = _no_form(opened) if form is None else (form, left_open)
+            except KvplanError as error:
+                self._opened[key] = error
+        return self._opened[key]
+
+
+def _joined_of(neither: Cell, one: Cell, other: Cell) -> Cell | None:
+    """The cell in which two things differ from ``neither``, from those in which one of them does; ``None`` if a piece follows from both."""
+    if any(_REFUSED in cell for cell in (neither, one, other)):
+        return neither if neither == one == other else None
+    joined = {}
+    for name in {**neither, **one, **other}:
+        usually, by_one, by_other = (cell.get(name) for cell in (neither, one, other))
+        if usually not in (by_one, by_other):
+            return None
+        joined[name] = by_other if by_one == usually else by_one
+    return {name: piece for name, piece in joined.items() if piece is not None}
 
 
 def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Occupancy:

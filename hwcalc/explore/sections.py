@@ -19,6 +19,7 @@ from hwcalc.explore.runs import (
     LEAST_TOKENS,
     MOST_TOKENS,
     Pools,
+    cell_of,
     drawn_form,
     grid_of,
     plan_options,
@@ -31,8 +32,6 @@ from hwcalc.formulas.tensor import Full, Window
 from hwcalc.library.strategies import strategies
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request
-from hwcalc.planner.fit import Search, plan_fit
-from hwcalc.planner.plan import plan_memory
 from hwcalc.planner.strategies import GROWTH, RECOMPUTE
 from hwcalc.planner.strategies_cost import head_what_ifs, with_kinds
 from hwcalc.policies.base import Effect
@@ -43,16 +42,15 @@ if TYPE_CHECKING:
     from hwcalc.explore.runs import PageAxes
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec
-    from hwcalc.planner.solve import Most
     from hwcalc.planner.strategies_result import Strategies, Strategy
-    from hwcalc.planner.verdict import Verdict
+    from hwcalc.policies.base import Chosen
 
 _LATENT, _ROPE = 512, 64
 _AS_DEEPSEEK: Final = f"a latent of {_LATENT} and a rotary key of {_ROPE}, as DeepSeek-V3 has them"
 
 
-def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> list[dict[str, Any]]:
-    """Each kind of attention (``Variant`` in ``page/types.d.ts``), by engine."""
+def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each kind of attention (``Variant`` in ``page/types.d.ts``), by engine. ``runs`` are those of the model as it is."""
     variants: list[tuple[str, str, Callable[[LayerKind], LayerKind]]] = []
     for one in head_what_ifs(model.stack):
         heads = one.num_key_value_heads
@@ -64,14 +62,28 @@ def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> list[dict[str
     rows = []
     for name, told, change in variants:
         changed = changed_model(model, change)
-        curves = {
-            engine: grid_of(
-                {(number,): _curve(changed, engine, gpu, axes, pools) for number, gpu in enumerate(axes.gpus)}, (len(axes.gpus),)
-            )
-            for engine in axes.engines
-        }
+        same_kinds = {type(group.kind) for group in changed.stack.groups} == {type(group.kind) for group in model.stack.groups}
+        curves = {}
+        for engine in axes.engines:
+            # GPUs on which the model has the same cache are alike, unless attention of another kind has other kernels there.
+            alike = _alike(runs[engine], len(axes.gpus)) if same_kinds else [[number] for number in range(len(axes.gpus))]
+            cells: dict[tuple[int, ...], int | None] = {}
+            for numbers in alike:
+                first, last = (_curve(changed, engine, axes.gpus[number], axes, pools) for number in (numbers[0], numbers[-1]))
+                for number in numbers:
+                    cells[number,] = first if first == last else _curve(changed, engine, axes.gpus[number], axes, pools)
+            curves[engine] = grid_of(cells, (len(axes.gpus),))
         rows.append({"name": name, "note": told, "engines": curves})
     return rows
+
+
+def _alike(runs: Mapping[str, Any], gpus: int) -> list[list[int]]:
+    """The numbers of the GPUs by the cache that the model has there on one of them, or by why it is refused."""
+    groups: dict[tuple[Any, Any], list[int]] = {}
+    for number in range(gpus):
+        place = (0, 0, 0, number)
+        groups.setdefault((cell_of(runs["refused"], place), cell_of(runs.get("curve"), place)), []).append(number)
+    return list(groups.values())
 
 
 def changed_model(model: ModelSpec, change: Callable[[LayerKind], LayerKind]) -> ModelSpec:
@@ -143,22 +155,17 @@ POLICIES: Final = (
 BATCHES: Final = (1, 8)
 _FACTOR: Final = 4
 _LEAST: Final = 512
-_SECTIONS: Final = ("weights", "activations", "overhead")
-_VERDICT: Final = (
-    *("usable_bytes", "needed_bytes", "needed_low_bytes", "needed_high_bytes", "verdict"),
-    *("max_seq", "expected_max_seq", "max_batch", "expected_max_batch"),
-)
-_COLUMNS: Final = ("total_bytes", "per_gpu_bytes", *_SECTIONS, *_VERDICT)
-"""The numbers of an answer."""
+_OTHERS: Final = ("weights", "overhead")
+"""The sections that a policy leaves as they are: those of the engine's form on each GPU."""
+_COLUMNS: Final = ("total_bytes", "per_gpu_bytes", "low", "expected", "high")
+"""The numbers of an answer: the cache, and the ends of what the activations take under the policy."""
 _UNKNOWN: Final = "What the model needs beside its cache is not known: no verdict."
 
 
-def policy_rows(
-    model: ModelSpec, engines: Sequence[str], text: Callable[[str], int], fixed: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def policy_rows(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any] | None:
     """Each policy by each engine (``PolicyRows`` in ``page/types.d.ts``); ``None`` for a model on which no policy acts.
 
-    ``text`` gives the place of a text in the payload, and ``fixed`` are a GPU and other options that all plans have, parsed. An engine that lacks the policy is not planned as if it had it: a text says what it would take.
+    An engine that lacks the policy is not planned as if it had it: a text says what it would take.
     """
     if not any(kind.acts_by_token for layer in model.stack for kind in layer):
         return None
@@ -168,69 +175,66 @@ def policy_rows(
         chosen = parse_policy(policy)
         assert chosen is not None
         effect = chosen.policy.effect
-        answers = {
-            engine: _answers(model, lengths, {**fixed, **plan_options(engine), "policy": chosen}, text) for engine in engines
-        }
+        answers = {engine: _answers(model, lengths, engine, chosen, axes, pools) for engine in axes.engines}
         memory = "frees memory" if effect is Effect.FREES else f"{effect.text}, frees nothing"
         rows.append({"policy": policy, "title": chosen.policy.title, "memory": memory, "engines": answers})
-    return {"gpu": fixed["gpu"], "lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
+    return {"lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
 
 
 def _answers(
-    model: ModelSpec, lengths: Sequence[int], given: Mapping[str, Any], text: Callable[[str], int]
+    model: ModelSpec, lengths: Sequence[int], engine: str, policy: Chosen, axes: PageAxes, pools: Pools
 ) -> dict[str, Any] | int:
-    """The numbers of one engine, or the text that says why there are none."""
-    try:
-        opened = open_request(model, seq=lengths[-1], **given)
-    except KvplanError as error:
-        return text(sentence(error))
-    support = opened.policies.support(given["policy"])
-    if not support.offered:
-        return text(support.how or f"{opened.engine.label} has no cache policy {given['policy'].policy.name}.")
+    """The numbers of one engine on every GPU of the page, or the text that says why there are none."""
+    opened: dict[str, Occupancy] = {}
+    refusals: dict[str, int] = {}
+    for gpu in axes.gpus:
+        try:
+            opened[gpu] = open_request(model, seq=lengths[-1], **axes.fixed, **plan_options(engine), gpu=gpu, policy=policy)
+        except KvplanError as error:
+            refusals[gpu] = pools.text(sentence(error))
+            continue
+        support = opened[gpu].policies.support(policy)
+        if not support.offered:
+            return pools.text(support.how or f"{opened[gpu].engine.label} has no cache policy {policy.policy.name}.")
+    if not opened:
+        return next(iter(refusals.values()))
+    usual, *others = opened.items()
     columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "refused")}
-    search = _Once()
     for seq, batch in product(lengths, BATCHES):
         try:
-            point = _point(opened.sized(seq=seq, batch=batch).checked(), search) or {"refused": text(_UNKNOWN)}
+            point = _point(usual[1].sized(seq=seq, batch=batch).checked()) or {"refused": pools.text(_UNKNOWN)}
         except KvplanError as error:
-            point = {"refused": text(sentence(error))}
+            point = {"refused": pools.text(sentence(error))}
         for name, column in columns.items():
             column.append(point.get(name))
+    # What a policy takes is the same on each GPU, unless an engine works through a prompt in other steps there.
+    last = {name: column[-1] for name, column in columns.items()}
+    for gpu, one in others:
+        with suppress(KvplanError):
+            if {**dict.fromkeys(columns), **_point(one.sized(seq=lengths[-1], batch=BATCHES[-1]).checked())} != last:
+                refusals[gpu] = pools.text(
+                    f"Under a policy {one.engine.label} takes other bytes on this GPU: the command line below plans it."
+                )
     # One value where all are equal.
-    return {name: column[0] if all(value == column[0] for value in column) else column for name, column in columns.items()}
+    packed = {name: column[0] if all(value == column[0] for value in column) else column for name, column in columns.items()}
+    return {**packed, **({"gpus": refusals} if refusals else {})}
 
 
-def _point(opened: Occupancy, search: Search) -> dict[str, Any]:
-    """The numbers of a plan; none without a verdict."""
-    total, needed, definition = opened.stored_bytes, opened.needed_bytes, opened.engine.definition
-    _, fit = plan_fit(opened, None, search)
-    if fit is None:
+def _point(opened: Occupancy) -> dict[str, Any]:
+    """The numbers of a plan; none without a verdict, or if the policy changes other parts of the memory than cache and activations."""
+    budget = opened.budget
+    plain = None if budget is None else opened.changed(policy=None).budget
+    if budget is None or plain is None:
         return {}
-    memory = plan_memory(opened, cache_bytes=total, rank_bytes=needed, definition=definition, budget=fit.budget)
-    sections = {name: getattr(memory.per_gpu, name) for name in _SECTIONS}
-    return {"total_bytes": total, "per_gpu_bytes": needed, **sections, **{name: getattr(fit, name) for name in _VERDICT}}
-
-
-class _Once(Search):
-    """How many sequences fit depends on their length alone, and how long they may be on their number: each is searched for once."""
-
-    def __init__(self) -> None:
-        self._most: dict[int, tuple[Most, Most]] = {}
-        self._longest: dict[int, tuple[Most, Most]] = {}
-
-    def most(self, opened: Occupancy) -> tuple[Most, Most]:
-        if opened.tokens not in self._most:
-            self._most[opened.tokens] = super().most(opened)
-        return self._most[opened.tokens]
-
-    def longest(self, opened: Occupancy) -> tuple[Most, Most]:
-        if opened.batch not in self._longest:
-            self._longest[opened.batch] = super().longest(opened)
-        return self._longest[opened.batch]
-
-    def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:
-        """The page does not show it."""
-        return None, None
+    kept, usual = (
+        [(part.name, part.low, part.expected, part.high) for part in one.parts if part.section in _OTHERS]
+        for one in (budget, plain)
+    )
+    if kept != usual or budget.usable != plain.usable:
+        return {}
+    taken = [part for part in budget.parts if part.section == "activations"]
+    ends = {end: sum(getattr(part, end) for part in taken) for end in ("low", "expected", "high")}
+    return {"total_bytes": opened.stored_bytes, "per_gpu_bytes": opened.needed_bytes, **ends}
 
 
 _SOURCE: Final = "kvplan strategies: a multiplication is an operation, and so is an addition; a causal prompt is counted exactly"
@@ -238,8 +242,8 @@ _SIZES: Final = {"bytes": "full_bytes", "held": "held_bytes", "peak": "peak_byte
 """A figure of the page -> that of :class:`~hwcalc.planner.strategies_result.Strategy`."""
 
 
-def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any]:
-    """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out."""
+def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out. ``runs`` are its own, by engine."""
     lengths, encoder_seq = sampled_lengths(model), axes.fixed.get("encoder_seq")
     saved: dict[str, Any] | None = None
     of_strategies: dict[str, Any] | None = None
@@ -247,9 +251,9 @@ def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any
         found = [strategies(model, engine="reference", seq=seq, encoder_seq=encoder_seq) for seq in lengths]
         saved, of_strategies = _saved(found), _strategy_rows(found)
     return {
-        "variants": variants_of(model, axes, pools),
+        "variants": variants_of(model, axes, pools, runs),
         "saved": saved,
-        "policies": policy_rows(model, axes.engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),
+        "policies": policy_rows(model, axes, pools),
         "strategies": of_strategies,
     }
 

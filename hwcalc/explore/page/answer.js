@@ -1,7 +1,7 @@
 // The answers of states. The last one is kept: several sections ask for it.
 
 import { formatsOf, modelOf, policyRowsOf } from "./data.js";
-import { plus, stateBytes, termBytes, unitsAt } from "./forms.js";
+import { holds, stateBytes, termBytes, unitsAt, verdictOf } from "./forms.js";
 import { answerAt, sizesAt } from "./solve.js";
 
 /**
@@ -16,62 +16,76 @@ export function columnAt(column, place) {
 }
 
 /**
- * The answer under a policy: Python's own, at some points.
- * @param {PolicyRows} rows
- * @param {Model} model
- * @param {State} state
- * @param {string[]} texts
- * @param {string} gpuName
- * @returns {Answer | NoAnswer}
+ * The form of a GPU under a policy at one of the points that are known: cache and activations are Python's own, the rest is the GPU's.
+ * @param {Form} form
+ * @param {PolicyAnswers} columns
+ * @param {number} place
+ * @returns {Form | null}
  */
-function policyAnswer(rows, model, state, texts, gpuName) {
-  const columns = rows.rows.find((row) => row.policy === state.policy)?.engines[state.engine];
-  if (columns === undefined) return { refused: `This page has no numbers of ${state.engine} under a policy.` };
-  if (typeof columns === "number") return { refused: texts[columns] ?? "" };
-  const formats = formatsOf(model, state.engine, false);
-  const usual = state.dtype === formats.dtypes[0] && state.weights === formats.weights[0];
-  const length = rows.lengths.indexOf(state.seq);
-  const batch = rows.batches.indexOf(state.batch);
-  if (!usual || length < 0 || batch < 0 || state.gpu !== rows.gpu || state.count !== 1 || state.hand !== null) {
-    return { refused: `Under a policy this page has exact answers on one ${gpuName} in the default formats alone. The command line below plans any other.` };
-  }
-  const place = length * rows.batches.length + batch;
-  const refused = columnAt(columns.refused, place);
-  if (typeof refused === "number") return { refused: texts[refused] ?? "" };
-  /** @type {(column: Column<number | null>) => number} */
-  const at = (column) => columnAt(column, place) ?? NaN;
-  const verdict = columnAt(columns.verdict, place);
-  const cache = at(columns.per_gpu_bytes);
-  const [weights, activations, overhead] = [at(columns.weights), at(columns.activations), at(columns.overhead)];
-  /** @type {Answer} */
-  const answer = {
-    cache: { total_bytes: at(columns.total_bytes), per_gpu_bytes: cache },
-    per_gpu: { weights, cache, activations, overhead, total: plus(weights, activations, overhead, cache) },
-    fit: {
-      usable_bytes: at(columns.usable_bytes),
-      needed_bytes: at(columns.needed_bytes),
-      needed_low_bytes: at(columns.needed_low_bytes),
-      needed_high_bytes: at(columns.needed_high_bytes),
-      headroom_bytes: at(columns.usable_bytes) - at(columns.needed_bytes),
-      verdict: verdict ?? "no",
-      max_seq: at(columns.max_seq),
-      expected_max_seq: at(columns.expected_max_seq),
-      max_batch: at(columns.max_batch),
-      expected_max_batch: at(columns.expected_max_batch),
-    },
-  };
-  const whole = verdict && [...Object.values(answer.per_gpu), ...Object.values(answer.fit)].every((value) => value === verdict || !Number.isNaN(Number(value)));
-  return whole ? answer : { refused: "This point is not known." };
+function formUnder(form, columns, place) {
+  const at = (/** @type {"total_bytes" | "per_gpu_bytes" | End} */ name) => columnAt(columns[name], place) ?? NaN;
+  const activations = { name: "activations under the policy", section: /** @type {const} */ ("activations"), low: at("low"), expected: at("expected"), high: at("high") };
+  if (Number.isNaN(at("per_gpu_bytes") + at("expected"))) return null;
+  const parts = [...form.parts.filter(({ section }) => section !== "activations"), activations];
+  return { ...form, gpus: [[]], total: [], once_bytes: at("per_gpu_bytes"), total_once_bytes: at("total_bytes"), crests: [], parts };
 }
 
 /**
- * The bytes of an answer alone.
- * @param {Answer} answer
- * @param {Bytes} state
- * @returns {Sizes}
+ * The form of a state under its policy, and those of all points that are known; or why there is none.
+ * @param {Payload} payload
+ * @param {PolicyRows} rows
+ * @param {State} state
+ * @param {Form | NoAnswer} form
+ * @param {string[]} texts
+ * @returns {{ own: Form, at: (seq: number, batch: number) => Form | null } | NoAnswer}
  */
-function sizesOf({ cache, per_gpu, fit }, state) {
-  return { ...per_gpu, state, total_cache: cache.total_bytes, usable: fit.usable_bytes, verdict: fit.verdict };
+function underPolicy(payload, rows, state, form, texts) {
+  const columns = rows.rows.find((row) => row.policy === state.policy)?.engines[state.engine];
+  if (columns === undefined) return { refused: `This page has no numbers of ${state.engine} under a policy.` };
+  if (typeof columns === "number") return { refused: texts[columns] ?? "" };
+  if ("refused" in form) return form;
+  const refused = columns.gpus?.[state.gpu];
+  if (refused !== undefined) return { refused: texts[refused] ?? "" };
+  const formats = formatsOf(modelOf(payload, state), state.engine, false);
+  const usual = state.dtype === formats.dtypes[0] && state.weights === formats.weights[0];
+  const placeOf = (/** @type {number} */ seq, /** @type {number} */ batch) => {
+    const [length, number] = [rows.lengths.indexOf(seq), rows.batches.indexOf(batch)];
+    return length < 0 || number < 0 ? -1 : length * rows.batches.length + number;
+  };
+  const place = placeOf(state.seq, state.batch);
+  if (!usual || place < 0 || state.count !== 1 || state.hand !== null) {
+    return { refused: "Under a policy this page has exact answers on one GPU in the default formats alone. The command line below plans any other." };
+  }
+  const why = columnAt(columns.refused, place);
+  if (typeof why === "number") return { refused: texts[why] ?? "" };
+  const at = (/** @type {number} */ seq, /** @type {number} */ batch) => formUnder(form, columns, placeOf(seq, batch));
+  const own = at(state.seq, state.batch);
+  return own === null ? { refused: "This point is not known." } : { own, at };
+}
+
+/**
+ * The answer under a policy. How far it goes is known at the lengths and numbers of sequences that the page has.
+ * @param {PolicyRows} rows
+ * @param {State} state
+ * @param {{ own: Form, at: (seq: number, batch: number) => Form | null }} known
+ * @returns {Answer}
+ */
+function answerUnder({ lengths, batches }, { seq, batch }, { own, at }) {
+  const answer = answerAt(own, seq, batch, false);
+  /** @type {(points: [number, number][], end: End) => [number, number]} */
+  const last = (points, end) => {
+    const held = points.filter(([tokens, sequences]) => {
+      const form = at(tokens, sequences);
+      return form !== null && holds(form, tokens, sequences, end);
+    });
+    return held.at(-1) ?? [0, 0];
+  };
+  /** @type {[number, number][]} */
+  const along = lengths.map((length) => [length, batch]);
+  /** @type {[number, number][]} */
+  const across = batches.map((number) => [seq, number]);
+  const sampled = { max_seq: last(along, "low")[0], expected_max_seq: last(along, "expected")[0], max_batch: last(across, "low")[1], expected_max_batch: last(across, "expected")[1] };
+  return { ...answer, sampled };
 }
 
 /**
@@ -83,17 +97,15 @@ function sizesOf({ cache, per_gpu, fit }, state) {
 export function answersOf(payload, poolsOf, forms) {
   /** @type {{ form: Form, seq: number, batch: number, answer: Answer } | null} */
   let last = null;
-  /** @type {(state: State) => Answer | NoAnswer | null} */
-  const underPolicy = (state) => {
+  const under = (/** @type {State} */ state) => {
     const rows = policyRowsOf(payload, state);
     if (rows === null) return null;
-    const model = modelOf(payload, state);
-    return policyAnswer(rows, model, state, poolsOf(model).texts, payload.gpus.find(({ id }) => id === rows.gpu)?.name ?? rows.gpu);
+    return { rows, known: underPolicy(payload, rows, state, forms(state), poolsOf(modelOf(payload, state)).texts) };
   };
   return {
     answer(state) {
-      const sampled = underPolicy(state);
-      if (sampled !== null) return sampled;
+      const sampled = under(state);
+      if (sampled !== null) return "refused" in sampled.known ? sampled.known : answerUnder(sampled.rows, state, sampled.known);
       const form = forms(state);
       if ("refused" in form) return form;
       if (last === null || last.form !== form || last.seq !== state.seq || last.batch !== state.batch) {
@@ -104,10 +116,11 @@ export function answersOf(payload, poolsOf, forms) {
     sizes(state) {
       const form = forms(state);
       if ("refused" in form) return form;
-      const sampled = underPolicy(state);
+      const sampled = under(state);
       if (sampled === null) return sizesAt(form, state.seq, state.batch);
+      if ("refused" in sampled.known) return sampled.known;
       // A policy drops tokens: what does not grow with them stays.
-      return "refused" in sampled ? sampled : sizesOf(sampled, stateBytes(form, state.seq, state.batch));
+      return { ...sizesAt(sampled.known.own, state.seq, state.batch), state: stateBytes(form, state.seq, state.batch), verdict: verdictOf(sampled.known.own, state.seq, state.batch) };
     },
     terms(state) {
       const form = forms(state);

@@ -9,10 +9,13 @@ const PATTERNS = {
   state: [8, "M0 4 L4 0 L8 4 L4 8 Z"],
   activations: [6, "M1.5 3 a1.5 1.5 0 1 0 3 0 a1.5 1.5 0 1 0 -3 0"],
   overhead: [5, "M2.5 0 L2.5 5"],
+  beyond: [8, "M-1 9 L9 -1 M-1 1 L1 -1 M7 9 L9 7"],
   without: [7, "M-1 8 L8 -1 M-1 1 L1 -1 M6 8 L8 6 M-1 -1 L8 8"],
 };
 
 const BAR_HEIGHT = 20;
+/** Panels that nobody misses who does not look for them. */
+const FOLDED = new Set(["strategies", "saved"]);
 
 function makePatterns() {
   const patterns = Object.entries(PATTERNS).map(([kind, [size, path]]) =>
@@ -101,9 +104,18 @@ export function barRows(rows, limit = null) {
 }
 
 /**
- * The frame that all charts share: a title, a sentence that says what is shown, the chart, and what stands behind it.
+ * The frame that all charts share: a title that folds it, a sentence that says what is shown, the chart, and what stands behind it.
  * @param {string} id @param {string} title @param {...(Node | null)} children
  */
 export function panel(id, title, ...children) {
-  return html("section", { class: "panel", id, "aria-labelledby": `${id}-title` }, html("h2", { id: `${id}-title` }, title), ...children);
+  const body = html("div", { class: "panel-body", id: `${id}-body` }, ...children);
+  const fold = html("button", { type: "button", class: "fold", name: "fold", value: id, "aria-expanded": "true", "aria-controls": body.id, onclick: () => folded(!body.hidden) }, title);
+  const folded = (/** @type {boolean} */ hidden) => {
+    body.hidden = hidden;
+    fold.setAttribute("aria-expanded", String(!hidden));
+  };
+  folded(FOLDED.has(id));
+  const element = html("section", { class: "panel", id, "aria-labelledby": `${id}-title` }, html("h2", { id: `${id}-title` }, fold), body);
+  element.addEventListener("unfold", () => folded(false));
+  return element;
 }

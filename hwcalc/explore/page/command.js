@@ -1,6 +1,6 @@
 // The command line that gives the numbers of a state.
 
-import { engineOf, formatsOf, modelOf } from "./data.js";
+import { engineOf, formatsOf, gridAt, modelOf } from "./data.js";
 import { DIMENSIONS } from "./state.js";
 
 /**
@@ -37,7 +37,7 @@ export function commandOf(payload, state) {
   option("engine", state.engine);
   for (const [name, value] of Object.entries(engine.options)) option("engine-option", `${name}=${value}`);
   option("gpu", state.gpu);
-  const sizes = engine.splits_layers ? { pp: state.count } : { tp: state.tp, dp: state.count / state.tp };
+  const sizes = engine.splits_layers ? { pp: state.count } : { tp: state.tp, pp: state.pp, dp: state.count / (state.tp * state.pp) };
   for (const [name, size] of Object.entries(sizes)) {
     if (size > 1) option(name, size);
   }
@@ -50,4 +50,25 @@ export function commandOf(payload, state) {
   if (state.policy !== null) option("policy", state.policy);
   if (state.hand !== null) for (const name of DIMENSIONS) option(name.replace("_", "-"), state.hand[name]);
   return ["kvplan plan", ...ownWords(model, state), ...words.map(quoted)].join(" ");
+}
+
+/**
+ * What starts the engine of a state. A policy and other dimensions have none here.
+ * @param {Payload} payload
+ * @param {(model: Model) => Payload} poolsOf
+ * @param {State} state
+ * @returns {{ command: string, remark: string } | null}
+ */
+export function startOf(payload, poolsOf, state) {
+  const model = modelOf(payload, state);
+  const starts = model.starts[state.engine];
+  if (!starts || state.policy !== null || state.hand !== null) return null;
+  const { dtypes, weights } = formatsOf(model, state.engine, false);
+  const layout = payload.layouts.findIndex(({ count, tp, pp }) => count === state.count && tp === state.tp && pp === state.pp);
+  const places = [dtypes.indexOf(state.dtype), weights.indexOf(state.weights), layout];
+  const text = poolsOf(model).texts[places.includes(-1) ? -1 : gridAt(starts.commands, places) ?? -1];
+  if (text === undefined) return null;
+  /** @type {Record<string, string | number>} */
+  const holes = { "{model}": quoted(model.id), "{seq}": state.seq, "{batch}": state.batch, "{cells}": state.seq * state.batch };
+  return { command: text.replace(/\{(model|seq|batch|cells)\}/g, (hole) => String(holes[hole])), remark: starts.remark };
 }

@@ -1,8 +1,9 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { defaultFormats, engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
+import { defaultFormats, engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stagesOf, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
+import { explained } from "./terms.js";
 
 /** @type {Record<Dimension, string>} */
 const DIMENSION_LABELS = { layers: "Layers", heads: "Query heads", kv_heads: "Key/value heads", head_dim: "Width of a head" };
@@ -20,7 +21,7 @@ function field(id, label, ...children) {
   const note = html("p", { class: "note", id: `${id}-note`, hidden: true });
   for (const child of children) child.setAttribute("aria-describedby", note.id);
   return {
-    element: html("div", { class: "field" }, html("label", { for: id }, label), ...children, note),
+    element: html("div", { class: "field" }, explained(html("label", { for: id }, label), id === "weights" ? "weights_format" : id.replace(/-search$/, "")), ...children, note),
     /** @param {string | null} text */
     say(text) {
       note.textContent = text;
@@ -185,20 +186,26 @@ function handFields(page) {
 }
 
 /**
- * The lengths of the slider: sixteen in an octave, and the model's own.
+ * The lengths of the slider: sixteen in an octave, whole multiples of the shortest, and the model's own.
  * @param {Payload} payload
  * @param {Model} model
  */
 function sliderLengths({ lengths: { least, most } }, { max_seq: own }) {
-  const octave = (/** @type {number} */ length) => STEPS_OF_AN_OCTAVE * Math.log2(length);
-  const first = Math.ceil(octave(least));
-  const steps = Array.from({ length: Math.floor(octave(most)) - first + 1 }, (_, place) => Math.round(2 ** ((first + place) / STEPS_OF_AN_OCTAVE)));
-  const all = [least, ...steps, most, ...(own === null ? [] : [own])].filter((length) => length >= least && length <= most);
+  /** @type {number[]} */
+  const steps = [];
+  for (let length = least; length <= most; length += Math.max(least, 2 ** Math.floor(Math.log2(length)) / STEPS_OF_AN_OCTAVE)) steps.push(length);
+  const all = [...steps, most, ...(own === null ? [] : [own])].filter((length) => length >= least && length <= most);
   return [...new Set(all)].sort((first, second) => first - second);
 }
 
+/** The numbers of the slider: those of the page, and halfway between two of them. @param {number[]} batches */
+function sliderBatches(batches) {
+  const between = batches.map((number, place) => (number + (batches[place + 1] ?? number)) / 2).filter(Number.isInteger);
+  return [...new Set([...batches, ...between])].sort((first, second) => first - second);
+}
+
 /**
- * A policy is chosen together with the GPU and the formats for which the page knows it.
+ * A policy is chosen together with the formats for which the page knows it, on one GPU.
  * @param {Page} page
  * @param {string | null} policy
  * @returns {Partial<State>}
@@ -207,7 +214,7 @@ function withPolicy(page, policy) {
   const state = page.state();
   const model = modelOf(page.payload, state);
   if (policy === null || model.policies === null) return { policy };
-  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, ...defaultFormats(model, state.engine) };
+  return { policy, count: 1, tp: 1, pp: 1, hand: null, ...defaultFormats(model, state.engine) };
 }
 
 /**
@@ -227,6 +234,7 @@ function fieldsOf(page) {
     gpu: selectField("gpu", "GPU", (gpu) => set({ gpu })),
     count: sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled)),
     tp: sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled)),
+    pp: sliderField("pp", "Runs of layers, one after another (pp)", "runs", (pp, settled) => set({ pp }, settled)),
     hand: handFields(page),
   };
 }
@@ -235,7 +243,7 @@ function fieldsOf(page) {
  * The controls in groups.
  * @param {ReturnType<typeof fieldsOf>} fields
  */
-function panelOf({ model, length, batch, dtype, weights, engine, policy, gpu, count, tp, hand }) {
+function panelOf({ model, length, batch, dtype, weights, engine, policy, gpu, count, tp, pp, hand }) {
   const group = (/** @type {string} */ legend, /** @type {{ element: HTMLElement }[]} */ ...fields) =>
     html("fieldset", {}, html("legend", {}, legend), ...fields.map((one) => one.element));
   return html(
@@ -247,7 +255,7 @@ function panelOf({ model, length, batch, dtype, weights, engine, policy, gpu, co
       { onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
       group("Model", model, weights),
       group("Work", length, batch, dtype, policy),
-      group("Engine and GPUs", engine, gpu, count, tp),
+      group("Engine and GPUs", engine, gpu, count, tp, pp),
       hand.element,
     ),
   );
@@ -260,7 +268,7 @@ function panelOf({ model, length, batch, dtype, weights, engine, policy, gpu, co
 export function controlsSection(page) {
   const { payload } = page;
   const fields = fieldsOf(page);
-  const { model, length, batch, dtype, weights, engine, policy, gpu, count, tp, hand } = fields;
+  const { model, length, batch, dtype, weights, engine, policy, gpu, count, tp, pp, hand } = fields;
   const element = panelOf(fields);
   return {
     element,
@@ -278,7 +286,7 @@ export function controlsSection(page) {
       length.show(known?.lengths ?? sliderLengths(payload, described), state.seq, only ?? ownLength, described.max_seq);
       const most = "refused" in form ? Infinity : mostBatch(form);
       const refusal = most < Math.max(...payload.batches) ? `The engine takes at most ${exact(most)} at once.` : null;
-      batch.show(known?.batches ?? payload.batches.filter((number) => number <= most), state.batch, only ?? refusal);
+      batch.show(known?.batches ?? sliderBatches(payload.batches).filter((number) => number <= most), state.batch, only ?? refusal);
       dtype.show(defaults(formats.dtypes), state.dtype);
       weights.show(defaults(formats.weights), state.weights);
       const options = Object.entries(always).map(([name, value]) => `${name}=${value}`);
@@ -293,11 +301,13 @@ export function controlsSection(page) {
         state.policy ?? "",
         rows.length > 0 ? null : "No policy acts on this model.",
       );
-      gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory} GB`]), state.gpu);
+      gpu.show(payload.gpus.map((one) => [one.id, /\d ?GB\b/.test(one.name) ? one.name : `${one.name}, ${one.memory} GB`]), state.gpu);
       const counts = [...new Set(payload.layouts.map((layout) => layout.count))];
       count.show(counts, state.count, splits && state.count > 1 ? "They share out the layers (pp)." : null);
-      const replicas = state.count / state.tp;
+      const replicas = state.count / (state.tp * state.pp);
       tp.element.hidden = splits;
+      pp.element.hidden = splits;
+      pp.show(stagesOf(payload, state), state.pp, state.pp > 1 ? "Each run of layers has GPUs of its own." : null);
       tp.show(sharesOf(payload, state.engine, state.count), state.tp, replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp).` : null);
       hand.show(state, described);
     },

@@ -3,6 +3,17 @@
 import { substitute } from "./forms.js";
 
 /**
+ * A payload as Python had it, before it wrote long lists of records as rows.
+ * @param {Record<string, any>} payload
+ * @returns {any}
+ */
+export function unpacked(payload) {
+  const records = (/** @type {{ names: string[][], rows: [number, ...unknown[]][] }} */ { names, rows }) =>
+    rows.map(([kind, ...values]) => Object.fromEntries((names[kind] ?? []).map((name, place) => [name, values[place]])));
+  return Object.fromEntries(Object.entries(payload).map(([name, value]) => [name, value?.rows && value.names ? records(value) : value]));
+}
+
+/**
  * What a grid has at a place on each of its axes.
  * @param {Grid} grid
  * @param {number[]} places
@@ -48,8 +59,18 @@ export function engineOf(payload, name) {
  * @param {number} count
  */
 export function sharesOf(payload, engine, count) {
-  const tps = payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp);
+  const tps = [...new Set(payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp))];
   return engineOf(payload, engine).splits_layers ? tps.slice(0, 1) : tps;
+}
+
+/**
+ * How many runs of layers may follow each other, beside replicas.
+ * @param {Payload} payload
+ * @param {Pick<State, "engine" | "count" | "tp">} state
+ */
+export function stagesOf(payload, { engine, count, tp }) {
+  const pps = payload.layouts.filter((layout) => layout.count === count && layout.tp === tp).map((layout) => layout.pp);
+  return engineOf(payload, engine).splits_layers ? pps.slice(0, 1) : pps;
 }
 
 /**
@@ -160,8 +181,8 @@ export function formsOf(payload, poolsOf = () => payload) {
   /** @type {Map<string, Form | NoAnswer>} */
   const known = new Map();
   return (state) => {
-    const { model, engine, gpu, count, tp, dtype, weights, hand } = state;
-    const key = JSON.stringify([model, engine, gpu, count, tp, dtype, weights, hand]);
+    const { model, engine, gpu, count, tp, pp, dtype, weights, hand } = state;
+    const key = JSON.stringify([model, engine, gpu, count, tp, pp, dtype, weights, hand]);
     let form = known.get(key);
     if (form === undefined) {
       const described = modelOf(payload, state);
@@ -188,7 +209,7 @@ function taken(payload, model, state) {
   }
   const runs = runsOf(model, state.engine, hand !== null);
   if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
-  const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp);
+  const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp && layout.pp === state.pp);
   const gpu = payload.gpus.findIndex((gpu) => gpu.id === state.gpu);
   if (!("curve" in runs)) return { refused: textAt(payload, gridAt(runs.refused, [0, 0, layout, gpu]) ?? -1) };
   const places = [runs.dtypes.indexOf(state.dtype), runs.weights.indexOf(state.weights), layout, gpu];

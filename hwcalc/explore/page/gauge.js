@@ -2,9 +2,13 @@
 
 import { bar, explainedVerdict, kindSwatch, panel, swatch } from "./bars.js";
 import { modelOf } from "./data.js";
+import { mendButtons } from "./mend.js";
+import { stateWords } from "./pins.js";
+import { term } from "./terms.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
 import { beyondWords, reasonOf } from "./reason.js";
 import { UNLIMITED } from "./solve.js";
+import { speedWords } from "./speed.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
 const GAUGE_HEIGHT = 44;
@@ -38,26 +42,41 @@ function atMost(sure, expected, unit, how, least = 1) {
 
 /**
  * How far it goes.
- * @param {Answer["fit"]} fit
+ * @param {Answer} answer
  * @param {State} state
  * @param {Page} page
  */
-function limits(fit, state, page) {
+function limits({ fit, sampled }, state, page) {
   const { seq, batch, policy } = state;
   const { least } = page.payload.lengths;
   const alone = batch === 1;
   const form = page.form(state);
+  const { max_seq: sureSeq, expected_max_seq: expectedSeq, max_batch: sureBatch, expected_max_batch: expectedBatch } = fit;
+  if (sureSeq === null || expectedSeq === null || sureBatch === null || expectedBatch === null) {
+    if (sampled === undefined) return [];
+    const known = (/** @type {number} */ sure, /** @type {number} */ expected, /** @type {string} */ unit) => (expected === 0 ? `none fits` : `${exact(sure)} ${unit} fit for certain, ${exact(expected)} are expected to`);
+    return [
+      `Of the lengths that the page knows under a policy: ${known(sampled.max_seq, sampled.expected_max_seq, "tokens")}.`,
+      `Of the numbers of sequences: ${known(sampled.max_batch, sampled.expected_max_batch, "at once")}. The command line below finds the limits.`,
+    ];
+  }
   const longest = () => {
-    if ("refused" in form) return atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each", least);
+    if ("refused" in form) return atMost(sureSeq, expectedSeq, "token", alone ? "" : " each", least);
     const weights = partsBytes(form, seq, batch, "low", "weights");
     if (policy === null && weights > fit.usable_bytes) return `no length fits, the weights alone are ${human(weights)}.`;
-    const whole = fit.max_seq === form.max_seq && fit.expected_max_seq === fit.max_seq;
-    return atMost(fit.max_seq, fit.expected_max_seq, "token", `${alone ? "" : " each"}${whole ? ", the model's own maximum" : ""}`, least);
+    const whole = sureSeq === form.max_seq && expectedSeq === sureSeq;
+    return atMost(sureSeq, expectedSeq, "token", `${alone ? "" : " each"}${whole ? ", the model's own maximum" : ""}`, least);
   };
   return [
     `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${longest()}`,
-    `At ${exact(seq)} tokens: ${atMost(fit.max_batch, fit.expected_max_batch, "sequence", " at once")}`,
+    `At ${exact(seq)} tokens: ${atMost(sureBatch, expectedBatch, "sequence", " at once")}`,
   ];
+}
+
+/** The bound on speed in a line, where there is one. @param {Page} page @param {State} state */
+function speedLine(page, state) {
+  const speed = page.speed(state);
+  return speed === null ? [] : [html("li", {}, term("Speed", "speed"), ": ", speedWords(speed, state.batch))];
 }
 
 /**
@@ -91,6 +110,11 @@ function gauge(answer, form, state) {
   const label = `${human(per_gpu.total)} of the ${human(fit.usable_bytes)} that may be used of a GPU with ${human(form.total_bytes)}`;
   const drawn = bar(segments, most, { limit: fit.usable_bytes, label, height: GAUGE_HEIGHT });
   const at = (/** @type {number} */ bytes) => `${Math.min(100, (100 * bytes) / most)}%`;
+  const from = Math.min(100, (100 * fit.usable_bytes) / most);
+  if (total > fit.usable_bytes) {
+    // What is beyond the limit is hatched, whatever it is.
+    drawn.append(svg("rect", { class: "beyond-limit", x: at(fit.usable_bytes), y: 0, width: `${Math.max(0, (100 * total) / most - from)}%`, height: GAUGE_HEIGHT, fill: "url(#pattern-beyond)" }));
+  }
   const middle = GAUGE_HEIGHT / 2;
   const tick = (/** @type {number} */ bytes) => svg("line", { x1: at(bytes), x2: at(bytes), y1: middle - 7, y2: middle + 7 });
   // A light line under the dark one, so that it can be seen on every colour.
@@ -115,7 +139,7 @@ function sizesLegend(answer, form, state) {
     return range === null ? "" : ` (${range})`;
   };
   const entry = (/** @type {SVGElement} */ sign, /** @type {string} */ words, /** @type {string} */ size, rest = "") =>
-    html("li", {}, sign, html("span", {}, `${words} `, html("b", {}, size), rest));
+    html("li", {}, sign, html("span", {}, term(words), " ", html("b", {}, size), rest));
   const range = rangeWords(fit.needed_low_bytes, fit.needed_high_bytes);
   const over = Number(per_gpu.total) - fit.usable_bytes;
   const whisker = svg("g", { class: "whisker" }, ...["M1 6 H17", "M1 2 V10", "M17 2 V10"].map((d) => svg("path", { d })));
@@ -197,6 +221,8 @@ export function summarySection(page) {
   const line = html("p", {}, badge.element, " ", beyond, " ", size, " ", range, refusal);
   const lacking = html("ul", { class: "lacking", role: "status" });
   const asked = html("p", {});
+  const opening = html("p", { class: "opening" });
+  const mend = mendButtons(page);
   const reason = html("p", { class: "reason" });
   const words = html("ul", { class: "limits" });
   const live = announcer();
@@ -207,16 +233,19 @@ export function summarySection(page) {
     html("h2", { id: "answer-title", class: "visually-hidden" }, "Does it fit?"),
     line,
     asked,
+    opening,
     reason,
     words,
+    mend.element,
     live.element,
   );
   return {
     element,
     update(state, answer) {
-      const gpu = page.payload.gpus.find((one) => one.id === state.gpu);
-      const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
-      asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
+      asked.textContent = `${state.model}: ${stateWords(page.payload, state)}`;
+      opening.textContent = page.opening();
+      opening.hidden = opening.textContent === "";
+      mend.show(state);
       const refused = "refused" in answer;
       const missing = page.lacking();
       lacking.replaceChildren(...missing.map((text) => html("li", {}, text)));
@@ -238,8 +267,8 @@ export function summarySection(page) {
       reason.textContent = "refused" in form ? "" : reasonOf(answer, form, state);
       reason.hidden = reason.textContent === "";
       badge.show(fit.verdict);
-      const sentences = limits(fit, state, page);
-      words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
+      const sentences = limits(answer, state, page);
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state));
       live.say(`${badge.element.textContent}: ${[beyond.textContent, size.textContent, reason.textContent].filter(Boolean).join(". ")}. ${sentences.join(" ")}`);
     },
   };
@@ -254,9 +283,11 @@ export function gaugeSection(page) {
   const notes = html("ul", { class: "note" });
   // On a narrow screen the summary has no room for them.
   const words = html("ul", { class: "limits narrow" });
+  const mend = mendButtons(page);
+  mend.element.classList.add("narrow");
   const legend = html("ul", { class: "bar-legend" });
   const behind = details("Table: the fullest GPU");
-  const element = panel("gauge", "What fills the GPU", words, chart, legend, behind.element, notes);
+  const element = panel("gauge", "What fills the GPU", words, mend.element, chart, legend, behind.element, notes);
   const whole = "The curves and layers below are those of the whole cache, without the policy.";
   return {
     element,
@@ -269,10 +300,16 @@ export function gaugeSection(page) {
       notes.replaceChildren(...texts.map((text) => html("li", {}, text)));
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
-      chart.replaceChildren(gauge(answer, form, state));
+      const full = Number(answer.per_gpu.total) > answer.fit.usable_bytes;
+      const share = (100 * answer.fit.usable_bytes) / Math.max(form.total_bytes, Number(answer.per_gpu.total), Math.min(Number(answer.fit.needed_high_bytes), 2 * form.total_bytes));
+      const mark = html("span", { class: share > 50 ? "limit-mark left" : "limit-mark" }, `${human(answer.fit.usable_bytes)} may be used`);
+      mark.style.setProperty("--at", `${share}%`);
+      chart.replaceChildren(mark, gauge(answer, form, state));
+      chart.classList.toggle("full", full);
       legend.replaceChildren(...sizesLegend(answer, form, state));
-      const sentences = [reasonOf(answer, form, state), ...limits(answer.fit, state, page)].filter(Boolean);
-      words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
+      const sentences = [reasonOf(answer, form, state), ...limits(answer, state, page)].filter(Boolean);
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state));
+      mend.show(state);
       behind.show(() => numbers(answer, form, state));
     },
   };

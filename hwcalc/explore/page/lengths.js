@@ -1,4 +1,4 @@
-// Memory against sequence length, all models on one chart of two logarithms.
+// Memory against sequence length, all models on one chart.
 
 import { panel } from "./bars.js";
 import { lengthsChart, powers } from "./chart.js";
@@ -87,7 +87,7 @@ function lengthsTable({ curves, state, shown }, { least, most }) {
 /** @param {Page} page @returns {Section} */
 export function lengthsSection(page) {
   /** @type {Drawing} */
-  const drawing = { curves: { lengths: [], lines: [], room: [], refused: [] }, state: page.state(), shown: "cache", hidden: new Set() };
+  const drawing = { curves: { lengths: [], lines: [], room: [], refused: [] }, state: page.state(), shown: "cache", scale: "log", hidden: new Set() };
   const lead = html("p", { class: "lead" });
   const box = html("div", { class: "chart", role: "img" });
   const reading = html("p", { class: "reading" });
@@ -104,7 +104,19 @@ export function lengthsSection(page) {
     };
     return html("label", {}, html("input", { type: "radio", name: "lengths-shown", value, checked: value === drawing.shown, onchange }), words);
   };
-  const switches = html("fieldset", { class: "switch" }, html("legend", {}, "Show"), choice("cache", "the cache"), choice("total", "all on the GPU"));
+  const scale = (/** @type {Drawing["scale"]} */ value, /** @type {string} */ words) => {
+    const onchange = () => {
+      drawing.scale = value;
+      update(drawing.state);
+    };
+    return html("label", {}, html("input", { type: "radio", name: "lengths-scale", value, checked: value === drawing.scale, onchange }), words);
+  };
+  const switches = html(
+    "div",
+    { class: "switches" },
+    html("fieldset", { class: "switch" }, html("legend", {}, "Show"), choice("cache", "the cache"), choice("total", "all on the GPU")),
+    html("fieldset", { class: "switch" }, html("legend", {}, "Scale"), scale("log", "powers"), scale("linear", "linear")),
+  );
   const element = panel("lengths", "Memory against sequence length", lead, switches, box, reading, legend.element, refused, table.element);
   const color = (/** @type {string} */ name) => pixelsOf(element, `var(--${name})`);
   /** @returns {Palette} */

@@ -1,19 +1,23 @@
 // One store, one loop: a change of the state is drawn in the next frame, by every section.
 
 import { answersOf } from "./answer.js";
-import { commandOf } from "./command.js";
+import { commandOf, startOf } from "./command.js";
 import { controlsSection } from "./controls.js";
 import { commandSection } from "./copy.js";
-import { formsOf, modelOf } from "./data.js";
+import { engineOf, formsOf, modelOf, unpacked } from "./data.js";
 import { enginesSection } from "./engines.js";
 import { gaugeSection, summarySection } from "./gauge.js";
+import { gpusSection } from "./gpus.js";
 import { lengthsSection } from "./lengths.js";
 import { liveSection } from "./live.js";
+import { countsOf, smallest } from "./mend.js";
+import { pinsSection } from "./pins.js";
 import { policiesSection } from "./policies.js";
 import { savedSection } from "./saved.js";
 import { updaterOf } from "./sight.js";
 import { changedState, fragmentOf, lackingOf, validState, wantedBy } from "./state.js";
 import { strategiesSection } from "./strategies.js";
+import { speedOf } from "./speed.js";
 import { stripSection } from "./strip.js";
 import { html } from "./tables.js";
 import { themeButton } from "./theme.js";
@@ -26,9 +30,11 @@ const SECTIONS = [
   gaugeSection,
   controlsSection,
   commandSection,
+  pinsSection,
+  gpusSection,
+  enginesSection,
   lengthsSection,
   stripSection,
-  enginesSection,
   variantsSection,
   policiesSection,
   strategiesSection,
@@ -51,9 +57,8 @@ function pageOf(payload, wanted, changed) {
   const forms = formsOf(payload, pools);
   const valid = (/** @type {Wanted} */ state) => validState(payload, forms, state);
   const other = (/** @type {State} */ state, /** @type {Partial<State>} */ change) => changedState(payload, forms, state, change);
-  let state = valid(wanted);
-  let lacking = lackingOf(payload, wanted, state);
-  return {
+  /** @type {Page} */
+  const page = {
     payload,
     pools,
     add(other) {
@@ -68,11 +73,12 @@ function pageOf(payload, wanted, changed) {
       const before = state;
       state = other(state, change);
       lacking = [];
+      opening = "";
       changed(state, before, settled);
     },
     take(wanted) {
       const before = state;
-      state = valid(wanted);
+      [state, opening] = opened(wanted);
       lacking = lackingOf(payload, wanted, state);
       changed(state, before, false);
     },
@@ -82,7 +88,27 @@ function pageOf(payload, wanted, changed) {
     valid,
     changed: other,
     command: (state) => commandOf(payload, state),
+    start: (state) => startOf(payload, pools, state),
+    speed: (state) => speedOf(pools(modelOf(payload, state)), state, engineOf(payload, state.engine).splits_layers),
+    opening: () => opening,
   };
+  /**
+   * A state in which nobody chose the GPU has the smallest that surely holds it.
+   * @param {Wanted} wanted
+   * @returns {[State, string]}
+   */
+  const opened = (wanted) => {
+    const plain = valid(wanted);
+    const chosen = [wanted.gpu ?? payload.first.gpu, wanted.count ?? payload.first.count];
+    if (chosen[0] !== undefined) return [plain, ""];
+    const least = smallest(page, plain, chosen[1] === undefined ? countsOf(payload) : [plain.count]);
+    if (least === null) return [plain, ""];
+    const { gpu, count, name } = least;
+    return [valid({ ...wanted, gpu, count }), `Chosen for you: ${count > 1 ? `${count} × ` : ""}${name}, the smallest of this page that surely holds it.`];
+  };
+  let [state, opening] = opened(wanted);
+  let lacking = lackingOf(payload, wanted, state);
+  return page;
 }
 
 /**
@@ -163,16 +189,39 @@ function followSkips() {
   }
 }
 
+/**
+ * The table of contents: links that unfold a panel and go to it. The fragment is the state, so they move by themselves.
+ * @param {HTMLElement[]} elements
+ */
+function contentsOf(elements) {
+  const entries = elements.flatMap((element) => {
+    const title = element.querySelector("h2:not(.visually-hidden)")?.textContent;
+    return title && element.id ? [{ element, title }] : [];
+  });
+  const items = entries.map(({ element, title }) => {
+    const onclick = (/** @type {Event} */ event) => {
+      event.preventDefault();
+      element.dispatchEvent(new Event("unfold"));
+      element.scrollIntoView();
+      element.querySelector("button")?.focus({ preventScroll: true });
+    };
+    return html("li", {}, html("a", { href: `#${element.id}`, onclick }, title));
+  });
+  return html("nav", { class: "contents", "aria-label": "Contents" }, html("ul", {}, ...items));
+}
+
 /** @param {HTMLElement} root */
 function start(root) {
   /** @type {Payload} */
-  const payload = JSON.parse(document.getElementById("payload")?.textContent ?? "{}");
+  const payload = unpacked(JSON.parse(document.getElementById("payload")?.textContent ?? "{}"));
   let drawn = 0;
+  const heading = document.querySelector("h1");
   const draw = () => {
     drawn = 0;
     const state = page.state();
     const answer = page.answer(state);
-    document.title = `${modelOf(payload, state).id}: ${root.dataset["title"] ?? "kvplan"}`;
+    document.title = `${modelOf(payload, state).id}: kvplan`;
+    if (heading !== null) heading.textContent = modelOf(payload, state).id;
     update(state, answer);
   };
   const address = addressOf(() => page.state());
@@ -183,6 +232,7 @@ function start(root) {
   const sections = SECTIONS.map((make) => guarded(make, page));
   document.querySelector("header")?.append(themeButton());
   root.replaceChildren(...sections.map((section) => section.element));
+  document.querySelector("header")?.append(contentsOf(sections.map((section) => section.element)));
   const { update, settled } = updaterOf(sections);
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;
@@ -198,6 +248,7 @@ function start(root) {
     set: (change) => page.set(change),
     answer: (state) => page.answer(whole(state)),
     command: (state) => page.command(whole(state)),
+    speed: (state) => page.speed(whole(state)),
     settled: () => drawn === 0 && settled(),
   };
   followSkips();

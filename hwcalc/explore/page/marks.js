@@ -5,6 +5,7 @@ import { exact } from "./tables.js";
 const COLORS = 8;
 const DASHES = [[], [7, 4], [2, 3]];
 const MARK = 5;
+const MOST_LETTERS = 20;
 const LINE_HEIGHT = 13;
 
 /** How the line of the n-th model looks: another colour for eight of them, then another dash. @param {number} place */
@@ -36,6 +37,12 @@ function write(context, text, x, y, color, ground) {
   context.fillText(text, x, y);
 }
 
+/** The name of a line, short enough for the edge of the chart. @param {CurveLine} line */
+function nameOf({ model }) {
+  const name = model.id.split("/").at(-1) ?? model.id;
+  return name.length > MOST_LETTERS ? `${name.slice(0, MOST_LETTERS - 1)}…` : name;
+}
+
 /** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} size @param {string} color */
 function cross(context, x, y, size, color) {
   context.beginPath();
@@ -50,13 +57,14 @@ function cross(context, x, y, size, color) {
 
 /**
  * Moves labels down that would cover each other.
- * @param {{ x: number, y: number }[]} labels @param {number} height
+ * @param {{ x: number, y: number, width: number }[]} labels @param {number} height
  */
 function apart(labels, height) {
   labels.sort((one, other) => one.y - other.y);
   for (const [place, label] of labels.entries()) {
     for (const above of labels.slice(0, place)) {
-      if (Math.abs(above.x - label.x) < 2 * height && label.y - above.y < height) label.y = above.y + height;
+      const meet = above.x < label.x + label.width && label.x < above.x + above.width;
+      if (meet && label.y - above.y < height) label.y = above.y + height;
     }
   }
 }
@@ -65,8 +73,9 @@ function apart(labels, height) {
  * @param {uPlot} chart
  * @param {Drawing} drawing
  * @param {Palette} palette
+ * @param {boolean} named whether there is room for names at the ends of lines
  */
-export function marksOf(chart, { curves, state, shown, hidden }, palette) {
+export function marksOf(chart, { curves, state, shown, hidden }, palette, named) {
   const { ink, surface, lines } = palette;
   const context = chart.ctx;
   const scale = devicePixelRatio;
@@ -74,7 +83,7 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
   const { left, top, width, height } = chart.bbox;
   context.save();
   context.beginPath();
-  context.rect(left - 12 * scale, top - 12 * scale, width + 36 * scale, height + 12 * scale);
+  context.rect(left - 12 * scale, top - 12 * scale, width + (named ? 170 : 36) * scale, height + 12 * scale);
   context.clip();
   context.font = `600 ${12 * scale}px ${palette.font}`;
 
@@ -91,17 +100,21 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
   context.textAlign = onLeft ? "right" : "left";
   write(context, `${exact(state.seq)} tokens`, now + (onLeft ? -6 : 6) * scale, top + height - 8 * scale, ink, surface);
 
+  /** Where words stand already. @type {{ from: number, to: number, y: number }[]} */
+  const taken = [];
   const room = curves.room.find((bytes) => bytes !== null);
   if (room !== undefined && room !== null) {
     context.textAlign = "left";
     const words = shown === "total" ? "may be used of the GPU" : "left for the cache";
-    write(context, words, left + 4 * scale, at(1, room).y - 8 * scale, ink, surface);
+    const y = Math.max(top + 12 * scale, at(1, room).y - 8 * scale);
+    write(context, words, left + 4 * scale, y, ink, surface);
+    taken.push({ from: left, to: left + 4 * scale + context.measureText(words).width, y });
   }
 
   const visible = curves.lines.filter((line) => !hidden.has(line.model.id));
   const labels = visible.flatMap((line) => {
     const bytes = line.bytes(line.end) ?? Math.max(...line.values.map(Number));
-    return bytes === 0 ? [] : [{ ...at(line.end, bytes), text: String(line.place + 1) }];
+    return bytes === 0 ? [] : [{ ...at(line.end, bytes), text: named ? nameOf(line) : String(line.place + 1) }];
   });
   for (const line of visible) {
     const chosen = line.model.id === state.model;
@@ -125,11 +138,18 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
     if (!chosen) continue;
     const before = x > left + width / 2;
     context.textAlign = before ? "right" : "left";
-    write(context, line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x + (before ? -12 : 12) * scale, y + (before ? -10 : 16) * scale, ink, surface);
+    const words = line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`;
+    const size = context.measureText(words).width;
+    const [from, to] = before ? [x - 12 * scale - size, x - 12 * scale] : [x + 12 * scale, x + 12 * scale + size];
+    let height = y + (before ? -10 : 16) * scale;
+    // Below the words that stand there already, as on a narrow screen.
+    for (const one of taken) if (from < one.to && to > one.from && Math.abs(height - one.y) < LINE_HEIGHT * scale) height = Math.max(one.y, y) + 1.4 * LINE_HEIGHT * scale;
+    write(context, words, before ? to : from, height, ink, surface);
   }
   context.textAlign = "left";
   context.font = `600 ${11 * scale}px ${palette.font}`;
-  apart(labels, LINE_HEIGHT * scale);
-  for (const { x, y, text } of labels) write(context, text, x + 4 * scale, y + 4 * scale, ink, surface);
+  const wide = labels.map((label) => ({ ...label, width: context.measureText(label.text).width + 4 * scale }));
+  apart(wide, LINE_HEIGHT * scale);
+  for (const { x, y, text } of wide) write(context, text, x + 4 * scale, y + 4 * scale, ink, surface);
   context.restore();
 }

@@ -1,29 +1,10 @@
 // Policies that keep less of a cache, or read less of it.
 
-import { columnAt } from "./answer.js";
 import { barLegend, barRows, panel, verdictBadge } from "./bars.js";
 import { defaultFormats, engineOf, modelOf } from "./data.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
 import { bytesCells, details, exact, html, human, sequencesWords, tableOf } from "./tables.js";
-
-/**
- * What a policy needs at a point, or why the engine has none.
- * @param {PolicyRow} row @param {string} engine @param {number} place @param {string[]} texts
- * @returns {{ bytes: number, activations: number, needed: number, verdict: Verdict } | { refused: string }}
- */
-function policyAt({ engines }, engine, place, texts) {
-  const answers = engines[engine];
-  if (answers === undefined) return { refused: `This page has no numbers of ${engine} for it.` };
-  if (typeof answers === "number") return { refused: texts[answers] ?? "" };
-  const refused = columnAt(answers.refused, place);
-  const bytes = columnAt(answers.per_gpu_bytes, place);
-  const verdict = columnAt(answers.verdict, place);
-  const needed = columnAt(answers.needed_bytes, place);
-  const activations = columnAt(answers.activations, place);
-  if (typeof bytes === "number" && typeof activations === "number" && typeof needed === "number" && verdict) return { bytes, activations, needed, verdict };
-  return { refused: texts[refused ?? -1] ?? "No number at this point." };
-}
 
 /** @param {Page} page @returns {Section} */
 export function policiesSection(page) {
@@ -40,28 +21,25 @@ export function policiesSection(page) {
     element.hidden = found === null || found.rows.length === 0;
     if (found === null) return;
     const [seq, batch] = [nearest(found.lengths, state.seq), nearest(found.batches, state.batch)];
-    const place = found.lengths.indexOf(seq) * found.batches.length + found.batches.indexOf(batch);
-    const { texts } = page.pools(model);
     const engine = engineOf(page.payload, state.engine).label;
-    const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch, ...defaultFormats(model, state.engine) }));
-    // A verdict is about one GPU: beside the choice of another it would be read as that of the chosen one.
-    const here = state.gpu === found.gpu;
-    const nameOf = (/** @type {string} */ gpu) => page.payload.gpus.find(({ id }) => id === gpu)?.name ?? gpu;
-    const verdictOn = (/** @type {Verdict} */ verdict) => (here ? { badge: verdictBadge(page, verdict) } : {});
-    const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
+    const point = { ...state, count: 1, tp: 1, pp: 1, seq, batch, hand: null, ...defaultFormats(model, state.engine) };
+    const all = page.sizes({ ...point, policy: null });
+    const gpu = page.payload.gpus.find(({ id }) => id === state.gpu)?.name ?? state.gpu;
+    const rows = found.rows.map((row) => ({ row, at: page.sizes({ ...point, policy: row.policy }) }));
     const many = sequencesWords(batch);
-    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${nameOf(found.gpu)}, in the default formats, under each policy. Exact at sampled points. ${here ? "Choose a policy above to plan with it." : `Not on the chosen ${nameOf(state.gpu)}: for that one this page has no verdicts under a policy, and its command line has. A policy that is chosen above takes ${nameOf(found.gpu)}.`}`;
-    const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], ...verdictOn(all.verdict), chosen: state.policy === null }];
+    const formats = state.count > 1 || state.dtype !== point.dtype || state.weights !== point.weights ? "one" : "the chosen";
+    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on ${formats} ${gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
+    const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], badge: verdictBadge(page, all.verdict), chosen: state.policy === null }];
     const bars = rows.flatMap(({ row, at }) => {
       if ("refused" in at) return [];
       // What the policy takes to score tokens stands beside the cache: it may be more than it saves.
       const scores = "refused" in all ? 0 : Math.max(0, at.activations - all.activations);
-      const more = "refused" in all ? 0 : at.needed - Number(all.total);
+      const more = "refused" in all ? 0 : Number(at.total) - Number(all.total);
       const loses = more > 0 ? `, ${human(more)} more than with every token kept` : "";
-      const note = `${row.policy}: ${row.memory}; ${human(at.needed)} with weights and all the rest${loses}`;
-      const segments = [{ kind: "cache", bytes: at.bytes }, ...(scores > 0 ? [{ kind: "activations", bytes: scores, title: `beside the cache ${human(scores)}` }] : [])];
-      const value = scores > 0 ? `${human(at.bytes)} + ${human(scores)} beside it` : human(at.bytes);
-      return [{ name: row.title, chosen: row.policy === state.policy, segments, value, ...verdictOn(at.verdict), note }];
+      const note = `${row.policy}: ${row.memory}; ${human(at.total)} with weights and all the rest${loses}`;
+      const segments = [{ kind: "cache", bytes: Number(at.cache) }, ...(scores > 0 ? [{ kind: "activations", bytes: scores, title: `beside the cache ${human(scores)}` }] : [])];
+      const value = scores > 0 ? `${human(at.cache)} + ${human(scores)} beside it` : human(at.cache);
+      return [{ name: row.title, chosen: row.policy === state.policy, segments, value, badge: verdictBadge(page, at.verdict), note }];
     });
     if (bars.length === 0) lead.textContent = `${engine} has none of the policies that act on this model.`;
     chart.replaceChildren(barRows(bars.length === 0 ? [] : [...keeps, ...bars]));
@@ -73,7 +51,7 @@ export function policiesSection(page) {
         caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,
         head: ["Policy", "Memory", "Cache", "Bytes", "With all the rest", "Verdict"],
         numbers: [2, 3, 4],
-        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), here ? page.payload.verdicts[at.verdict].words : "-"])]),
+        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.cache), exact(at.total), page.payload.verdicts[at.verdict].words])]),
       }),
     );
   }

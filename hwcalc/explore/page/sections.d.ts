@@ -55,6 +55,8 @@ interface Drawing {
   curves: Curves;
   state: State;
   shown: "cache" | "total";
+  /** Of both axes: powers, where all lines can be told apart, or linear, where full and empty can be seen. */
+  scale: "log" | "linear";
   /** Ids of the models whose lines are not shown. */
   hidden: Set<string>;
 }

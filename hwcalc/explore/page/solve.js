@@ -73,18 +73,19 @@ export function sizesAt(form, tokens, sequences) {
 }
 
 /**
- * The answer for so many sequences of so many tokens, with the names of a plan's JSON.
+ * The answer for so many sequences of so many tokens, with the names of a plan's JSON; its limits where they can be searched for.
  * @param {Form} form
  * @param {number} tokens
  * @param {number} sequences
+ * @param {boolean} search
  * @returns {Answer}
  */
-export function answerAt(form, tokens, sequences) {
+export function answerAt(form, tokens, sequences, search = true) {
   const { cache, total_cache, weights, activations, overhead, total, verdict } = sizesAt(form, tokens, sequences);
   const left = (/** @type {End} */ end) => leftBytes(form, tokens, sequences, end);
   const needed = (/** @type {End} */ end) => plus(form.usable.expected, -left(end), cache);
-  const expectedSeq = longest(form, tokens, sequences, "expected");
-  const expectedBatch = most(form, tokens, "expected");
+  const expectedSeq = search ? longest(form, tokens, sequences, "expected") : null;
+  const expectedBatch = search ? most(form, tokens, "expected") : null;
   const low = needed("high");
   return {
     cache: { total_bytes: total_cache, per_gpu_bytes: cache },
@@ -96,9 +97,9 @@ export function answerAt(form, tokens, sequences) {
       needed_high_bytes: needed("low"),
       headroom_bytes: plus(left("expected"), times(-1, cache)),
       verdict,
-      max_seq: longest(form, tokens, sequences, "low", expectedSeq),
+      max_seq: expectedSeq === null ? null : longest(form, tokens, sequences, "low", expectedSeq),
       expected_max_seq: expectedSeq,
-      max_batch: most(form, tokens, "low", expectedBatch),
+      max_batch: expectedBatch === null ? null : most(form, tokens, "low", expectedBatch),
       expected_max_batch: expectedBatch,
     },
   };

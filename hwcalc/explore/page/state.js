@@ -1,13 +1,13 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, stepsOf } from "./data.js";
+import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, stagesOf, stepsOf } from "./data.js";
 import { holds } from "./forms.js";
 import { exact } from "./tables.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
-/** The length of a page that opens with a model which states none. */
-const USUAL_TOKENS = 2 ** 15;
+/** The length of a page that opens, unless the model ends before. */
+const USUAL_TOKENS = 2 ** 13;
 const TOKEN_UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
 
 /**
@@ -90,8 +90,8 @@ function named(payload, wanted) {
 
 /** What stands in an address, and what it is called. @type {[name: Exclude<keyof State, "hand">, label: string][]} */
 const NAMED = [["model", "model"], ["engine", "engine"], ["gpu", "GPU"], ["dtype", "format of the cache"], ["weights", "format of the weights"], ["policy", "policy"]];
-/** @type {[name: "seq" | "batch" | "count" | "tp", label: string][]} */
-const COUNTED = [["seq", "tokens"], ["batch", "sequences"], ["count", "GPUs"], ["tp", "GPUs that share each layer"]];
+/** @type {[name: "seq" | "batch" | "count" | "tp" | "pp", label: string][]} */
+const COUNTED = [["seq", "tokens"], ["batch", "sequences"], ["count", "GPUs"], ["tp", "GPUs that share each layer"], ["pp", "runs of layers"]];
 const MOST_SAID = 5;
 const LONGEST_SAID = 60;
 
@@ -144,12 +144,12 @@ export function usualShare(payload, forms, state) {
   // With fewer sequences than replicas the command has stages beside the largest share; here these GPUs are replicas.
   const idle = state.count / (whole[0] ?? 1) > state.batch;
   for (const tp of idle ? whole : [...whole].sort((first, second) => rank(second) - rank(first))) {
-    const form = forms({ ...state, tp });
+    const form = forms({ ...state, tp, pp: 1 });
     if ("refused" in form || !holds(form, state.seq, state.batch)) continue;
     if (holds(form, state.seq, state.batch, "low")) return tp;
     likely ??= tp;
   }
-  return likely ?? whole.find((tp) => !("refused" in forms({ ...state, tp }))) ?? whole[0] ?? all[0] ?? 1;
+  return likely ?? whole.find((tp) => !("refused" in forms({ ...state, tp, pp: 1 }))) ?? whole[0] ?? all[0] ?? 1;
 }
 
 /**
@@ -162,7 +162,7 @@ export function usualShare(payload, forms, state) {
 export function changedState(payload, forms, state, change) {
   /** @type {Wanted} */
   const wanted = { ...state, ...change };
-  if (change.tp === undefined && state.tp === usualShare(payload, forms, state)) delete wanted.tp;
+  if (change.tp === undefined && change.pp === undefined && state.pp === 1 && state.tp === usualShare(payload, forms, state)) delete wanted.tp;
   return validState(payload, forms, wanted);
 }
 
@@ -186,6 +186,7 @@ export function validState(payload, forms, given) {
     gpu: chosen(payload.gpus.map((gpu) => gpu.id), wanted.gpu, first.gpu),
     count,
     tp: 1,
+    pp: 1,
     seq: 1,
     batch: whole(wanted.batch, 1, Math.max(...batches), first.batch ?? batches[0] ?? 1),
     dtype: "",
@@ -194,7 +195,7 @@ export function validState(payload, forms, given) {
     hand: null,
   };
   const described = modelOf(payload, state);
-  state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? USUAL_TOKENS);
+  state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? Math.min(described.max_seq ?? USUAL_TOKENS, USUAL_TOKENS));
   const formats = formatsOf(described, engine, false);
   if (formats.dtypes.length > 0) {
     state.dtype = chosen(formats.dtypes, wanted.dtype, first.dtype);
@@ -203,6 +204,8 @@ export function validState(payload, forms, given) {
   const share = wanted.tp ?? (wanted.count === undefined ? first.tp : undefined);
   const usual = usualShare(payload, forms, state);
   state.tp = share === undefined ? usual : nearest(sharesOf(payload, engine, count), whole(share, 1, count, usual));
+  const stages = stagesOf(payload, state);
+  state.pp = nearest(stages, whole(wanted.pp, 1, count, 1));
   state.hand = validHand(described, wanted.hand, ranksOf(payload, state));
   const byHand = formatsOf(described, engine, state.hand !== null);
   if (state.hand !== null && byHand.dtypes.length > 0) {

@@ -6,6 +6,8 @@ import { modelOf } from "./data.js";
 import { exact, html, human, details, tableOf, bytesCells } from "./tables.js";
 
 const STRIP_COLORS = 8;
+const CELL_PIXELS = 26;
+const CELL_GAP = 3;
 /** A cell with any bytes is never as pale as one with none. */
 const LEAST_STRENGTH = 0.06;
 /** The letter of layers that keep nothing of their own, as in the strip of a plan. */
@@ -133,6 +135,12 @@ export function stripSection(page) {
     if (layer !== undefined) describe(detail, layer, layers.filter(({ kind }) => kind === layer.kind).length, page.state());
   };
   const strip = html("div", { class: "strip", role: "group", "aria-label": "Layers; arrow keys move", onkeydown: (/** @type {KeyboardEvent} */ event) => moveFocus(event, cells) });
+  // As many cells in each row, so that none is left alone in the last.
+  const balance = () => {
+    const room = Math.max(1, Math.floor((strip.clientWidth + CELL_GAP) / (CELL_PIXELS + CELL_GAP)));
+    if (strip.clientWidth > 0 && cells.length > 0) strip.style.gridTemplateColumns = `repeat(${Math.ceil(cells.length / Math.ceil(cells.length / room))}, minmax(0, 1fr))`;
+  };
+  new ResizeObserver(balance).observe(strip);
   const element = panel("strip", "Layer by layer", lead, strip, detail, legend, table.element);
 
   /** New cells only for other layers: a slider must not take the focus away. */
@@ -147,6 +155,7 @@ export function stripSection(page) {
       html("button", { type: "button", name: "layer", value: number, class: `cell ${color(kind)}`, onfocus: () => choose(place), onpointerenter: () => choose(place) }, html("span", {}, letters.get(kind) ?? "")),
     );
     strip.replaceChildren(...cells);
+    balance();
     legend.replaceChildren(...kinds.map((kind) => html("li", {}, html("span", { class: `cell key ${color(kind)}${letters.get(kind) === NOTHING ? " nothing" : ""}`, "aria-hidden": "true" }, letters.get(kind)), `${kind}, ${exact(layers.filter((layer) => layer.kind === kind).length)} layers`)));
   }
 

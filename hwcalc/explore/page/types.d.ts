@@ -121,6 +121,30 @@ interface Runs {
   parts: Grid[];
 }
 
+/** Command lines that start an engine: places in `texts`, by dtype, weights and layout, with `{model}`, `{seq}`, `{batch}` and `{cells}` (their product) in them. */
+interface Starts {
+  commands: Grid;
+  remark: string;
+}
+
+/** The pieces of the bound on speed: places in `shares` by format of the weights, in `reads` by format of the cache and layout, and how many
+    ranks share the experts in each layout (null: there is no bound). */
+interface Speeds {
+  shares: (number | null)[];
+  reads: Grid;
+  experts: (number | null)[];
+}
+
+/** Weights of a format and a use, and the operations of a token with them; `rate` is a place in `rates`. */
+type Share = [use: string, bytes: number, copies: number, active: number, flops: number, rate: number];
+
+/** What a step reads of the cache of one sequence, and computes with it: `each` for at most `most` positions. */
+interface Reads {
+  cache: [each: number, most: number | null, stairs: [times: number, per: number, add: number, most: number | null][]][];
+  attention: Reads["cache"];
+  rate: number;
+}
+
 /** An engine that takes the model nowhere. */
 interface Refused {
   /** Of `texts`, with one dtype and one weights: why. */
@@ -142,6 +166,10 @@ interface Model {
   /** Warnings that hold for every plan of it. */
   warnings: string[];
   engines: Record<string, Runs | Refused>;
+  /** By engine what starts it; null where there is nothing to type. */
+  starts: Record<string, Starts | null>;
+  /** By engine what bounds the speed of a decode step; null where that is not known. */
+  speeds: Record<string, Speeds | null>;
   hand: Hand | string | null;
   variants: Variant[];
   saved: Saved | null;
@@ -168,12 +196,16 @@ interface Gpu {
   node: number;
   /** Other spellings of the id. */
   aliases: string[];
+  /** Bytes a second of its memory, and operations a second by place in `rates`; null where its profile does not say them. */
+  bandwidth: number | null;
+  rates: (number | null)[];
 }
 
-/** GPUs in all, and how many of them share each layer. */
+/** GPUs in all, how many of them share each layer, and how many runs of layers follow each other; the rest are replicas. */
 interface Layout {
   count: number;
   tp: number;
+  pp: number;
 }
 
 /** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials, in every format of the cache and with the weights as
@@ -208,10 +240,9 @@ interface Saved {
   source: string;
 }
 
-/** Answers under cache policies, exact at these lengths and numbers of sequences: on one GPU of this kind, in the default formats of cache
+/** Answers under cache policies, exact at these lengths and numbers of sequences: on one GPU of any kind, in the default formats of cache
     and weights, with the model's own dimensions. A state elsewhere is refused with a sentence that says so. */
 interface PolicyRows {
-  gpu: string;
   lengths: number[];
   batches: number[];
   rows: PolicyRow[];
@@ -230,24 +261,17 @@ interface PolicyRow {
 /** One value for all points, or one for each: that of `lengths[i]` and `batches[j]` has the place `i * batches.length + j`. */
 type Column<T> = T | T[];
 
-/** The numbers of an {@link Answer}. */
+/** What a policy makes of the cache and of the activations. All the rest is that of the engine's form on the GPU. */
 interface PolicyAnswers {
   /** A place in `texts` where a point is refused; its other values are null. */
   refused: Column<number | null>;
   total_bytes: Column<number | null>;
   per_gpu_bytes: Column<number | null>;
-  weights: Column<number | null>;
-  activations: Column<number | null>;
-  overhead: Column<number | null>;
-  usable_bytes: Column<number | null>;
-  needed_bytes: Column<number | null>;
-  needed_low_bytes: Column<number | null>;
-  needed_high_bytes: Column<number | null>;
-  verdict: Column<Verdict | null>;
-  max_seq: Column<number | null>;
-  expected_max_seq: Column<number | null>;
-  max_batch: Column<number | null>;
-  expected_max_batch: Column<number | null>;
+  low: Column<number | null>;
+  expected: Column<number | null>;
+  high: Column<number | null>;
+  /** GPUs on which there is no answer: places in `texts`. */
+  gpus?: Record<string, number>;
 }
 
 /** Ways of allocating the cache of one sequence, by the formulas in the model's own format: `bytes` on the GPU at the full length, `held`
@@ -281,6 +305,9 @@ interface Payload {
   parts: Part[];
   rests: Rest[];
   sums: Products[];
+  shares: Share[][];
+  reads: Reads[];
+  rates: string[][];
 }
 
 /** What is chosen. Everything is in the address fragment. */
@@ -290,6 +317,8 @@ interface State {
   gpu: string;
   count: number;
   tp: number;
+  /** Runs of layers on GPUs that follow each other. */
+  pp: number;
   seq: number;
   batch: number;
   dtype: string;
@@ -318,11 +347,13 @@ interface Answer {
     needed_high_bytes: Bytes;
     headroom_bytes: Bytes;
     verdict: Verdict;
-    max_seq: number;
-    expected_max_seq: number;
-    max_batch: number;
-    expected_max_batch: number;
+    /** No limit is known under a policy: then `sampled` has the largest of the lengths and numbers of sequences that the page knows. */
+    max_seq: number | null;
+    expected_max_seq: number | null;
+    max_batch: number | null;
+    expected_max_batch: number | null;
   };
+  sampled?: { max_seq: number; expected_max_seq: number; max_batch: number; expected_max_batch: number };
 }
 
 /** Or why there is none. */
@@ -441,6 +472,12 @@ interface Page {
   lacking(): string[];
   /** The command line of a state. */
   command(state: State): string;
+  /** What starts the engine of a state, and a remark on it; null where there is nothing to type. */
+  start(state: State): { command: string; remark: string } | null;
+  /** The bound on the tokens a second of all sequences; null where it is not known. */
+  speed(state: State): { tokens: number; by: string } | null;
+  /** How the page chose what it opened with, until something else is chosen; empty where somebody chose it. */
+  opening(): string;
 }
 
 interface Section {
@@ -449,4 +486,4 @@ interface Section {
 }
 
 /** For tests, and for whoever has a console. */
-declare var kvplan: { payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string; settled(): boolean };
+declare var kvplan: { speed(state?: Partial<State>): { tokens: number; by: string } | null; payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string; settled(): boolean };

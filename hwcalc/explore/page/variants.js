@@ -4,6 +4,7 @@ import { barRows, panel } from "./bars.js";
 import { engineOf, gridAt, modelOf, plainTerm } from "./data.js";
 import { termBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, sequencesWords, tableOf } from "./tables.js";
+import { term } from "./terms.js";
 
 /** @param {Page} page @returns {Section} */
 export function variantsSection(page) {
@@ -48,7 +49,7 @@ export function variantsSection(page) {
       barRows(
         rows.map(({ name, note, bytes, ...rest }) => {
           if (bytes === null) return { name, note, segments: [], value: "", ...rest };
-          return { name, note, segments: [{ kind: "cache", bytes }], value: `${human(bytes)}, ${Math.round((100 * bytes) / largest)} %` };
+          return { name: term(name, name.replace(/-\d+$/, "")), note, chosen: note.includes("as published"), segments: [{ kind: "cache", bytes }], value: `${human(bytes)}, ${Math.round((100 * bytes) / largest)} %` };
         }),
       ),
     );

@@ -50,8 +50,8 @@ def options_at(payload: Document, model: Document, engine: str, places: Sequence
     """The keywords of a plan that stand for a state: dtype, weights, layout and GPU by their places."""
     runs, described = model["engines"][engine], next(one for one in payload["engines"] if one["name"] == engine)
     dtype, weights, layout, gpu = places
-    count, tp = payload["layouts"][layout]["count"], payload["layouts"][layout]["tp"]
-    sizes = {"pp": count} if described["splits_layers"] else {"tp": tp, "dp": count // tp}
+    count, tp, pp = (payload["layouts"][layout][name] for name in ("count", "tp", "pp"))
+    sizes = {"pp": count} if described["splits_layers"] else {"tp": tp, "pp": pp, "dp": count // (tp * pp)}
     return {
         "engine": engine,
         "gpu": payload["gpus"][gpu]["id"],

@@ -38,10 +38,13 @@ MODELS: Final = (
     "facebook/bart-large",
 )
 AXES: Final = PageAxes(
-    gpus=("l4", "h100-sxm5-80gb"), layouts=tuple(PageLayout(count=count, tp=tp) for count, tp in ((1, 1), (2, 2), (4, 2)))
+    gpus=("l4", "h100-sxm5-80gb"),
+    layouts=tuple(
+        PageLayout(count=count, tp=tp, pp=pp) for count, tp, pp in ((1, 1, 1), (2, 1, 2), (2, 2, 1), (4, 2, 1), (4, 2, 2))
+    ),
 )
 SMALL: Final = "Qwen/Qwen3-0.6B"
-STATES: Final = 1_200
+STATES: Final = 1_300
 PLANNED: Final = 60
 node: Final = shutil.which("node")
 pytestmark = pytest.mark.skipif(node is None, reason="the page's evaluator is run with node, which is not installed")
@@ -114,7 +117,7 @@ def under_policies(payload: dict[str, Any], number: int) -> Iterator[dict[str, A
         yield {
             "model": model["id"],
             "engine": draw.choice(list(row["engines"])),
-            "gpu": rows["gpu"],
+            "gpu": draw.choice([gpu["id"] for gpu in payload["gpus"]]),
             "policy": row["policy"],
             "seq": draw.choice(rows["lengths"]),
             "batch": draw.choice(rows["batches"]),
@@ -124,7 +127,7 @@ def under_policies(payload: dict[str, Any], number: int) -> Iterator[dict[str, A
 def asked_of(state: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
     """The state as the keywords of a plan. A default has no word."""
     runs = next(model for model in payload["models"] if model["id"] == state["model"])["engines"][state["engine"]]
-    sizes = PageLayout(count=state["count"], tp=state["tp"]).parallel(state["engine"])
+    sizes = PageLayout(count=state["count"], tp=state["tp"], pp=state["pp"]).parallel(state["engine"])
     return {
         **plan_options(state["engine"]),
         "gpu": state["gpu"],
@@ -195,7 +198,21 @@ def test_the_page_gives_the_numbers_of_the_command_line_that_it_shows(page: Page
             # A policy that the engine lacks is planned as if it had it: what the page says is what the engine would need.
             assert state["policy"] or agree(numbers, planned(line)), line
             continue
-        assert numbers == planned(line), line
+        wanted_numbers = planned(line)
+        if state["policy"]:
+            # How far a policy goes is known at the points of the page alone.
+            assert not isinstance(wanted_numbers, str)
+            _assert_sampled(numbers.pop("sampled"), wanted_numbers["fit"], state, page.payload)
+            wanted_numbers["fit"] |= dict.fromkeys(("max_seq", "expected_max_seq", "max_batch", "expected_max_batch"))
+        assert numbers == wanted_numbers, line
+
+
+def _assert_sampled(sampled: dict[str, int], fit: dict[str, int], state: dict[str, Any], payload: dict[str, Any]) -> None:
+    """The largest points of the page are those below the limits of the plan."""
+    rows = next(model for model in payload["models"] if model["id"] == state["model"])["policies"]
+    for name, known in (("seq", rows["lengths"]), ("batch", rows["batches"])):
+        for limit in (f"max_{name}", f"expected_max_{name}"):
+            assert sampled[limit] == max((one for one in known if one <= fit[limit]), default=0), (limit, state)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +289,7 @@ def test_no_address_makes_a_state_that_the_page_does_not_have(page: Page, fragme
 
     assert page.payload["lengths"]["least"] <= state["seq"] <= page.payload["lengths"]["most"]
     assert 1 <= state["batch"] <= max(page.payload["batches"])
-    assert {"count": state["count"], "tp": state["tp"]} in page.payload["layouts"]
+    assert {name: state[name] for name in ("count", "tp", "pp")} in page.payload["layouts"]
     assert state["gpu"] in {gpu["id"] for gpu in page.payload["gpus"]}
     assert state["dtype"] in model["engines"][state["engine"]].get("dtypes", [""])
     assert state["policy"] is state["hand"] is None

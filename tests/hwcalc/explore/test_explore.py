@@ -108,7 +108,7 @@ def test_what_is_chosen_first() -> None:
     }  # fmt: skip
     assert payload["lengths"]["most"] == 2 << 20
     assert 3 in payload["batches"]
-    assert {"count": 6, "tp": 3} in payload["layouts"]
+    assert {"count": 6, "tp": 3, "pp": 1} in payload["layouts"]
     assert [gpu["id"] for gpu in payload["gpus"]] == ["l4", "h100-sxm5-80gb"]
     assert "fp8_e5m2" in payload["models"][0]["engines"]["vllm"]["dtypes"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, strategies
-from hwcalc.explore.runs import PageAxes, Pools, page_engines, plan_options
+from hwcalc.explore.runs import PageAxes, PageLayout, Pools, page_engines, plan_options, runs_of
 from hwcalc.explore.sections import BATCHES, POLICIES, sampled_lengths, sections_of
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
@@ -34,7 +34,7 @@ def model(name: str) -> ModelSpec:
 def sections(name: str) -> tuple[dict[str, Any], list[str]]:
     """The sections of a model, and the texts to which they point."""
     pools = Pools()
-    found = sections_of(model(name), PageAxes(gpus=(GPU,)), pools)
+    found = sections_of(model(name), *_given(model(name), GPU, pools))
     return found, pools.pieces["texts"]
 
 
@@ -61,6 +61,12 @@ def test_what_the_cache_saves_is_what_strategies_say(name: str) -> None:
             sizes = (one.full_bytes, one.held_bytes, one.peak_bytes, one.host_bytes)
             assert tuple(row[key][number] for key in ("bytes", "held", "peak", "host")) == sizes
             assert row["peak_is_bound"] == (one.name == "recompute")
+
+
+def _given(spec: ModelSpec, gpu: str, pools: Pools) -> tuple[PageAxes, Pools, dict[str, Any]]:
+    """What the sections of a model are made of, on one GPU."""
+    axes = PageAxes(gpus=(gpu,), layouts=(PageLayout(count=1, tp=1),))
+    return axes, pools, {name: runs_of(spec, name, axes, pools) for name in axes.engines}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -111,8 +117,10 @@ def _policy_of(name: str, options: dict[str, Any], why: str) -> Any:
 
 
 def _assert_equal(document: dict[str, Any], answers: dict[str, Any], point: int) -> None:
-    parts = {**document["cache"], **document["memory"]["per_gpu"], **document["fit"]}
-    for name in answers.keys() - {"refused"}:
+    parts = {**document["cache"], "expected": document["memory"]["per_gpu"]["activations"]}
+    for end in ("low", "high"):
+        parts[end] = document["memory"]["activations"][end]
+    for name in answers.keys() - {"refused", "gpus"}:
         assert value(answers[name], point) == parts[name], name
 
 
@@ -120,7 +128,8 @@ def _assert_equal(document: dict[str, Any], answers: dict[str, Any], point: int)
 def test_every_policy_that_is_not_there_has_its_reason(gpu: str) -> None:
     """An engine that says nothing of policies has none: the page says that, and never an empty sentence."""
     pools = Pools()
-    rows = sections_of(model("Qwen/Qwen3-8B"), PageAxes(gpus=(gpu,)), pools)["policies"]["rows"]
+    spec = model("Qwen/Qwen3-8B")
+    rows = sections_of(spec, *_given(spec, gpu, pools))["policies"]["rows"]
     texts = pools.pieces["texts"]
     for row in rows:
         for answers in row["engines"].values():

@@ -9,7 +9,7 @@ import pytest
 
 from hwcalc import load_model, strategies
 from hwcalc.engines.forms import Curve
-from hwcalc.explore.runs import PageAxes, Pools, page_engines, plan_options
+from hwcalc.explore.runs import PageAxes, PageLayout, Pools, page_engines, plan_options, runs_of
 from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
@@ -24,7 +24,8 @@ LENGTHS: Final = (128, 1_000, 4_099, 30_000)
 @cache
 def _variants(name: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     pools = Pools()
-    found = variants_of(load_model(name, offline=True), PageAxes(gpus=GPUS), pools)
+    spec, axes = load_model(name, offline=True), PageAxes(gpus=GPUS, layouts=(PageLayout(count=1, tp=1),))
+    found = variants_of(spec, axes, pools, {engine: runs_of(spec, engine, axes, pools) for engine in axes.engines})
     return {one["name"]: one for one in found}, pools.pieces
 
 

@@ -19,7 +19,13 @@ def server(browser: Any) -> Iterator[Server]:
     """A server as ``kvplan explore --serve`` starts it."""
     page = page_of(["Qwen/Qwen3-8B"], {"gpu": "l4,h100"}, live=True)
     models = Live(page.payload)
-    site = Site(page=page.html.text.encode(), policy=page.html.policy, models=models.models, payload=models.payload)
+    site = Site(
+        page=page.html.text.encode(),
+        policy=page.html.policy,
+        models=models.models,
+        payload=models.payload,
+        progress=models.progress,
+    )
     with Server(site) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

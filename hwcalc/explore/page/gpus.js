@@ -1,0 +1,54 @@
+// The same work on every GPU of the page.
+
+import { barLegend, barRows, panel, verdictBadge } from "./bars.js";
+import { engineOf } from "./data.js";
+import { details, exact, html, sizeCell, tableOf } from "./tables.js";
+
+/** @param {Page} page @returns {Section} */
+export function gpusSection(page) {
+  const lead = html("p", { class: "lead" });
+  const chart = html("div", {});
+  const table = details("Table: GPUs, part by part");
+  const legend = barLegend([["weights", "weights"], ["cache", "cache"], ["activations", "activations"], ["overhead", "overhead"]]);
+  const element = panel("gpus", "GPUs side by side", lead, chart, legend, html("p", { class: "note" }, "The upright line is what may be used of each GPU. Press a name to choose it."), table.element);
+
+  /** @param {State} state */
+  function update(state) {
+    const found = page.payload.gpus.map((gpu) => {
+      const own = page.changed(state, { gpu: gpu.id });
+      return { gpu, own, sizes: page.sizes(own) };
+    });
+    const engine = engineOf(page.payload, state.engine);
+    lead.textContent = `The same work, ${exact(state.seq)} tokens × ${exact(state.batch)}, by ${`${engine.label} ${engine.version}`.trim()} on ${state.count} of each GPU${state.count > 1 ? ": bytes of the fullest" : ""}.`;
+    chart.replaceChildren(
+      barRows(
+        found.map(({ gpu, own, sizes }) => {
+          const name = html("button", { type: "button", class: "plain-button", name: "gpu-row", value: gpu.id, onclick: () => page.set({ gpu: gpu.id }) }, gpu.name);
+          const chosen = gpu.id === state.gpu;
+          if ("refused" in sizes) return { name, segments: [], value: "", refused: sizes.refused, chosen };
+          const segments = [
+            { kind: "weights", bytes: sizes.weights },
+            { kind: "cache", bytes: Number(sizes.cache) },
+            { kind: "activations", bytes: sizes.activations },
+            { kind: "overhead", bytes: sizes.overhead },
+          ];
+          const other = own.tp === state.tp ? {} : { note: `With tp ${own.tp}.` };
+          return { name, segments, badge: verdictBadge(page, sizes.verdict), limit: sizes.usable, chosen, ...other };
+        }),
+      ),
+    );
+    table.show(() =>
+      tableOf({
+        caption: "Expected bytes on the fullest GPU",
+        head: ["GPU", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "Verdict"],
+        numbers: [1, 2, 3, 4, 5, 6],
+        rows: found.map(({ gpu, sizes }) => {
+          if ("refused" in sizes) return [gpu.name, ...Array.from({ length: 6 }, () => "-"), sizes.refused];
+          const { weights, cache, activations, overhead, total, usable, verdict } = sizes;
+          return [gpu.name, ...[weights, cache, activations, overhead, total, usable].map(sizeCell), page.payload.verdicts[verdict].words];
+        }),
+      }),
+    );
+  }
+  return { element, update };
+}

@@ -1,0 +1,107 @@
+"""The command lines that start an engine as planned, as templates in which the page puts length and number of sequences.
+
+A word of a command line either does not depend on these two, or is one of them, or their product. Which it is, is seen in command lines of
+other lengths and numbers; a command line with any other word has no template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.engines import find_engine
+from hwcalc.engines.options import CommandInput
+from hwcalc.errors import KvplanError
+from hwcalc.explore.runs import AS_PUBLISHED, Place, choices_of, every, grid_of, usual_request
+from hwcalc.text import shell_word
+
+if TYPE_CHECKING:
+    from hwcalc.explore.runs import PageAxes, Pools
+    from hwcalc.model import ModelSpec
+
+_SAMPLES: Final = ((10_007, 13), (20_011, 17), (30_013, 19))
+"""Lengths and numbers of sequences that no other number of a command line equals."""
+_PUBLISHED: Final = {"catalog", "hub", "hf-cache"}
+_NUMBER: Final = re.compile(r"\d+")
+
+
+def starts_of(model: ModelSpec, engine: str, axes: PageAxes, runs: Mapping[str, Any], pools: Pools) -> dict[str, Any] | None:
+    """The templates by format of the cache, of the weights and layout, and a remark on them (``Starts`` in ``page/types.d.ts``).
+
+    ``None`` where there is nothing to type.
+    """
+    rules = find_engine(engine)[0].command
+    # A server is given a repository of the Hub; of a file or a config here the plan has the command.
+    if "curve" not in runs or not rules.known or model.source not in _PUBLISHED or model.gguf is not None or model.assumed:
+        return None
+    given = next((found for gpu in axes.gpus if (found := _input(model, engine, axes, gpu)) is not None), None)
+    if given is None:
+        return None
+    sizes = (len(runs["dtypes"]), len(runs["weights"]), len(axes.layouts))
+    cells: dict[Place, int | None] = {}
+    for place in every(sizes):
+        dtype, weights, layout = place
+        named = runs["weights"][weights]
+        planned = replace(
+            given,
+            kv_dtype=runs["dtypes"][dtype],
+            kv_dtype_named=dtype > 0,
+            weights=None if named == AS_PUBLISHED else named,
+            parallel=axes.layouts[layout].parallel(engine),
+        )
+        template = template_of(engine, planned)
+        cells[place] = None if template is None else pools.text(template)
+    grid = grid_of(cells, sizes)
+    return None if grid is None else {"commands": grid, "remark": rules.first(given)[1]}
+
+
+def _input(model: ModelSpec, engine: str, axes: PageAxes, gpu: str) -> CommandInput | None:
+    """What a command line of the model in its usual formats is made of; ``None`` if the engine does not run it there."""
+    try:
+        opened = usual_request(model, engine, axes, gpu=gpu)
+    except KvplanError:
+        return None
+    options = {name: str(value) for name, value in choices_of(engine).options.items()}
+    return CommandInput(
+        version=opened.deployment.version,
+        model=model.id,
+        revision=None,
+        seq=opened.tokens,
+        batch=opened.batch,
+        kv_dtype=str(opened.dtypes.kv),
+        kv_dtype_named=False,
+        parallel=opened.setup.parallel,
+        memory_utilization=axes.fixed.get("memory_utilization"),
+        kv_memory=None,
+        weights=None,
+        lora=None,
+        draft=None,
+        options=options,
+        requires=(),
+        layers=len(model.stack),
+        made=model.gguf is None,
+    )
+
+
+def template_of(engine: str, planned: CommandInput) -> str | None:
+    """The command line, behind what has to run before, with ``{model}``, ``{seq}``, ``{batch}`` and ``{cells}``, their product, in it; ``None`` if it has no such form, or there is none."""
+    rules = find_engine(engine)[0].command
+    lines = []
+    for seq, batch in _SAMPLES:
+        try:
+            one = replace(planned, seq=seq, batch=batch)
+            if rules.file(one) is not None:
+                return None
+            both = [list(rules.first(one)[0]), rules.words(one)]
+        except KvplanError:
+            return None
+        typed = [["{model}" if word == planned.model else shell_word(word) for word in words] for words in both if words]
+        if any("{" in word and word != "{model}" for words in typed for word in words):
+            return None
+        line = "\n".join(" ".join(words) for words in typed)
+        numbers = {str(seq): "{seq}", str(batch): "{batch}", str(seq * batch): "{cells}"}
+        lines.append(_NUMBER.sub(lambda found, numbers=numbers: numbers.get(found[0], found[0]), line))  # type: ignore[misc]
+    return lines[0] if len(set(lines)) == 1 else None
