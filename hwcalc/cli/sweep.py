@@ -227,7 +227,7 @@ _LARGE: Final = 10_000_000
     {
         "A page to look at and to send": "kvplan explore Qwen/Qwen3-8B -o page.html",
         "Two models on the GPUs in question": "kvplan explore Qwen/Qwen3-8B google/gemma-3-12b-it --gpu l4,h100 -o page.html",
-        "The equation by hand, and any model of the catalog": "kvplan explore --serve",
+        "The equation by hand, and any model of the catalog and the Hub": "kvplan explore --serve",
     },
 )
 def explore(
@@ -291,10 +291,16 @@ def explore(
 
 def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet: bool) -> Answer:
     """Serve the page until a signal ends the command."""
-    from hwcalc.explore.serve import Live, Server, Site
+    from hwcalc.explore.serve import Live, Server, Site, reader
 
-    models = Live(page.payload)
-    site = Site(page=page.html.text.encode(), policy=page.html.policy, models=models.models, payload=models.payload)
+    models = Live(page.payload, reader(page.access))
+    site = Site(
+        page=page.html.text.encode(),
+        policy=page.html.policy,
+        models=models.models,
+        payload=models.payload,
+        progress=models.progress,
+    )
     with Server(site, port) as server:
         said = () if quiet else ("the page is at the address below, for this machine alone. Ctrl-C ends it.",)
         for remark in (*remarks, *said):

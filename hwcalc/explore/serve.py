@@ -1,4 +1,4 @@
-"""A server for one reader on this machine: the page, and the payload of any model of the catalog. No path is read, no network is used.
+"""A server for one reader on this machine: the page, and the payload of any model of the catalog or of the Hub. No path is read.
 
 It listens on 127.0.0.1 only, and answers whoever knows the token in its address. Other pages in the reader's browser can send requests
 here too: they do not know the token, and what names another host (DNS rebinding) or comes from another origin is refused even with it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import secrets
 import socket
@@ -33,9 +34,11 @@ from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.parse import parse
+from hwcalc.planner.options import Access
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
-from hwcalc.sources.request import Absent, Wanted
+from hwcalc.sources.local import has_path_syntax
+from hwcalc.sources.request import Absent, Wanted, listening
 from hwcalc.text import shown
 
 MOST_KEPT: Final = 32
@@ -50,16 +53,46 @@ class BusyError(KvplanError):
     type = "busy"
 
 
-class Live:
-    """The models of the catalog for a page, one at a time: planning is work for one processor.
+def from_catalog(name: str) -> ModelSpec:
+    """A model of the catalog. Raises :class:`~hwcalc.errors.ModelNotFoundError` for others."""
+    raw = find_in_catalog(Wanted(id=name))
+    if isinstance(raw, Absent):
+        raise ModelNotFoundError(f"the catalog has no model {shown(name, 60)}.", hint="List its models: kvplan models")
+    return parse(raw)
 
-    ``build`` gives the JSON text of the payload of one model.
+
+def reader(access: Access) -> Callable[[str], ModelSpec]:
+    """Reads a model by any name that the command takes for the catalog and the Hub, but no file of this machine."""
+    from hwcalc.library.load import load
+
+    def read(name: str) -> ModelSpec:
+        if os.path.lexists(name) or has_path_syntax(name):
+            raise ModelNotFoundError(
+                f"{shown(name, 60)} is a file here, or named like one.",
+                hint="The page takes ids; for a file: kvplan explore FILE",
+            )
+        return load(name, access, headers=False)
+
+    return read
+
+
+class Live:
+    """Models for a page, one at a time: planning is work for one processor.
+
+    ``build`` gives the JSON text of the payload of one model, and ``read`` finds it by its name.
     """
 
-    def __init__(self, build: Callable[[ModelSpec], str]) -> None:
+    def __init__(self, build: Callable[[ModelSpec], str], read: Callable[[str], ModelSpec] = from_catalog) -> None:
         self._build = build
+        self._read = read
         self._turn = threading.Lock()
         self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._names: OrderedDict[str, str] = OrderedDict()
+        self._doing: dict[str, str] = {}
+
+    def progress(self, name: str) -> bytes:
+        """What is being done for a model, as JSON; an empty text if nothing is."""
+        return json.dumps({"doing": self._doing.get(name, "")}).encode()
 
     @cached_property
     def _models(self) -> bytes:
@@ -75,25 +108,43 @@ class Live:
         """The ids of the catalog, each with the published number of parameters, or null."""
         return self._models
 
-    def payload(self, model_id: str) -> bytes:
-        """The payload of one model. Raises :class:`~hwcalc.errors.KvplanError` if the catalog lacks it or nothing can be planned."""
-        if not self._turn.acquire(timeout=_SECONDS_FOR_A_MODEL):
-            raise BusyError("other models are still being worked out.", hint="Ask again in a moment.")
+    def payload(self, name: str) -> bytes:
+        """The payload of one model. Raises :class:`~hwcalc.errors.KvplanError` if it is not found or nothing can be planned.
+
+        A name that leads to no model waits for no turn.
+        """
+
+        def heard(what: str) -> None:
+            self._doing[name] = what
+
+        model = None
         try:
-            kept = self._kept.get(model_id)
-            if kept is None:
-                raw = find_in_catalog(Wanted(id=model_id))
-                if isinstance(raw, Absent):
-                    raise ModelNotFoundError(
-                        f"the catalog has no model {shown(model_id, 60)}.", hint="List its models: kvplan models"
-                    )
-                kept = self._kept[model_id] = self._build(parse(raw)).encode()
-                if len(self._kept) > MOST_KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(model_id)
-            return kept
+            with listening(heard):
+                if self._names.get(name, name) not in self._kept:
+                    heard(f"reading {shown(name, 60)}")
+                    model = self._read(name)
+                    heard("waiting for other models")
+                if not self._turn.acquire(timeout=_SECONDS_FOR_A_MODEL):
+                    raise BusyError("other models are still being worked out.", hint="Ask again in a moment.")
+                try:
+                    return self._built(name, model)
+                finally:
+                    self._turn.release()
         finally:
-            self._turn.release()
+            self._doing.pop(name, None)
+
+    def _built(self, name: str, model: ModelSpec | None) -> bytes:
+        """The payload of a model that was read, which is worked out once. It is this one's turn."""
+        model_id = self._names.get(name, name) if model is None else model.id
+        if model_id not in self._kept:
+            found = self._read(name) if model is None else model
+            self._kept[model_id] = self._build(found).encode()
+            self._names[name] = model_id
+        for kept in (self._kept, self._names):
+            while len(kept) > MOST_KEPT:
+                kept.popitem(last=False)
+        self._kept.move_to_end(model_id)
+        return self._kept[model_id]
 
 
 HOST: Final = "127.0.0.1"
@@ -135,6 +186,7 @@ class Site(Record):
     policy: str
     models: Callable[[], bytes]
     payload: Callable[[str], bytes]
+    progress: Callable[[str], bytes]
 
 
 class Request(Record):
@@ -192,14 +244,15 @@ def respond(request: Request, site: Site) -> Reply:
             return Reply(status=HTTPStatus.OK, body=site.page, type=_HTML, policy=site.policy)
         if rest == "models" and not query:
             return Reply(status=HTTPStatus.OK, body=site.models())
-        if rest == "model":
+        if rest in ("model", "progress"):
             try:
                 given = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=4, errors="strict")
             except ValueError:
                 given = []
             if [name for name, _ in given] != ["id"]:
                 raise UsageError(f"{shown(query, 60)} does not name one model.", hint="Ask for: model?id=ORG/NAME")
-            return Reply(status=HTTPStatus.OK, body=site.payload(given[0][1]))
+            answer = site.payload if rest == "model" else site.progress
+            return Reply(status=HTTPStatus.OK, body=answer(given[0][1]))
         return _refused(HTTPStatus.NOT_FOUND, "there is no such page.", hint="There are: models, model?id=ORG/NAME")
     except BusyError as error:
         return _refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message, hint=error.hint, headers={"Retry-After": "5"})

@@ -130,7 +130,15 @@ def _server() -> Any:
     from hwcalc.explore.serve import Live, Server, Site
 
     models = Live(lambda model: json.dumps({"id": model.id}))
-    server = Server(Site(page=b"<!doctype html>", policy="default-src 'none'", models=models.models, payload=models.payload))
+    server = Server(
+        Site(
+            page=b"<!doctype html>",
+            policy="default-src 'none'",
+            models=models.models,
+            payload=models.payload,
+            progress=models.progress,
+        )
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.explore import serve
 from hwcalc.explore.serve import Live, Server, Site
 from hwcalc.model import ModelSpec
+from hwcalc.planner.options import Access
+from hwcalc.sources.request import tell
 
 PAGE = b"<!doctype html><title>page</title>"
 POLICY = "default-src 'none'; connect-src 'self'"
@@ -32,7 +35,8 @@ def built(model: ModelSpec) -> str:
 def site(**other: object) -> Site:
     """What the tests serve."""
     models = Live(built)
-    return Site(**({"page": PAGE, "policy": POLICY, "models": models.models, "payload": models.payload} | other))  # type: ignore[arg-type]
+    given = {"page": PAGE, "policy": POLICY, "models": models.models, "payload": models.payload, "progress": models.progress}
+    return Site(**(given | other))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -353,7 +357,9 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "_SECONDS_FOR_A_MODEL", 0.01)
     models = Live(built)
     models._turn.acquire()
-    request = serve.Request(method="GET", target="/t/model?id=gpt2", headers=_headers(Host="127.0.0.1:1"), port=1, token="t")
+    request = serve.Request(
+        method="GET", target="/t/model?id=Qwen/Qwen3-8B", headers=_headers(Host="127.0.0.1:1"), port=1, token="t"
+    )
     reply = serve.respond(request, site(payload=models.payload))
 
     assert (503, "5") == (reply.status, reply.headers["Retry-After"])
@@ -378,6 +384,45 @@ def test_models_of_nobody() -> None:
     """The catalog's ids only."""
     with pytest.raises(ModelNotFoundError, match="the catalog has no model"):
         Live(built).payload("/etc/passwd")
+
+
+def test_names_that_people_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short name leads to the model that the command takes it for; a file of this machine is never read."""
+    models = Live(built, serve.reader(Access(offline=True)))
+
+    assert json.loads(models.payload("qwen3-8b")) == {"id": "Qwen/Qwen3-8B"}
+    assert models.payload("Qwen/Qwen3-8B") is models.payload("qwen3-8b")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen3-14b").mkdir()
+    for name in ("qwen3-14b", "./qwen3-14b", "/etc/passwd", "a/b.json"):
+        with pytest.raises(ModelNotFoundError, match="is a file here"):
+            models.payload(name)
+
+
+def test_progress() -> None:
+    """While a model is worked out, it is said what is being done; before and after, nothing is."""
+    said = []
+
+    def build(model: ModelSpec) -> str:
+        tell(f"{model.id}: forms")
+        said.append(json.loads(models.progress("Qwen/Qwen3-8B"))["doing"])
+        return "{}"
+
+    models = Live(build)
+    models.payload("Qwen/Qwen3-8B")
+
+    assert said == ["Qwen/Qwen3-8B: forms"]
+    assert json.loads(models.progress("Qwen/Qwen3-8B")) == {"doing": ""}
+
+
+def test_a_wrong_name_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused while another model is worked out."""
+    monkeypatch.setattr(serve, "_SECONDS_FOR_A_MODEL", 0.01)
+    models = Live(built)
+    models._turn.acquire()
+
+    with pytest.raises(ModelNotFoundError):
+        models.payload("nobody/nothing")
 
 
 def test_only_this_machine(server: Server) -> None:
