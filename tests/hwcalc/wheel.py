@@ -10,7 +10,15 @@ from pathlib import Path
 
 from tests.paths import INSIDE, ROOT
 
-__all__ = ["build"]
+__all__ = ["build", "copy_checkout"]
+
+
+def copy_checkout(copy: Path, *others: str) -> None:
+    """Copy what a wheel is built from, and other files of this checkout."""
+    for name in INSIDE.values():
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", *others):
+        shutil.copy(ROOT / name, copy / name)
 
 
 def build(folder: Path) -> Path:
@@ -18,10 +26,7 @@ def build(folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         # setuptools writes beside what it builds: not into this checkout.
         copy = Path(temporary)
-        for name in INSIDE.values():
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, copy / name)
+        copy_checkout(copy)
         program = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
         subprocess.run([sys.executable, "-c", program, str(folder)], cwd=copy, check=True, capture_output=True)
     (path,) = folder.glob("*.whl")
