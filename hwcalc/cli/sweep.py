@@ -218,7 +218,7 @@ _LARGE: Final = 10_000_000
             "serve",
             ("--serve",),
             "",
-            "Serve the page on 127.0.0.1, to choose any model of the catalog in it. Ctrl-C ends it.",
+            "Serve the page on 127.0.0.1, to choose any model of the catalog or of the Hub in it. Ctrl-C ends it.",
             "flag",
         ),
         Option("port", ("--port",), "N", "The port of --serve. Default: one that is free."),
