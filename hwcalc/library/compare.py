@@ -26,7 +26,7 @@ from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import CompareOptions, counted, take_options, takes, with_policy
+from hwcalc.planner.options import CompareOptions, by_name, counted, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
@@ -194,6 +194,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     """As :func:`compare`, from a dict of all keywords. Also returns notes on assumed hardware and options without effect, which
     are not in the document.
     """
+    given = by_name(given)
     said: list[Note] = []
     lists = {*AXES, "instance"}
     one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in lists})

@@ -500,6 +500,12 @@ def takes(options: Any) -> Callable[[F], F]:
     return spelled
 
 
+def _is_default(name: str, value: object) -> bool:
+    """Whether a value is that of an option which was not given."""
+    default = ROWS[name].default if name in ROWS else None
+    return type(value) is type(default) and value == default
+
+
 def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
     """The given options by their names, where some were given by another one, such as ``users`` for ``batch``.
 
@@ -508,12 +514,13 @@ def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     for name, value in given.items():
-        if value is None and name in OTHER_NAMES:
-            continue
         own = OTHER_NAMES.get(name, name)
-        if own in named:
+        if own in named and (value is None or _is_default(own, value)):
+            continue
+        if named.get(own) is not None and not _is_default(own, named[own]):
             raise UsageError(f"{spelled[own]} and {name} are the same option.", hint="Give one of them.")
-        named[own], spelled[own] = value, name
+        if value is not None or name not in OTHER_NAMES:
+            named[own], spelled[own] = value, name
     return named
 
 

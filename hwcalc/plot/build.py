@@ -13,7 +13,7 @@ from hwcalc.library.compare import compared
 from hwcalc.library.lists import Numbers, models_or_equation, numbers
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
-from hwcalc.planner.options import PlotOptions, take_options, takes
+from hwcalc.planner.options import PlotOptions, by_name, take_options, takes
 from hwcalc.planner.values import refuse_auto
 from hwcalc.plot.series import KINDS, SCALES, Chart, chart_of, nodes_chart
 from hwcalc.text import brief, clean, quoted, shown
@@ -84,6 +84,7 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
         if not isinstance(word, str) or word not in allowed:
             said = shown(word, 40) if isinstance(word, str) else quoted(word, 40)
             raise UsageError(f"--{name} {said} is not known.", hint=f"Allowed: {', '.join(allowed)}.")
+    given = by_name(given)
     if kind == "nodes":
         return Picture(chart=_nodes(models, given))
     lengths = _ends(given.get("seq"))

@@ -151,10 +151,23 @@ def chart_of(
     scale = scale or ("log" if kind == "frontier" else "linear")
     asked = []
     for model, request in models:
-        opened = open_request(model, **request)
+        opened = _laid_out(model, request)
         longest = opened.tokens if not whole else model.max_position_embeddings or _LONGEST
         asked.append(_Asked(opened, plan_opened(opened), model.id, _lengths(opened, least, longest, scale)))
     return _KINDS[kind](asked, scale)
+
+
+def _laid_out(model: ModelSpec, request: Mapping[str, Any]) -> Occupancy:
+    """The request at its longest length, laid out as it is at the longest length that fits: a picture has one server for all lengths."""
+    opened = open_request(model, **request)
+    # A layout that was given, or that of one GPU, is that of every length.
+    if opened.setup.parallel.gpus == 1 or any(request.get(name, 1) != 1 for name in ("tp", "pp", "dp", "dcp", "ep")):
+        return opened
+    trial = opened
+    while trial.tokens > _LEAST and plan_opened(trial).refutes:
+        trial = open_request(model, **{**request, "seq": trial.tokens // 2})
+    sizes = {name: getattr(trial.setup.parallel, name) for name in ("tp", "pp", "dp", "ep")}
+    return opened if trial is opened else open_request(model, **{**request, **sizes})
 
 
 def _lengths(opened: Occupancy, least: int | None, longest: int, scale: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_o
 from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, option_draft, request_of
 from hwcalc.model import ModelLike, ModelSpec, Note
-from hwcalc.planner.options import SweepOptions, take_options, takes
+from hwcalc.planner.options import SweepOptions, by_name, take_options, takes
 from hwcalc.planner.plan import no_encoder, without_effect
 from hwcalc.planner.values import read_flag, refuse_auto
 from hwcalc.sources.request import tell
@@ -126,19 +126,21 @@ def sweep(
     """
     from hwcalc.hardware.named import gpu_ids
 
-    one_for_all, asked = take_options("sweep", options)
+    lists = {"seq": seq, "batch": batch, "dtype": dtype, "gpu": gpu, "tp": tp, "policy": policy}
+    given = by_name({**lists, **options})
+    one_for_all, asked = take_options("sweep", {name: value for name, value in given.items() if name not in lists})
     refuse_auto(asked.weights, "sweep")
     notes: list[Note] = []
     axes: dict[str, Any] = {
-        "gpus": gpu_ids(words(gpu, "gpu"), notes) or (None,),
-        "seqs": numbers(seq, "seq"),
-        "batches": numbers(batch, "batch") or (1,),
-        "dtypes": words(dtype, "dtype") or (None,),
-        "tps": numbers(tp, "tp") or (None,),
-        "policies": policies_of(policy),
+        "gpus": gpu_ids(words(given["gpu"], "gpu"), notes) or (None,),
+        "seqs": numbers(given["seq"], "seq"),
+        "batches": numbers(given["batch"], "batch") or (1,),
+        "dtypes": words(given["dtype"], "dtype") or (None,),
+        "tps": numbers(given["tp"], "tp") or (None,),
+        "policies": policies_of(given["policy"]),
     }
-    given = each_model(models, every=read_flag(every, "every"))
-    grid = Grid(models=load_each(given, asked, keep_going=read_flag(keep_going, "keep_going")), options=one_for_all, **axes)
+    wanted = each_model(models, every=read_flag(every, "every"))
+    grid = Grid(models=load_each(wanted, asked, keep_going=read_flag(keep_going, "keep_going")), options=one_for_all, **axes)
     # The draft is the same for all points.
     if asked.draft is not None:
         grid = replace(grid, options={**one_for_all, "draft": load(asked.draft, asked.access, assume=asked.assume)})

@@ -227,3 +227,13 @@ def test_a_notebook_shows_what_a_function_takes(name: str) -> None:
     assert "Any'" not in str(inspect.signature(function))
     assert function.__doc__
     assert "mod:`hwcalc.engines" not in function.__doc__
+
+
+def test_every_function_takes_the_names_that_people_use() -> None:
+    """``users`` and ``context`` are ``batch`` and ``seq`` everywhere; both at once are one option given twice."""
+    assert [row.batch for row in sweep(QWEN, context="1k..2k", users=4)] == [4, 4]
+    assert compare(QWEN, context="4k", users=3).variants[0].batch == 3
+    assert hwcalc.plot(QWEN, context="1k..2k").chart.lines[0].xs[-1] == 2_048
+    for ask in (sweep, compare, hwcalc.plot, plan):
+        with pytest.raises(UsageError, match="batch and users are the same option"):
+            ask(QWEN, batch=2, users=3)

@@ -118,3 +118,15 @@ def test_what_is_refused(options: dict[str, Any], words: str) -> None:
     """What cannot be drawn is an error that says what can."""
     with pytest.raises(UsageError, match=words):
         hwcalc.plot(**({"models": QWEN} | options))
+
+
+def test_a_picture_has_the_layout_of_what_fits() -> None:
+    """No layout holds 50 sequences of 128k tokens; the picture is laid out as the plan of the longest length that fits."""
+    asked: dict[str, Any] = {"engine": "vllm", "gpu": "8xh200", "batch": 50}
+    chart = hwcalc.plot("deepseek-ai/DeepSeek-V3", seq="1k..128k", **asked).chart
+    fit = hwcalc.plan("deepseek-ai/DeepSeek-V3", seq="16k", **asked).fit
+
+    assert "dp 8" in chart.caption
+    assert fit is not None
+    assert chart.lines[0].mark is not None
+    assert chart.lines[0].mark.x == fit.expected_max_seq
