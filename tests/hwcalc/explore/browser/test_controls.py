@@ -61,7 +61,7 @@ OTHERS = {
 }
 """Controls that change nothing of the state, and the test of each."""
 START: dict[str, Any] = {
-    "model": "Qwen/Qwen3-8B", "engine": "vllm", "gpu": "h100-sxm5-80gb", "count": 4, "tp": 2, "seq": 4096, "batch": 8,
+    "model": "Qwen/Qwen3-8B", "engine": "vllm", "gpu": "h100-sxm5-80gb", "count": 4, "tp": 2, "pp": 1, "seq": 4096, "batch": 8,
     "policy": None, "hand": None,
 }  # fmt: skip
 ALIKE = {"gpu", "policy"}
