@@ -111,7 +111,7 @@ def test_every_control_has_a_test(page: Watched) -> None:
     for state in (START, {**START, "model": "google/gemma-3-12b-it", "engine": "llamacpp"}):
         page.set(**state)
         assert keys(page) - CHANGES.keys() - OTHERS.keys() == set()
-    assert (CHANGES.keys() | OTHERS.keys()) - keys(page) <= {"live-model", "live-show"}
+    assert (CHANGES.keys() | OTHERS.keys()) - keys(page) <= {"live-model", "live-show", "mend", "pin-show", "pin-drop"}
 
 
 @pytest.mark.parametrize("key", CHANGES)
