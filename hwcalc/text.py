@@ -152,7 +152,7 @@ def _replaced(letter: str) -> str:
 
 
 def message(text: str) -> str:
-    r"""The text of an error or a remark: each line :func:`clean`, long words and the whole cut.
+    r"""The text of an error or a remark: each line :func:`clean` and no command to a runner, long words and the whole cut.
 
     >>> message("no model a\x00b\nsecond line")
     'no model a?b\nsecond line'
@@ -161,6 +161,7 @@ def message(text: str) -> str:
         # Nobody searches megabytes. What this cuts in half is cut out below: it stands far from both ends.
         text = cut(text, 8 * LONGEST_MESSAGE)
     text = "\n".join(clean(line) for line in text.split("\n")) if "\n" in text else clean(text)
+    text = _without_commands(text)
     if len(text) > LONGEST_WORD:
         text = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: cut(word[0], LONGEST_WORD), text)
     return cut(text, LONGEST_MESSAGE)
@@ -177,9 +178,12 @@ def lines_for(text: str, *, color: bool = False, commands: bool = False) -> str:
         text = "\n".join("".join(part if place % 2 else _harmless(part) for place, part in enumerate(line)) for line in lines)
     if "##" in text:
         text = re.sub(_ANYWHERE, "#?", text)
-    if not commands and any(mark in text for mark in ("::", "---", "+++", "~~~", "^^^")):
-        text = re.sub(_AT_START, r"\1\2?", text)
-    return without_tokens(text)
+    return without_tokens(text if commands else _without_commands(text))
+
+
+def _without_commands(text: str) -> str:
+    """``text`` with ``?`` where a line begins as a command to a runner does."""
+    return re.sub(_AT_START, r"\1\2?", text) if any(mark in text for mark in ("::", "---", "+++", "~~~", "^^^")) else text
 
 
 def json_for(text: str) -> str:

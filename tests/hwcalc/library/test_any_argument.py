@@ -158,3 +158,11 @@ def test_a_name_of_several_lines_is_one() -> None:
         with pytest.raises(hwcalc.KvplanError) as caught:
             hwcalc.load_model(config, offline=True)
         assert "\n" not in caught.value.message + caught.value.hint
+
+
+def test_no_line_of_a_message_is_a_command() -> None:
+    """A hint repeats a type of two lines, of which the second would be one."""
+    with pytest.raises(KvplanError) as caught:
+        load_model({"model_type": "llama\n::add-mask::x", "hidden_size": 8}, offline=True)
+    assert "\n::" not in caught.value.message + caught.value.hint
+    assert ConfigError("x\n ::error::y", hint="::stop-commands::z").message == "x\n ?:error::y"
