@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.options import ROWS, options_of
 from hwcalc.profiles.engine_flags import VALUE, engine_flags
-from hwcalc.text import brief, shown
+from hwcalc.text import brief, shell_word, shown
 
 if TYPE_CHECKING:
     from hwcalc.cli.llamacpp import LlamacppWords
@@ -367,9 +368,27 @@ class _Line:
             return
         extra = self.free[most]
         hint = f"See: kvplan {self.command} --help"
-        if self.command == DEFAULT:
+        if flag := self.flag_meant(extra):
+            hint = f"Perhaps: {flag} {shell_word(brief(extra, 40))}"
+        elif self.command == DEFAULT:
             hint = "Several models side by side: kvplan compare A B. An option's value follows its option; -q is --quiet."
+        elif argument is not None and argument.name == "model":
+            hint = f"{self.command} takes one model at a time. Several side by side: kvplan compare A B."
         raise UsageError(f"{self.command} does not take the argument {shown(extra, 40)}.", hint=hint)
+
+    def flag_meant(self, word: str) -> str:
+        """The option of this command whose value the word is, for an accelerator or an engine that is known; else empty."""
+        from hwcalc.engines import ENGINES, spelled
+        from hwcalc.hardware.named import gpu_named, host_named
+        from hwcalc.planner.options import counted
+
+        if "--engine" in self.own and spelled(word.partition("@")[0].lower()) in ENGINES:
+            return "--engine"
+        if "--gpu" not in self.own:
+            return ""
+        with suppress(KvplanError):
+            return "--gpu" if host_named(word) or gpu_named(counted(word)[0] or "") else ""
+        return ""
 
 
 _FLAGS: Final = engine_flags("vllm")

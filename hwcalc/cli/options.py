@@ -175,9 +175,9 @@ def plan_options(command: str) -> tuple[Option, ...]:
         listed = command in row.lists
         kind = "list" if listed or row.type == "pairs" else "flag" if row.type == "flag" else "text"
         metavar, complete = f"{row.metavar},..." if listed else row.metavar, row.completes.get(command, row.complete)
-        help_ = row.helps.get(command, row.help)
+        help_, short = row.helps.get(command, row.help), row.shorts.get(command, row.short)
         options.append(
-            Option(row.name, row.spellings, metavar, help_, kind=kind, complete=complete, group=row.group, short=row.short)
+            Option(row.name, row.spellings, metavar, help_, kind=kind, complete=complete, group=row.group, short=short)
         )
     return tuple(options)
 

@@ -206,12 +206,12 @@ def _elsewhere(engine: Engine, gpu: Gpu) -> str:
         out.append(f"--engine {engine.name}@{ran}")
     # The engine that runs on most comes first; one other is enough.
     others = sorted((name for name in ENGINES if name != engine.name), key=lambda name: name != AT_HOME)
-    out += [f"--engine {name}" for name in islice(filter(lambda name: _runs_today(name, gpu), others), 1)]
+    out += [f"--engine {name}" for name in islice(filter(lambda name: runs_today(name, gpu), others), 1)]
     use = f"Use: {' or '.join(out)}. " if out else "kvplan knows no engine's rules there: use another accelerator. "
     return f"{use}What runs where: kvplan engines {engine.name} --hardware"
 
 
-def _runs_today(name: str, gpu: Gpu) -> bool:
+def runs_today(name: str, gpu: Gpu) -> bool:
     """Whether the newest version of an engine runs there by rules that are known."""
     engine = find_engine(name)[0]
     return has_hardware(name) and _newest(engine, gpu) == engine.versions[0]

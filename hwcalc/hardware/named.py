@@ -101,6 +101,9 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
             with suppress(UnknownGpuError):
                 find_gpu(one)
                 hint = f"Write: --gpu {shell_word(one)} --gpus {int(count)}"
+                if what == "--gpu" and several[1]:
+                    # Where a list is taken, nodes of unlike size may be meant.
+                    hint += "; compare takes nodes of unlike size: kvplan compare MODEL --gpu 4xh100,8xh200"
                 raise UsageError(f"{what} {shown(name, 40)} names more than one accelerator.", hint=hint) from error
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""

@@ -59,6 +59,8 @@ class PlanOption(Struct, frozen=True):
     """One of :data:`GROUPS`."""
     short: str = ""
     """A few words for the short help, of an option that most people need; empty for others."""
+    shorts: Mapping[str, str] = MappingProxyType({})
+    """Other such words, by command."""
     name: str = ""
 
     @property
@@ -205,7 +207,7 @@ class _Gpu(TypedDict, total=False):
             "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
         },
         lists=("compare", "sweep", "explore"), check="Accelerator: l4, h100-sxm5-80gb, 4xh100.", in_reconciliation=True, group="hardware",
-        short="l4, 4xh100, m4-24gb, cpu-32gb, ...",
+        short="l4, 4xh100, m4-24gb, cpu-32gb, ...", shorts=dict.fromkeys(("sweep", "explore"), "l4, h100, m4-24gb, cpu-32gb, ..."),
     )]  # fmt: skip
 
 

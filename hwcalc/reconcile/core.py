@@ -25,7 +25,7 @@ from hwcalc.planner.options import OPTIONS, Asked, ReconcileOptions, take_option
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, Row
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory
-from hwcalc.text import brief, printable
+from hwcalc.text import brief, printable, shown
 from hwcalc.units import MIB, parse_share
 
 if TYPE_CHECKING:
@@ -386,7 +386,9 @@ def _models_of(facts: Facts) -> tuple[str | None, str | None]:
     base = longest[0] if len(longest) == 1 else None
     own = name if is_model_id(name) else None
     if own is None and base is None:
-        raise LogError(f"the log's model is {brief(name, 80)}, whose config is on a machine of its own.", hint=hint)
+        raise LogError(
+            f"the log calls its model {shown(name, 80)}, a folder of its server, and does not say which that is.", hint=hint
+        )
     return own, base
 
 
@@ -421,8 +423,13 @@ def _read(log: LogLike, chosen: type[Dialect] | None) -> _Log:
         what = "is empty"
         if lines.count:
             what = f"has no line that is known ({lines.count:,} lines read{' of more' if lines.stopped else ''})"
-        sought = "; ".join(line for one in dialects for line in one.sought)
-        raise LogError(f"the log {what}.", hint=f"Lines that are looked for: {sought}.")
+        if chosen is not None:
+            raise LogError(f"the log {what}.", hint=f"Lines that are looked for: {'; '.join(dialects[0].sought)}.")
+        names = ", ".join(dict.fromkeys(find_engine(one.engine)[0].label for one in dialects))
+        hint = (
+            f"Logs of these engines are read: {names}. The lines that are looked for: --dialect {dialects[0].name}, or another."
+        )
+        raise LogError(f"the log {what}.", hint=hint)
     notes = [Note(code="log-cut", message=remark) for remark in lines.remarks]
     if dialect.starts > 1:
         message = f"The log holds {dialect.starts:,} starts of the engine: the last one is compared."

@@ -6,12 +6,14 @@ Below a table of several models stands whose numbers follow from a config that i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.facts import Command
 from hwcalc.engines.pool import Try
-from hwcalc.engines.runs_on import OPEN
+from hwcalc.engines.runs_on import OPEN, runs_today
+from hwcalc.errors import KvplanError
 from hwcalc.formulas import LayerNumbers, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
@@ -465,8 +467,10 @@ def start_lines(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
-    """The command that asks whether the plan fits, and what else helps; ``None`` if nothing would be said, or hardware was named."""
-    if not command or plan.fit is not None or any(note.code == NO_VERDICT for note in plan.warnings):
+    """The command that asks whether the plan fits, and what else helps; with hardware, what a server holds; ``None`` if nothing would be said."""
+    if command and plan.fit is not None:
+        return _ask_server(plan, command)
+    if not command or any(note.code == NO_VERDICT for note in plan.warnings):
         return None
     unweighed = any(note.code == NO_WEIGHTS for note in plan.notes)
     if plan.memory.weights.bytes is None and not unweighed:
@@ -493,6 +497,25 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
     return f"{command} --gpu {name}{several}", f"whether it fits{change}; other hardware: kvplan gpus"
 
 
+def _ask_server(plan: Plan, command: str) -> tuple[str, str] | None:
+    """The command that plans a server where the user named none; ``None`` where it does not fit, or no server is known to run there."""
+    fit, request = plan.fit, plan.request
+    if fit is None or fit.gpu is None or not fit.fits or request.engine != DEFAULT or " --engine " in f"{command} ":
+        return None
+    if plan.policy is not None or request.encoder_seq is not None:
+        return None
+    from hwcalc.hardware.named import gpu_named
+
+    with suppress(KvplanError):
+        gpu = gpu_named(fit.gpu)
+        for name, does in _SERVERS.items():
+            if runs_today(name, gpu):
+                return f"{command} --engine {name}", f"what a server holds: {find_engine(name)[0].label} {does}"
+    return None
+
+
+_SERVERS: Final = {"vllm": "reserves more than the formulas", "llamacpp": "has its own rules for the cache"}
+"""Servers to plan next, the first one that runs there, and why its numbers differ."""
 _AT_HOME: Final = "rtx-4060-ti"
 """A card for engines that people run at home: what does not fit it stays in host memory."""
 _EXAMPLE_WEIGHTS: Final = 2 * 70 * 10**9

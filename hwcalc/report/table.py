@@ -86,12 +86,13 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
     titled = Text((head[: len(name)], "bold"), (head[len(name) :], "dim"))
     parts: list[Piece] = [titled, Text(filled(request_line(plan), width)), Text()]
     more = 0
+    ask = ask_line(plan, "" if quiet else command)
+    asked = [] if ask is None else _command("ask", *ask)
     if plan.fit is None:
         parts += _figures(plan, width)
         if detail in _SHORT:
             parts += hanging([(label, text, "") for label, text in kept_lines(plan)])
-        ask = ask_line(plan, "" if quiet else command)
-        parts += [] if ask is None else [*_command("ask", *ask), Text()]
+        parts += [*asked, Text()] if asked else []
     else:
         parts.append(Text(filled(verdict(plan), width), style=f"bold {VERDICT_COLORS[plan.fit.verdict.text]}"))
         for label, text in first_lines(plan)[0]:
@@ -99,6 +100,7 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
             parts += _stack(plan, width) if label == "needs" else []
         for label, words, remark in start_lines(plan):
             parts += _command(label, words, remark)
+        parts += asked
         tries, more = _tries(plan, parts, width, detail)
         parts += [*tries, Text()]
     parts += _warnings(plan)

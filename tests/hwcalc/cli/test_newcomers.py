@@ -63,3 +63,50 @@ def test_a_checkpoint_is_told_from_the_file_that_people_run() -> None:
 
     assert any("--weights q4_k_m, or auto" in note for note in notes_of(large)[0])
     assert not any("--weights q4_k_m, or auto" in note for note in notes_of(small, full=True)[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["Llama 3.1 8B", "H100"], "Perhaps: --gpu H100"),
+        (["Llama 3.1 8B", "4xh100"], "Perhaps: --gpu 4xh100"),
+        (["Llama 3.1 8B", "vllm@0.30"], "Perhaps: --engine vllm@0.30"),
+        (["recommend", "Qwen/Qwen3-8B", "Qwen/Qwen3-4B"], "Several side by side: kvplan compare A B."),
+        (["explore", "Qwen/Qwen3-8B", "--gpu", "4xh100,8xh200"], "kvplan compare MODEL --gpu 4xh100,8xh200"),
+        (["sweep", "Qwen/Qwen3-8B", "--gpu", "8xh200"], "Write: --gpu h200 --gpus 8; compare takes nodes of unlike size"),
+    ],
+)
+def test_a_word_in_the_wrong_place_is_told_its_option(words: list[str], hint: str, capsys: Capture) -> None:
+    """An accelerator, an engine, a second model, and a node where an accelerator is taken."""
+    status, _, said = run(capsys, *words, "--offline")
+
+    assert status == 2
+    assert hint in said
+
+
+@pytest.mark.parametrize("command", ["sweep", "explore"])
+def test_help_offers_no_node_where_none_is_taken(command: str, capsys: Capture) -> None:
+    """The short help shows what the command takes."""
+    _, out, _ = run(capsys, command, "--help")
+
+    assert "l4, h100, m4-24gb" in out
+    assert "4xh100" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--gpu", "h100"], "--seq 8k --gpu h100 --offline --engine vllm"),
+        (["--gpu", "m3-ultra-512gb"], "--seq 8k --gpu m3-ultra-512gb --offline --engine llamacpp"),
+        (["--gpu", "h100", "--engine", "reference"], ""),
+        (["--gpu", "h100", "--engine", "vllm"], ""),
+        (["--gpu", "h100", "--quiet"], ""),
+    ],
+)
+def test_who_plans_no_server_is_told_what_one_holds(words: list[str], asked: str, capsys: Capture) -> None:
+    """The formulas hold more than any server does, which needs saying where the user named no engine."""
+    status, out, _ = run(capsys, "Qwen/Qwen3-8B", "--context", "8k", *words, "--offline")
+
+    assert status == 0
+    assert ("what a server holds: " in out) == bool(asked)
+    assert asked in out

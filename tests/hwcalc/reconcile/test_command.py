@@ -14,7 +14,7 @@ import pytest
 
 from hwcalc.cli import completion
 from hwcalc.reconcile.dialects import DIALECTS
-from tests.hwcalc.command import Capture, python, run
+from tests.hwcalc.command import REPOSITORY, Capture, python, run
 from tests.paths import TESTS
 
 LOGS: Final = TESTS / "logs"
@@ -162,7 +162,9 @@ def test_standard_input() -> None:
         ((MODEL, "--log", "no-such.log"), 3, "cannot be read"),
         ((MODEL, "--log", str(LOGS)), 3, "cannot be read"),
         ((MODEL, "--log", os.devnull), 3, "is empty"),
-        ((MODEL, "--log", str(LOGS / "vllm/bad-lines.log")), 3, "GPU KV cache size"),
+        ((MODEL, "--log", str(LOGS / "vllm/bad-lines.log"), "--dialect", "vllm"), 3, "GPU KV cache size"),
+        ((str(REPOSITORY / "README.md"),), 3, "Logs of these engines are read: vLLM, transformers, SGLang, llama.cpp"),
+        ((str(LOGS / "sglang/qwen3.8-27b.log"),), 3, "the log calls its model 'model', a folder of its server"),
         ((MODEL, "--log", str(LOGS / "transformers/gpt2.log"), "--dialect", "vllm"), 3, "no line that is known"),
         (("no/such-model", "--log", GOOD), 3, "no/such-model"),
     ],

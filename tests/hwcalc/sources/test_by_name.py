@@ -35,7 +35,7 @@ def test_one_match_is_taken_with_a_note(given: str, model_id: str) -> None:
     raw = resolve(given)
 
     assert (raw.id, raw.config) == (model_id, resolve(model_id).config)
-    assert (raw.notes[0].code, raw.notes[0].message) == ("model-name", f"'{given}' is not an id: {model_id} is taken.")
+    assert (raw.notes[0].code, raw.notes[0].message) == ("model-name", f"{model_id} is taken: what was typed is not an id.")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_models_with_the_same_plan_are_one_answer(given: str, model_id: str, oth
     assert two is not None
     assert one["config"] == two["config"]
     assert raw.id == model_id
-    assert raw.notes[0].message == f"'{given}' is not an id: {model_id} is taken; the plan of {other} would be the same."
+    assert raw.notes[0].message == f"{model_id} is taken: what was typed is not an id; the plan of {other} would be the same."
 
 
 def test_two_are_never_guessed_between() -> None:
@@ -184,7 +184,7 @@ def test_what_a_person_sees(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     _, document, _ = run(capsys, "QWEN/qwen3-0.6b", "--seq", "4k", "--json")
 
     assert status == 0
-    assert "'qwen3-0.6b' is not an id: Qwen/Qwen3-0.6B is taken." in table
+    assert "Qwen/Qwen3-0.6B is taken: what was typed is not an id." in table
     assert (refused_status, nothing) == (3, "")
     assert "Did you mean openai/gpt-oss-120b or openai/gpt-oss-20b?" in said
     assert json.loads(document)["model"]["id"] == "Qwen/Qwen3-0.6B"
