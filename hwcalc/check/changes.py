@@ -80,7 +80,7 @@ def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged
     own = "model" if judged.name == "lock" else judged.name
     keys = [own] if own == "model" or any(change.key == own for change in changes) else [change.key for change in changes]
     for key in (*keys, own):
-        place = check.places.get(key.partition(".")[0])
+        place = check.places.get(key) or check.places.get(key.partition(".")[0])
         if place is not None:
             return replace(judged, line=place.line, column=place.column)
     return judged

@@ -140,8 +140,14 @@ OTHER_KEYS: Final = tuple(
 )
 """Names that stand for keys; vLLM writes its own with hyphens."""
 _KEYS: Final = ("name", "model", *OPTIONS, *REQUIREMENTS, *OTHER_KEYS)
-_INSTEAD: Final = {"gpu": ("instance",), "instance": ("gpu", "gpus")}
-# A check that names hardware in one way drops what the defaults say in the other way.
+_OPTION: Final = "engine_options."
+"""What stands before the name of an engine option where it is a key."""
+_SAME: Final = {
+    LENGTH_OF_SERVER: (f"{_OPTION}{LENGTH_OF_SERVER}",),
+    f"{_OPTION}{LENGTH_OF_SERVER}": (LENGTH_OF_SERVER,),
+}
+_INSTEAD: Final = {"gpu": ("instance",), "instance": ("gpu", "gpus"), **_SAME}
+# A check that says something in one way drops what the defaults say in the other way.
 
 
 class Required(Record):
@@ -311,39 +317,41 @@ class _Reader:
         return tuple(found)
 
     def keys(self, node: Node, what: str) -> dict[str, _Entry]:
-        """The keys of a mapping; an alias is replaced by the key it stands for, and a name of vLLM's for its own setting is an engine option."""
+        """The keys of a mapping; an alias is replaced by the key it stands for.
+
+        Each engine option has a key of its own, ``engine_options.block_size``, in a mapping as well as by vLLM's name for it.
+        """
         values, keys = self.mapping(node, what, _KEYS), node.keys or {}
         out: dict[str, _Entry] = {}
-        of_engine: dict[str, str] = {}
-        spelled = {word.replace("-", "_") for word in values}
         for word, value in values.items():
             name = word.replace("-", "_")
-            key = ALIASES.get(name, name)
-            if name in OF_ENGINE or (name == LENGTH_OF_SERVER and spelled & {"seq", "context", "lengths"}):
-                of_engine[name] = word
-                continue
-            if key in out:
-                alias = word if name in ALIASES else out[key].place.word
-                self.fault(values[alias], f"{key} and {alias} are the same", "Give one of them.")
-            out[key] = _Entry(value=value, place=Place(line=keys[word].line, column=keys[word].column, word=word))
-        if of_engine:
-            first = next(iter(of_engine.values()))
-            given = out["engine_options"].value if "engine_options" in out else replace(keys[first], value={}, keys={})
-            for name, word in of_engine.items():
-                if isinstance(given.value, dict) and name in given.value:
-                    self.fault(keys[word], f"{word} and the engine option {name} are the same", "Give one of them.")
-            if isinstance(given.value, dict):
-                options = {**given.value, **{name: values[word] for name, word in of_engine.items()}}
-                merged = replace(given, value=options, keys={**(given.keys or {}), **{n: keys[w] for n, w in of_engine.items()}})
-                place = Place(line=keys[first].line, column=keys[first].column, word=first)
-                out["engine_options"] = _Entry(value=merged, place=place)
+            place = Place(line=keys[word].line, column=keys[word].column, word=word)
+            key = name if name == LENGTH_OF_SERVER else ALIASES.get(name, name)
+            if key == "engine_options" and isinstance(value.value, dict):
+                # A fault of an option stands at the mapping.
+                inner = {
+                    f"{_OPTION}{option}": replace(item, line=value.line, column=value.column)
+                    for option, item in value.value.items()
+                }
+            else:
+                inner = {f"{_OPTION}{name}" if name in OF_ENGINE else key: value}
+            for key, item in inner.items():
+                same = next((out[other] for other in (key, *_SAME.get(key, ())) if other in out), None)
+                if same is not None and (key.startswith(_OPTION) or key in _SAME):
+                    flat = same.place.word if word == "engine_options" else word
+                    said = f"{flat} and the engine option {key.removeprefix(_OPTION)} are the same"
+                    self.fault(values[flat], said, "Give one of them.")
+                elif same is not None:
+                    alias = word if name in ALIASES else same.place.word
+                    self.fault(values[alias], f"{key} and {alias} are the same", "Give one of them.")
+                out[key] = _Entry(value=item, place=place)
         return out
 
     def check(self, node: Node, defaults: Mapping[str, _Entry], named: dict[str, int]) -> Check:
         before = len(self.faults)
         own = self.keys(node, "a check")
-        kept = {key: entry for key, entry in defaults.items() if not any(key in _INSTEAD.get(name, ()) for name in own)}
-        entries = {key: entry for key, entry in (kept | own).items() if entry.value.value is not None}
+        given = {key: entry for key, entry in (_kept(defaults, own) | own).items() if entry.value.value is not None}
+        entries = _settled(given)
         merged = {key: entry.value for key, entry in entries.items()}
         model, options, required = self.values(node, merged)
         # Whether the keys agree cannot be said if one was not read.
@@ -366,7 +374,7 @@ class _Reader:
             model=model,
             options=options,
             required=tuple(limits),
-            places={key: entry.place for key, entry in entries.items()},
+            places={key: entry.place for key, entry in (given | entries).items()},
         )
 
     def values(self, node: Node, merged: Mapping[str, Node]) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -382,6 +390,13 @@ class _Reader:
         fields = {**OPTIONS, **REQUIREMENTS}
         read: dict[str, Any] = {}
         for key in (key for key in fields if key in merged):
+            value = merged[key].value
+            if key == "engine_options" and isinstance(value, dict):
+                read[key] = {}
+                for name, item in value.items():
+                    with self.keeping():
+                        read[key] |= self.read(replace(item, value={name: item}), key, fields[key])
+                continue
             with self.keeping():
                 read[key] = self.named(key, merged) if key == "draft" else self.read(merged[key], key, fields[key])
         gpu, count = counted(read.get("gpu"))
@@ -459,6 +474,38 @@ class _Reader:
         return name
 
 
+def _kept(defaults: Mapping[str, _Entry], own: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    """The defaults that a check with its ``own`` keys does not say in another way."""
+    dropped = {other for key in own for other in _INSTEAD.get(key, ())}
+    gpu = own["gpu"].value.value if "gpu" in own else None
+    if isinstance(gpu, str) and counted(gpu)[1] is not None:
+        dropped.add("gpus")
+    if "engine_options" in own:  # null takes all of them back
+        dropped |= {key for key in defaults if key.startswith(_OPTION)}
+    return {key: entry for key, entry in defaults.items() if key not in dropped}
+
+
+def _settled(given: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    """The keys of a check with its defaults: the engine options as one mapping, and ``max_model_len`` as what it stands for.
+
+    That is the length of a sequence, or an option of the engine where a length is given too.
+    """
+    options = {key.removeprefix(_OPTION): entry for key, entry in given.items() if key.startswith(_OPTION)}
+    entries = {key: entry for key, entry in given.items() if not key.startswith(_OPTION) and key != LENGTH_OF_SERVER}
+    if LENGTH_OF_SERVER in given:
+        if "seq" in entries or "lengths" in entries:
+            options[LENGTH_OF_SERVER] = given[LENGTH_OF_SERVER]
+        else:
+            entries["seq"] = given[LENGTH_OF_SERVER]
+    if options and "engine_options" not in entries:
+        first = next(iter(options.values()))
+        node = Node(
+            value={name: entry.value for name, entry in options.items()}, line=first.value.line, column=first.value.column
+        )
+        entries["engine_options"] = _Entry(value=node, place=first.place)
+    return entries
+
+
 def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator[Misnamed]:
     """The names of engines and hardware that are not known."""
     from hwcalc.engines import find_engine
@@ -501,6 +548,8 @@ def check_file_schema() -> dict[str, Any]:
     for key, (schema, description) in fields.items():
         # null undoes a default
         plain = {word: value for word, value in schema.items() if word != "description"}
+        if key == "engine_options":
+            plain["additionalProperties"] = {"type": [*plain["additionalProperties"]["type"], "null"]}
         optional[key] = {"anyOf": [plain, {"type": "null"}], "description": description}
     check = {"type": "object", "additionalProperties": False, "properties": {"name": name, **optional}}
     return {

@@ -274,7 +274,14 @@ def test_the_published_schema_agrees_with_the_reader() -> None:
     assert set(check) == {"name", "model", *OPTIONS, *OTHER_KEYS, *REQUIREMENTS}
     assert validator.is_valid(yaml.safe_load(EXAMPLE))
     start = {"model": "m", "max_cache": 1}
-    for good in ({"seq": "32k"}, {"seq": 5}, {"max_total": "1.5 TiB"}, {"headroom": "2.5%", "gpu": "l4"}, {"fits": None}):
+    for good in (
+        {"seq": "32k"},
+        {"seq": 5},
+        {"max_total": "1.5 TiB"},
+        {"headroom": "2.5%", "gpu": "l4"},
+        {"fits": None},
+        {"engine_options": {"a": None}},
+    ):
         assert validator.is_valid({"schema_version": 1, "checks": [start | good]}), good
         parse_check_file(json.dumps({"schema_version": 1, "checks": [start | good]}), "f")
     for bad in ({"seq": 0}, {"seq": True}, {"seqq": 1}, {"fits": "x"}, {"max_total": -1}, {"headroom": "x%"}, {"model": 5}):
@@ -355,3 +362,61 @@ def test_a_gpu_may_say_how_many() -> None:
     assert one("  - {model: m, gpu: 4xh100}\n").options == {"gpu": "h100", "gpus": 4}
     with pytest.raises(CheckUsageError, match="differ"):
         checks("  - {model: m, gpu: 4xh100, gpus: 2}\n")
+
+
+def with_defaults(defaults: str, check: str) -> Check:
+    """The only check of a file with defaults."""
+    (check_read,) = parse_check_file(f"schema_version: 1\ndefaults: {defaults}\nchecks: [{check}]\n", "f").checks
+    return check_read
+
+
+@pytest.mark.parametrize(
+    ("defaults", "own", "options"),
+    [
+        ("max_num_seqs: 64", "block_size: 32", {"max_num_seqs": "64", "block_size": "32"}),
+        ("max_num_seqs: 64", "engine_options: {block_size: 32}", {"max_num_seqs": "64", "block_size": "32"}),
+        ("engine_options: {max_num_seqs: 64}", "max-num-seqs: 8", {"max_num_seqs": "8"}),
+        ("engine_options: {max_num_seqs: 64, block_size: 32}", "block_size: null", {"max_num_seqs": "64"}),
+        ("max_num_seqs: 64", "engine_options: {max_num_seqs: null}", None),
+        ("max_num_seqs: 64", "engine_options: null, block_size: 32", {"block_size": "32"}),
+        ("max_num_seqs: 64", "engine_options: {}", {"max_num_seqs": "64"}),
+    ],
+)
+def test_each_engine_option_has_its_default(defaults: str, own: str, options: dict[str, str] | None) -> None:
+    """A check that writes another option keeps those of the defaults; null takes back a single option, or all of them."""
+    check = with_defaults(f"{{engine: vllm, {defaults}}}", f"{{model: m, max_cache: 1, {own}}}")
+
+    assert check.options.get("engine_options") == options
+
+
+@pytest.mark.parametrize(
+    ("defaults", "own", "seq", "of_server"),
+    [
+        ("seq: 8k", "max_model_len: 32k", 8192, "32k"),
+        ("max_model_len: 32k", "seq: 8k", 8192, "32k"),
+        ("max_model_len: 32k", "max_model_len: 16k", 16384, None),
+        ("max_model_len: 32k", "seq: 8k, engine_options: {max_model_len: 16k}", 8192, "16k"),
+        ("seq: 8k, engine_options: {max_model_len: 32k}", "max_model_len: 16k", 8192, "16k"),
+        ("seq: 8k", "seq: null, max_model_len: 32k", 32768, None),
+        ("seq: 8k, max_model_len: 32k", "max_model_len: null", 8192, None),
+    ],
+)
+def test_the_servers_length_beside_a_default(defaults: str, own: str, seq: int, of_server: str | None) -> None:
+    """It is the length of a sequence only where neither the check nor the defaults give that."""
+    options = with_defaults(f"{{engine: vllm, {defaults}}}", f"{{model: m, max_cache: 1, {own}}}").options
+
+    assert (options["seq"], options.get("engine_options", {}).get("max_model_len")) == (seq, of_server)
+
+
+def test_the_number_in_a_checks_gpu_replaces_the_default_number() -> None:
+    """The check says how many; without a number in its gpu the default stays."""
+    assert with_defaults("{gpus: 4}", "{model: m, gpu: 2xl40s}").options == {"gpu": "l40s", "gpus": 2}
+    assert with_defaults("{gpus: 4}", "{model: m, gpu: l40s}").options == {"gpu": "l40s", "gpus": 4}
+
+
+def test_an_engine_option_that_cannot_be_read_is_told_where_it_stands() -> None:
+    """Among the defaults too, and once for all checks."""
+    with pytest.raises(CheckUsageError, match=r"^f:2:24: the engine option 'block_size'") as caught:
+        with_defaults("{block_size: [1]}", "{model: m, max_cache: 1, max_num_seqs: 1}, {model: m, max_cache: 2}")
+
+    assert caught.value.others == ()
