@@ -16,7 +16,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
-from hwcalc.planner.options import HOST_MEMORY, OF_POLICY, Asked
+from hwcalc.planner.options import OF_POLICY, Asked, check_ram
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Layout
 from hwcalc.text import brief
@@ -96,8 +96,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     engine, version = find_engine(name)
     starter = engine.requests.started_by(asked.engine_options)
     engine, version = (engine, version) if starter is engine else (starter, None)
-    _check_ram(engine, asked)
     gpu, gpus = _accelerator(asked, before)
+    check_ram(engine, asked, gpu)
     given = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
     parallel = sizes_for(engine, model, gpu, gpus, given, instance=asked.instance is not None)
     free = given == Parallel()
@@ -146,17 +146,6 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         request = request.changed(parallel=_best_sizes(engine, model, request, node))
     layout_notes = () if gpu is None or request.setup.parallel == given else (_layout_note(engine, request.setup.parallel),)
     return engine.open(model, request, (*before, *layout_notes, *notes))
-
-
-def _check_ram(engine: Engine, asked: Asked) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` where the memory of the host is given, and the engine leaves nothing to the host."""
-    if asked.ram is None:
-        return
-    if HOST_MEMORY not in engine.options:
-        message = f"--ram: {engine.label} is planned on the GPU alone."
-        raise UsageError(message, hint="Leave it out, or plan with --engine llamacpp or ollama, which leave layers to the host.")
-    if HOST_MEMORY in asked.values.get("engine_options", {}):
-        raise UsageError(f"--ram and the engine option {HOST_MEMORY} are the same.", hint="Give one of them.")
 
 
 def _tokens(engine: Engine, model: ModelSpec, asked: Asked) -> tuple[int | None, int, tuple[Note, ...]]:

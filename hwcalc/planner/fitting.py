@@ -26,7 +26,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.planner import solve
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
-from hwcalc.planner.options import Asked
+from hwcalc.planner.options import Asked, check_ram
 from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict
@@ -371,6 +371,7 @@ def hosting(asked: Asked, gpu: Gpu, seq: int, notes: list[Note]) -> Hosting:
     """
     engine, version = find_engine(asked.engine)
     engine.requests.check_options(asked.engine_options)
+    check_ram(engine, asked, gpu)
     if gpu.is_host:
         engine.requests.check_host(gpu, asked.engine_options, asked.gpus or 1)
     resolved = engine.version(version)

@@ -20,7 +20,9 @@ from hwcalc.planner.values import TYPES, unit_text
 from hwcalc.text import brief, quoted, shown
 
 if TYPE_CHECKING:
+    from hwcalc.engines.engine import Engine
     from hwcalc.policies.base import Chosen
+    from hwcalc.profiles.hardware_file import Gpu
 
 GROUPS: Final = ("model", "workload", "engine", "hardware")
 """What an option is about: the groups of the help, in their order."""
@@ -596,6 +598,24 @@ class Asked(Record):
     def changed(self, **values: Any) -> "Asked":
         """The options with other values."""
         return Asked(values={**self.values, **values})
+
+
+def check_ram(engine: "Engine", asked: Asked, gpu: "Gpu | None") -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` where the memory of the host is given, and the engine or the GPU has no use for it.
+
+    A GPU that computes in the memory of the host has the size of that in its profile.
+    """
+    own = asked.values.get("engine_options", {})
+    if asked.ram is not None and HOST_MEMORY not in engine.options:
+        message = f"--ram: {engine.label} is planned on the GPU alone."
+        raise UsageError(message, hint="Leave it out, or plan with --engine llamacpp or ollama, which leave layers to the host.")
+    if asked.ram is not None and HOST_MEMORY in own:
+        raise UsageError(f"--ram and the engine option {HOST_MEMORY} are the same.", hint="Give one of them.")
+    if HOST_MEMORY in asked.engine_options and gpu is not None and gpu.shares_host_memory and not gpu.is_host:
+        name = "--ram" if asked.ram is not None else f"--engine-option {HOST_MEMORY}"
+        size = "" if gpu.memory_marketing_gb is None else f", {gpu.memory_marketing_gb:g} GB"
+        message = f"{name}: the memory of {gpu.id} is the host's{size}."
+        raise UsageError(message, hint="Leave it out, or name the machine that has so much: kvplan gpus unified")
 
 
 def read_options(given: Mapping[str, Any]) -> Asked:

@@ -76,6 +76,17 @@ def test_memory_of_the_host() -> None:
         hwcalc.plan("Qwen/Qwen3-32B", **options, engine_options={"host_memory": 64})
 
 
+@pytest.mark.parametrize("given", [{"ram": 64}, {"engine_options": {"host_memory": "64GB"}}])
+def test_a_gpu_in_the_memory_of_the_host_has_no_other(given: dict[str, typing.Any]) -> None:
+    """An M4 of 24 GB has these for both; a second figure for the host would change nothing."""
+    options: dict[str, typing.Any] = {"engine": "llamacpp", "gpu": "m4-24gb", "seq": "8k", **given}
+    with pytest.raises(UsageError, match="is the host's, 24 GB"):
+        hwcalc.plan("Qwen/Qwen3-8B", **options)
+    with pytest.raises(UsageError, match="is the host's, 24 GB"):
+        hwcalc.fit(**options)
+    assert hwcalc.plan("Qwen/Qwen3-8B", **options | {"gpu": "cpu"}).fit is not None
+
+
 def test_an_accelerator_may_say_how_many() -> None:
     """``4xh100`` is four, and another number beside it is refused."""
     several = hwcalc.plan("Qwen/Qwen3-8B", gpu="4xh100", seq="8k")
