@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from hwcalc.engines import find_engine
 from hwcalc.engines.options import CommandInput
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, Place, choices_of, every, grid_of, usual_request
+from hwcalc.explore.runs import AS_PUBLISHED, Place, every, grid_of, usual_request
+from hwcalc.planner.command_input import command_input
+from hwcalc.planner.plan import plan_opened
 from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
@@ -41,21 +43,22 @@ def starts_of(model: ModelSpec, engine: str, axes: PageAxes, runs: Mapping[str, 
     if given is None:
         return None
     sizes = (len(runs["dtypes"]), len(runs["weights"]), len(axes.layouts))
+    stored = [replace(given, weights=None if name == AS_PUBLISHED else name) for name in runs["weights"]]
     cells: dict[Place, int | None] = {}
     for place in every(sizes):
         dtype, weights, layout = place
-        named = runs["weights"][weights]
         planned = replace(
-            given,
+            stored[weights],
             kv_dtype=runs["dtypes"][dtype],
             kv_dtype_named=dtype > 0,
-            weights=None if named == AS_PUBLISHED else named,
             parallel=axes.layouts[layout].parallel(engine),
         )
         template = template_of(engine, planned)
         cells[place] = None if template is None else pools.text(template)
     grid = grid_of(cells, sizes)
-    return None if grid is None else {"commands": grid, "remark": rules.first(given)[1]}
+    if grid is None:
+        return None
+    return {"commands": grid, "remarks": [pools.text(rules.first(planned)[1]) for planned in stored]}
 
 
 def _input(model: ModelSpec, engine: str, axes: PageAxes, gpu: str) -> CommandInput | None:
@@ -64,26 +67,8 @@ def _input(model: ModelSpec, engine: str, axes: PageAxes, gpu: str) -> CommandIn
         opened = usual_request(model, engine, axes, gpu=gpu)
     except KvplanError:
         return None
-    options = {name: str(value) for name, value in choices_of(engine).options.items()}
-    return CommandInput(
-        version=opened.deployment.version,
-        model=model.id,
-        revision=None,
-        seq=opened.tokens,
-        batch=opened.batch,
-        kv_dtype=str(opened.dtypes.kv),
-        kv_dtype_named=False,
-        parallel=opened.setup.parallel,
-        memory_utilization=axes.fixed.get("memory_utilization"),
-        kv_memory=None,
-        weights=None,
-        lora=None,
-        draft=None,
-        options=options,
-        requires=(),
-        layers=len(model.stack),
-        made=model.gguf is None,
-    )
+    # What a length, a number of sequences or a GPU decides is no part of a template.
+    return replace(command_input(plan_opened(opened, limits=False)), requires=(), environment=(), on_host=False)
 
 
 def template_of(engine: str, planned: CommandInput) -> str | None:

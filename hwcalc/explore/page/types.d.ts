@@ -124,7 +124,8 @@ interface Runs {
 /** Command lines that start an engine: places in `texts`, by dtype, weights and layout, with `{model}`, `{seq}`, `{batch}` and `{cells}` (their product) in them. */
 interface Starts {
   commands: Grid;
-  remark: string;
+  /** Of `texts`: by weights, what to say of it. */
+  remarks: number[];
 }
 
 /** The pieces of the bound on speed: places in `shares` by format of the weights, in `reads` by format of the cache and layout, and how many

@@ -13,7 +13,8 @@ from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.build import PageModel, json_text, payload_of
-from hwcalc.explore.runs import PageAxes, every, page_engines, sentence
+from hwcalc.explore.runs import AS_PUBLISHED, PageAxes, every, page_engines, plan_options, sentence
+from hwcalc.report.emit import commands_to_start
 from tests.hwcalc.explore.evaluate import form_at, grid_at, options_at
 from tests.hwcalc.form_answers import differences
 
@@ -88,6 +89,33 @@ def test_the_first_formats_are_those_of_a_command_line_without_them() -> None:
             if "curve" in runs:
                 made = plan(load_model(model["id"]), engine=engine, seq=4096, gpu="h100-sxm5-80gb")
                 assert (runs["dtypes"][0], runs["weights"][0]) == (made.request.kv_dtype, "as published")
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
+def test_what_starts_an_engine_is_what_the_plan_says(engine: str) -> None:
+    """In each format of the weights, with the remark on it: llama.cpp's converter keeps the MXFP4 of gpt-oss."""
+    spec = load_model("openai/gpt-oss-20b")
+    page = payload_of((PageModel(spec=spec, argument="gpt-oss-20b"),), PageAxes(gpus=("h200-sxm-141gb",), engines=(engine,)))
+    model, texts = page["models"][0], page["texts"]
+    starts, names = model["starts"][engine], model["engines"][engine]["weights"]
+    for place, name in enumerate(names):
+        weights = None if name == AS_PUBLISHED else name
+        try:
+            made = plan(spec, gpu="h200-sxm-141gb", seq=8192, batch=3, weights=weights, **plan_options(engine))
+        except KvplanError:
+            continue
+        typed = grid_at(starts["commands"], (0, place, 0))
+        if typed is None:
+            assert commands_to_start(made) == [], name
+            continue
+        holes = {"{model}": "openai/gpt-oss-20b", "{seq}": "8192", "{batch}": "3", "{cells}": "24576"}
+        line = texts[typed]
+        for hole, filled in holes.items():
+            line = line.replace(hole, filled)
+        assert [("start", line, texts[starts["remarks"][place]])] == commands_to_start(made), name
+    if engine == "llamacpp":
+        assert "gpt-oss-20b-MXFP4_MOE.gguf" in texts[grid_at(starts["commands"], (0, 0, 0)) or 0]
+        assert "GGUF:Q4_K_M" in texts[starts["remarks"][names.index("q4_k_m")]]
 
 
 def test_the_same_models_give_the_same_text() -> None:

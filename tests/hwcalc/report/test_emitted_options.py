@@ -72,7 +72,7 @@ def test_numbers_are_written_in_full() -> None:
 def test_ollama_is_told_of_no_file_that_is_not_there(name: str, value: str) -> None:
     """A Modelfile without the adapter or the draft would start another server than the planned one."""
     made = plan(QWEN, seq=4096, engine="ollama", gpu="l4", weights="q4_k_m", **{name: value})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=f"--{name}"):
+    with pytest.raises(UsageError, match=f"{name} names no file"):
         emitted(made, "ollama")
 
 

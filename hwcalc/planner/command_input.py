@@ -1,0 +1,96 @@
+"""What the command line of a plan's engine is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.engines.devices import HOST
+from hwcalc.engines.options import CommandInput
+from hwcalc.engines.setup import Parallel
+from hwcalc.model import OLLAMA
+from hwcalc.planner.result import Plan
+from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_GGUF: Final = "gguf"
+"""The source of models that are GGUF files."""
+_KEPT: Final = "mxfp4"
+"""The published format that the converter of llama.cpp keeps; others become 16 bits."""
+
+
+def command_input(plan: Plan) -> CommandInput:
+    """The plan as its engine's command line is made of it."""
+    request = plan.request
+    # The options of the engine, with what a policy and shared cells ask for.
+    options = {} if plan.policy is None else dict(plan.policy.options)
+    if plan.sharing is not None and plan.sharing.offered and "n_ctx" in request.settings:
+        options["n_ctx"] = str(request.settings["n_ctx"])
+    return CommandInput(
+        version=request.engine_version,
+        seq=request.seq,
+        # Each sequence of a request has a slot.
+        batch=request.batch * request.samples * request.beams,
+        kv_dtype=request.kv_dtype,
+        kv_dtype_named=all(note.code != "default-dtype" for note in plan.notes),
+        parallel=Parallel(tp=request.tp, pp=request.pp, dp=request.dp, dcp=request.dcp, ep=request.ep),
+        memory_utilization=request.memory_utilization,
+        kv_memory=request.kv_memory,
+        weights=request.weights,
+        published="MXFP4_MOE"
+        if any(one.format == _KEPT for part in plan.memory.weights.parts for one in part.formats)
+        else "BF16",
+        lora=request.lora,
+        draft=request.draft,
+        options=options | request.options,
+        flags=() if plan.policy is None else plan.policy.flags,
+        requires=() if plan.pool is None else plan.pool.requires,
+        layers=len({number for kind in plan.model.layers for number in kind.layers}),
+        environment=environment_of(plan),
+        on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
+        **_model(plan),
+    )
+
+
+def environment_of(plan: Plan) -> tuple[str, ...]:
+    """Variables that stand before the command."""
+    return plan.request.environment if plan.policy is None else (*plan.request.environment, *plan.policy.environment)
+
+
+def _model(plan: Plan) -> dict[str, Any]:
+    """What an engine is given as the model: a GGUF file, or the path of a folder here, which is at no revision, else the id and its revision.
+
+    A path never looks like an id or an option: it begins with ``/`` or ``.``. Planned in another format a GGUF file is another file.
+    """
+    from pathlib import Path
+
+    model, weights = plan.model, plan.request.weights
+    path, gguf = Path(model.location), model.source == _GGUF
+    named = {"model": model.id, "revision": model.revision, "made": weights is not None and gguf}
+    if model.source == "local" and model.location not in {"", OPEN_FILE}:
+        named |= {"model": _text(path.parent if path.name in MODEL_FILES else path), "revision": None}
+    if not gguf and ":" not in model.id:
+        return named | {"made": True}
+    if model.id.startswith(OLLAMA):
+        from hwcalc.errors import KvplanError
+        from hwcalc.sources.ollama import ollama_file
+
+        library = model.id.removeprefix(OLLAMA)
+        try:
+            return named | {"library": library, "path": str(ollama_file(library))}
+        except KvplanError:
+            # It is no longer in Ollama's store.
+            return named | {"library": library, "path": None}
+    if not path.is_file():
+        # A repository has files of several formats.
+        more = {} if weights is None else {"model": f"{model.id.partition(':')[0]}:{weights.upper()}"}
+        return named | more | {"made": False}
+    from hwcalc.sources.gguf.names import part_of
+
+    part = part_of(path.name)
+    return named | {"path": _text(path if part is None else path.with_name(part.names[0]))}
+
+
+def _text(path: Path) -> str:
+    return str(path) if path.is_absolute() or path.parts[:1] in {(), ("..",)} else f"./{path}"
