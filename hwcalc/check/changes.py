@@ -95,8 +95,11 @@ def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place]) -> tuple[E
 
 
 def number_edit(name: str, value: int | None, planned: int, places: Mapping[str, Place]) -> tuple[Edit, ...]:
-    """The edit that sets ``seq`` or ``batch`` to the largest value that holds; none if nothing smaller than planned does."""
-    if value is None or not 0 < value < planned:
+    """The edit that sets ``seq`` or ``batch`` to the largest value that holds.
+
+    There is none if nothing smaller than planned does, or for ``seq`` if the check has ``lengths`` in its place.
+    """
+    if value is None or not 0 < value < planned or (name == "seq" and "lengths" in places):
         return ()
     return (_edit({name: str(value)}, "", places),)
 

@@ -262,7 +262,10 @@ def _compared(
         if grown is None and not options.strict:
             done.append(replace(check, warnings=(*check.warnings, Note(code="no-baseline", message=_NEW))))
             continue
-        growth, changes = ((_NO_BASELINE,), check.changes) if grown is None else grown
+        growth, since = ((_NO_BASELINE,), ()) if grown is None else grown
+        # What the baseline says already is not said again of the lock.
+        told = {(change.key, change.before, change.after) for change in since}
+        changes = (*since, *(one for one in check.changes if (one.key, one.before, one.after) not in told))
         judged = tuple(placed(item, subject.check, changes) for item in (*check.requirements, *growth))
         status = _status(judged, strict=options.strict)
         done.append(replace(check, requirements=judged, status=status, changes=changes))

@@ -331,7 +331,8 @@ class _Adviser:
                 what = f"{count:,} at once instead of {planned:,}"
                 found.append(Change(cost=Cost.BATCH, what=what, settings={"batch": count}))
         longest = opened.model.max_position_embeddings or opened.tokens
-        tokens = solve.largest(opened, "seq", min(longest, opened.tokens))
+        # A list of lengths stands in the place of the length.
+        tokens = None if opened.load.lengths else solve.largest(opened, "seq", min(longest, opened.tokens))
         # What all have in common is a part of each.
         if tokens and tokens != opened.tokens and tokens >= opened.load.sharing.prefix:
             # Branches have the prompt in common, so that their line must say how long it is.

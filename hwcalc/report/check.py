@@ -140,7 +140,11 @@ def cause(check: Checked) -> str:
     """What was changed, such as ``seq 16k -> 32k since the baseline``; empty if nothing was, or nothing is wrong."""
     if not check.changes or check.status == "pass":
         return ""
-    return f"{', '.join(in_words(check.changes))} since the {check.changes[0].since}"
+    said = []
+    for since in dict.fromkeys(change.since for change in check.changes):
+        changes = [change for change in check.changes if change.since == since]
+        said.append(f"{', '.join(in_words(changes))} since the {since}")
+    return "; ".join(said)
 
 
 def places(check: Checked) -> list[str]:

@@ -283,3 +283,20 @@ def test_a_baseline_without_the_keys_says_what_it_can(tmp_path: Path) -> None:
         ("dtype", "bf16"),
         ("kvplan", "0.0.1"),
     ]
+
+
+def test_changes_since_the_lock_and_since_the_baseline_are_both_said(tmp_path: Path) -> None:
+    """A baseline that was made after a change does not hide what the lock says of it; what both say is said once."""
+    from hwcalc.report.check import cause
+
+    path = check_file(tmp_path, {**CHECK, "dtype": "bf16"})
+    run_checks([read_check_file(path)], CheckOptions(lock="write"))
+    after = {**CHECK, "seq": 2000, "max_cache": 1, "dtype": "fp8"}
+    same = run(check_file(tmp_path, after), saved(tmp_path, after))[0]
+    older = run(check_file(tmp_path, after), saved(tmp_path, {**after, "seq": 500, "dtype": "bf16"}))[0]
+
+    assert cause(same) == "seq 1000 -> 2000, dtype bf16 -> fp8, max_cache 1GiB -> 1 since the lock"
+    assert (
+        cause(older)
+        == "seq 500 -> 2000, dtype bf16 -> fp8 since the baseline; seq 1000 -> 2000, max_cache 1GiB -> 1 since the lock"
+    )

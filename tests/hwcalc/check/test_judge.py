@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import Plan, load_model, plan
+from hwcalc.check.changes import number_edit
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.file import NoVerdictError, parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, with_unit
@@ -356,3 +357,28 @@ def test_the_changes_of_a_plan_keep_how_the_model_was_read() -> None:
     assert planned.fit is not None
     assert planned.fit.suggestions
     assert all("--assume llama" in one.command for one in planned.fit.suggestions)
+
+
+def test_a_list_of_lengths_has_no_length_beside_it() -> None:
+    """A ``seq`` beside ``lengths`` is refused: no edit offers it. Fewer sequences are one that can be written."""
+    check = "- {model: m, gpu: l4, lengths: '4k,8k', batch: 20, max_total: 1GiB}"
+    (read,) = parse_check_file(f"schema_version: 1\nchecks:\n{check}", "f").checks
+    spec = load_model("Qwen/Qwen3-8B")
+
+    def replan(**change: Any) -> Plan:
+        return plan_loaded(spec, read.options | change, None, advise=True)
+
+    of = replan()
+    assert of.fit is not None
+    found = {item.name: item for item in judge(read.required, of, replan, read.places)}
+    offered = [list(one.settings) for one in of.fit.suggestions]
+
+    assert (found["fits"].holds, found["max_total"].holds) == (False, False)
+    assert ["batch"] in offered
+    assert not any("seq" in names for names in offered)
+    assert found["max_total"].edits == ()
+    assert number_edit("seq", 1, 2, read.places) == ()
+    fewer = next(one.settings["batch"] for one in of.fit.suggestions if list(one.settings) == ["batch"])
+    changed = replan(batch=int(fewer or 0)).fit
+    assert changed is not None
+    assert changed.fits
