@@ -18,7 +18,7 @@ from hwcalc.cli.output import Answer, answer_lists, view_of, write
 from hwcalc.documents import dumps
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.planner.options import ROWS
+from hwcalc.planner.options import OTHER_NAMES, ROWS
 from hwcalc.planner.values import TYPES
 from hwcalc.report.view import View
 from hwcalc.text import lines_for, shown
@@ -75,7 +75,9 @@ def tools() -> dict[str, ToolOf]:
             explain, "Where every byte of a plan comes from: the formula of each term, with its numbers.", explain_text
         ),
         "compare": _tool(compare, "Models, formats, engines, lengths or GPUs side by side; each may be a list.", comparison_text),
-        "recommend": _tool(recommend, "Hardware that holds a workload, smallest first.", recommendation_text),
+        "recommend": _tool(
+            recommend, "Hardware that holds a workload: what people can rent or buy first, newest first.", recommendation_text
+        ),
         "fit": _tool(fit, "The models of the catalog that run on a GPU, each in its best format.", fit_text),
         "check": ToolOf(
             about="Whether requirements hold: for each check a model, a workload, hardware and limits.",
@@ -92,7 +94,7 @@ _SCALARS: Final[Mapping[str, str]] = {"str": "string", "int": "integer", "float"
 
 
 def _tool(function: Callable[..., Any], about: str, text: Callable[[Any, View], str]) -> ToolOf:
-    """The tool of a function of the library."""
+    """The tool of a function of the library. Of an option with several names it takes the first."""
     name = function.__name__
     properties: dict[str, Any] = {}
     for keyword, parameter in inspect.signature(function).parameters.items():
@@ -105,7 +107,7 @@ def _tool(function: Callable[..., Any], about: str, text: Callable[[Any, View], 
             several = name in row.lists or "Sequence" in str(parameter.annotation)
             shape = _lists() if several else TYPES[row.type].schema
             properties[keyword] = {**shape, "description": row.helps.get(name, row.help)}
-        elif row is None:
+        elif row is None and keyword not in OTHER_NAMES:
             properties[keyword] = _shape(str(parameter.annotation))
     # Dimensions without a model are a request too: the bare equation.
     return ToolOf(

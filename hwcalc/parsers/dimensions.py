@@ -77,6 +77,9 @@ def equation_model(given: Mapping[str, Any]) -> ModelSpec:
 
 def _written(given: Mapping[str, Any]) -> ModelSpec:
     """The model whose layers are written down. Raises :class:`~hwcalc.errors.UsageError`."""
+    if "layers" in given:
+        message = f"{_flag(LAYERS_OF)} writes the layers already, and so their number."
+        raise UsageError(message, hint="Leave out --layers; a number stands before a kind: 4*gqa(heads=32, head_dim=128)")
     twice = next((name for name in _FACTS if name in given and name not in KEYS), None)
     if twice is not None:
         raise UsageError(f"{_flag(LAYERS_OF)} and {_flag(twice)} both say what layers keep.", hint="Give one of them.")

@@ -1,5 +1,6 @@
-"""Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences, smallest first.
+"""Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences.
 
+What people can rent or buy comes first, and of that the newest; ``sort`` names other orders (:data:`SORTS`).
 The search tries the layouts that people run (:mod:`hwcalc.planner.layouts`) with the rules of the engine. Each listed offer is then
 planned again, as ``kvplan plan`` would, so that its row shows the verdict of a plan and not of the search.
 """

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 import hwcalc
 from hwcalc.cli.agents import call, server, tools
+from hwcalc.planner.options import OTHER_NAMES
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
 from tests.tiny_configs import TINY_LLAMA
@@ -67,6 +68,8 @@ def test_tools_have_schemas() -> None:
         assert tool.annotations.read_only_hint is True
         assert not {"token", "endpoint"} & set(tool.input_schema["properties"])
         assert len(tool.description) > 20
+        # A second name of an option would be a keyword that nothing describes.
+        assert not OTHER_NAMES.keys() & tool.input_schema["properties"].keys()
 
 
 @pytest.mark.parametrize("name", ASKED)

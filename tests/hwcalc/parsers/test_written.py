@@ -148,6 +148,13 @@ WRONG: Final = (
 )  # fmt: skip
 
 
+def test_written_layers_have_their_number() -> None:
+    """``--layers`` beside them would be another number, and once took the place of the text."""
+    with pytest.raises(UsageError, match="writes the layers already") as caught:
+        plan(layers_of=HYBRID, layers=4, seq=8)
+    assert "layers" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize(("text", "words"), WRONG, ids=[repr(text[:40]) for text, _ in WRONG])
 def test_wrong_text(text: str, words: str) -> None:
     """The message says what is wrong, the hint what to write; as an option it is wrong usage, in a document a bad config."""
@@ -157,7 +164,7 @@ def test_wrong_text(text: str, words: str) -> None:
     assert time.perf_counter() - start < 1
     assert caught.value.hint
     assert len(caught.value.message) < 300
-    with pytest.raises(UsageError, match="--layers-of: "):
+    with pytest.raises(UsageError, match="layers_of: "):
         plan(layers_of=text, seq=8)
     with pytest.raises(ConfigError) as config:
         load_model({"layers": text})
@@ -262,7 +269,7 @@ def test_the_option_and_others() -> None:
     """It stands for a model: not beside one, not beside heads, and a model that is written down has no heads to change."""
     with pytest.raises(UsageError, match="Qwen/Qwen3-8B has its own"):
         plan("Qwen/Qwen3-8B", layers_of=HYBRID, seq=8)
-    with pytest.raises(UsageError, match="--layers-of and --heads both"):
+    with pytest.raises(UsageError, match="layers_of and heads both"):
         plan(layers_of=HYBRID, heads=8, seq=8)
     with pytest.raises(UsageError, match="no dimensions to change"):
         plan({"layers": HYBRID}, heads=8, seq=8)
