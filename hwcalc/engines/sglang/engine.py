@@ -35,7 +35,6 @@ from hwcalc.engines.sglang.settings import (
     ARGUMENTS,
     LONGER,
     MAX_LENGTH,
-    OLD_FOUR_BITS,
     OPTIONS,
     SWITCHES,
     SglangSettings,
@@ -244,9 +243,6 @@ class SglangDeployment(GeneralDeployment):
                 "KV dtype nvfp4: prompts are counted as unpacked in fp8, which kernels of a B200 do without. Set it with --gpu."
             )
             yield Note(code="one-scale-layout", message=message)
-        if (self.setup.dtype or "").strip().lower() == OLD_FOUR_BITS:
-            message = f"KV dtype {OLD_FOUR_BITS}: the word of releases before 0.5.16, which are not planned; counted as fp4_mx_block16 of {self.version}."
-            yield Note(code="older-name", message=message)
         if settings.dp > 1:
             message = (
                 f"The pool is that of one of {settings.dp} replicas of attention. SGLang's own --tp counts the ranks of all of them: "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, is_on, number_option
-from hwcalc.engines.sglang.rules import NEWEST, Rules, planned_rules
+from hwcalc.engines.sglang.rules import Rules, planned_rules
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import (
     CompressedAttention,
@@ -180,9 +180,9 @@ def shows_images(model: ModelSpec, rules: Rules) -> bool:
 KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 """What ``--kv-cache-dtype`` takes."""
 FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
-OLD_FOUR_BITS: Final = "fp4_e2m1"
-_SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3", OLD_FOUR_BITS: "fp4_mx_block16"}
-"""Other spellings; ``fp4_e2m1`` is that of releases before 0.5.16, whose cells have the same bytes."""
+_SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3"}
+OLD_SPELLINGS: Final = {"fp4_e2m1": "fp4_mx_block16"}
+"""Words of releases before 0.5.16, whose cells have the same bytes. The known releases refuse them; logs have them."""
 _STATE_NAMES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SWA_RATIO: Final = 0.8
 _DSV4_RATIO: Final = 0.1
@@ -298,9 +298,6 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     """The settings of a setup. Raises the error of SGLang for a KV dtype that it does not take."""
     options, major, rules = setup.options, compute_capability(setup.hardware.gpu) // 10, planned_rules(setup)
     words = words_of(model, rules)
-    if rules.version != NEWEST and (setup.dtype or "").strip().lower() == OLD_FOUR_BITS:
-        message = f"--dtype {OLD_FOUR_BITS}: SGLang {rules.version} does not take it; it is the word of releases before 0.5.16."
-        raise UnknownNameError(message, option="dtype", hint="Use: --dtype fp4_mx_block16")
     kv_dtype = _kv_dtype(model, setup.dtype, major, rules)
     radix = not is_on(options.get("disable_radix_cache"))
     settled = setup.hardware.gpu is not None
@@ -403,6 +400,9 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int, rules: Rules)
     spelled = (requested or "").strip().lower()
     if spelled not in KV_DTYPES and spelled not in _SPELLINGS:
         message = f"--dtype {shown(requested or '', 40)}: SGLang {rules.version} does not take it as --kv-cache-dtype."
+        if spelled in OLD_SPELLINGS:
+            message = f"--dtype {spelled}: SGLang {rules.version} does not take it; it is the word of releases before 0.5.16."
+            raise UnknownNameError(message, option="dtype", hint=f"Use: --dtype {OLD_SPELLINGS[spelled]}")
         raise UnknownNameError(message, option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}.")
     return _SPELLINGS.get(spelled, spelled)
 

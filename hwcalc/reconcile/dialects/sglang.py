@@ -42,7 +42,14 @@ _MORE: Final = (
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
 _POOLS: Final = ("key_bytes", "value_bytes", "latent_bytes", "conv_bytes", "state_bytes")
 _NO_CHUNKS: Final = "-1"
-_FP4_BEFORE: Final = "fp4_e2m1"
+
+
+def _older_dtype(facts: Facts) -> str | None:
+    """The KV dtype that the log names, where it is a word of releases before the known ones."""
+    from hwcalc.engines.sglang.settings import OLD_SPELLINGS
+
+    named = facts.word("arg_kv_cache_dtype")
+    return named if named in OLD_SPELLINGS else None
 
 
 class SglangLog(Dialect):
@@ -154,7 +161,7 @@ class SglangLog(Dialect):
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The keywords of a plan and the engine options that the log states."""
-        from hwcalc.engines.sglang.settings import ARGUMENTS, ATTENTION_BACKENDS, MAX_LENGTH, SWITCHES
+        from hwcalc.engines.sglang.settings import ARGUMENTS, ATTENTION_BACKENDS, MAX_LENGTH, OLD_SPELLINGS, SWITCHES
 
         stated: dict[str, object] = {}
         for argument, keyword in _KEYWORDS.items():
@@ -166,7 +173,7 @@ class SglangLog(Dialect):
             stated["seq"] = int(context)
         dtype = self.facts.word("arg_kv_cache_dtype")
         if dtype is not None and dtype != "auto":
-            stated["dtype"] = dtype
+            stated["dtype"] = OLD_SPELLINGS.get(dtype, dtype)
         options = {name: word for name in ARGUMENTS if (word := self.facts.word(f"arg_{name}")) is not None}
         named = self.facts.word(f"arg_{MAX_LENGTH}")
         if named is not None and named.isdecimal():
@@ -196,6 +203,10 @@ class SglangLog(Dialect):
             weights = replace(weights, high=weights.high + _BESIDE_MIB * MIB)
         rows = compared("weights", facts.largest("weights_bytes"), weights, tolerance, "estimate", meaning)
         notes: list[Note] = []
+        older = _older_dtype(self.facts)
+        if older is not None:
+            message = f"KV dtype {older}: the word of releases before 0.5.16, which are not planned; counted as {occupancy.settings.kv_dtype}."
+            notes.append(Note(code="older-name", message=message))
         own = device == "cuda"
         if not own:
             message = (
@@ -218,7 +229,7 @@ class SglangLog(Dialect):
             message = (
                 "The log does not say how many bytes the pools have: give them with --kv-memory, or name the GPU with --gpu."
             )
-            return rows, [Note(code="budget-unknown", message=message)] if tokens is not None else []
+            return rows, [*notes, Note(code="budget-unknown", message=message)] if tokens is not None else notes
         ends, meaning, definition = found
         pools = [occupancy.sizes(max(0, end)) for end in ends]
         for name, counted in (("tokens", "tokens"), ("window tokens", "swa_tokens"), ("state slots", "slots")):
@@ -258,7 +269,7 @@ def _budget(facts: Facts, occupancy: SglangOccupancy) -> tuple[list[int], str, s
         return loaded, "what loading leaves free, less the share that stays free", "engine"
     printed = [fact for prefix in ("", "swa_") for name in _POOLS if (fact := facts.last(f"{prefix}{name}")) is not None]
     plain = occupancy.deployment.compressed is None and occupancy.settings.pp == 1
-    if printed and plain and facts.word("arg_kv_cache_dtype") != _FP4_BEFORE:
+    if printed and plain and _older_dtype(facts) is None:
         least, most = (sum(int(getattr(fact, end) or 0) for fact in printed) for end in ("low", "high"))
         stage, page = occupancy.deployment.layout.stages[0], occupancy.settings.page_size
         # Each pool has a page or a slot more than its tokens and slots; what a budget leaves over is less than these.
@@ -295,7 +306,7 @@ def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -
     groups, page = occupancy.deployment.plain_stack.groups, occupancy.settings.page_size
     layout = occupancy.deployment.layout
     indexed = sum(group.count * sum(one.bytes for one in layout.rows[group.kind] if one.role is Role.INDEX) for group in groups)
-    unscaled = facts.word("arg_kv_cache_dtype") == _FP4_BEFORE
+    unscaled = _older_dtype(facts) is not None
     for prefix, word in (("", ""), ("swa_", "window ")) if occupancy.settings.pp == 1 else ():
         tokens = facts.number(f"{prefix}held")
         for name, role in (("key", Role.KEY), ("value", Role.VALUE), ("latent", Role.LATENT)):

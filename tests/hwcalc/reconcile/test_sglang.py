@@ -27,6 +27,16 @@ def test_arguments_are_read() -> None:
     assert options == {"page_size": "64", "enable_dp_attention": "true"}
 
 
+def test_a_word_that_known_releases_refuse_is_read_in_a_log() -> None:
+    """Before 0.5.16 four bits had another name; --dtype does not take it."""
+    lines = "max_total_num_tokens=100000, chunked_prefill_size=2048, max_running_requests=2048, context_len=8192\n"
+    found = reconcile(
+        "Qwen/Qwen2.5-1.5B-Instruct", f"server_args=ServerArgs(tp_size=1, kv_cache_dtype='fp4_e2m1')\n{lines}", gpu="b200"
+    )
+    (note,) = (note for note in found.notes if note.code == "older-name")
+    assert "counted as fp4_mx_block16" in note.message
+
+
 def test_arguments_tell_the_release() -> None:
     """Since 0.5.19 arguments are printed as a dictionary; the newest that is there came with the release."""
     for text, release in (
