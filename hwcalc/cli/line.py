@@ -424,7 +424,7 @@ def speculative(flags: Mapping[str, str]) -> str:
         if flag in flags:
             try:
                 read = json.loads(flags[flag])
-            except ValueError:
+            except (ValueError, RecursionError):
                 read = None
             if not isinstance(read, dict):
                 raise UsageError(f"{flag} {shown(flags[flag], 40)} is not a JSON mapping.", hint=_SPECULATIVE)

@@ -94,7 +94,7 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
         with profile_errors():
             return find_gpu(name)
     except UnknownGpuError as error:
-        several = re.fullmatch(r"(?:(\d{1,3}) ?[x*] ?(.+)|(.+?) ?[x*] ?(\d{1,3}))", name.strip(), re.IGNORECASE)
+        several = re.fullmatch(r"(?a)([1-9]\d{0,2}) ?[x*] ?(.+)|(.+?) ?[x*] ?([1-9]\d{0,2})", name.strip(), re.IGNORECASE)
         if several is not None:
             # 2x3090 as kvplan writes it.
             count, one = several[1] or several[4], several[2] or several[3]

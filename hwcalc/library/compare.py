@@ -26,7 +26,7 @@ from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import CompareOptions, by_name, counted, take_options, takes, with_policy
+from hwcalc.planner.options import CompareOptions, by_name, counted_once, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
@@ -202,7 +202,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
         "engine": every_engine(words(given.get("engine"), "engine")) or (None,),
         **{name: words(given.get(name), name) or (None,) for name in ("dtype", "weights")},
     }
-    axes |= {"gpu": _nodes(given, said) or (None,), "policy": policies_of(given.get("policy"))}
+    axes |= {"gpu": _nodes(given, asked.values.get("gpus"), said) or (None,), "policy": policies_of(given.get("policy"))}
     axes |= {name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")}
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     # Dimensions alone are a model, too.
@@ -224,8 +224,11 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     return comparison, (*said, *notes)
 
 
-def _nodes(given: Mapping[str, Any], said: list[Note]) -> tuple[Node, ...]:
-    """The accelerators and instances of a comparison, each once. Sizes of memory that were assumed are added to ``said``."""
+def _nodes(given: Mapping[str, Any], number: int | None, said: list[Note]) -> tuple[Node, ...]:
+    """The accelerators and instances of a comparison, each once. Sizes of memory that were assumed are added to ``said``.
+
+    Raises :class:`~hwcalc.errors.UsageError` if an accelerator's own number is not the ``number`` of all.
+    """
     gpus, instances = words(given.get("gpu"), "gpu"), words(given.get("instance"), "instance")
     if gpus and instances:
         raise UsageError("--instance and --gpu both name the accelerator.", hint="Give one of them.")
@@ -233,7 +236,7 @@ def _nodes(given: Mapping[str, Any], said: list[Note]) -> tuple[Node, ...]:
     if gpus:
         from hwcalc.hardware.named import gpu_ids
 
-        for name, count in map(counted, gpus):
+        for name, count in (counted_once(gpu, number) for gpu in gpus):
             (gpu,) = gpu_ids([name or ""], said)
             nodes.append(Node(gpu=gpu, gpus=count))
     said[:] = dict.fromkeys(said)

@@ -633,12 +633,18 @@ def read_options(given: Mapping[str, Any]) -> Asked:
         # The default stands for itself, and most options of most plans have it.
         is_default = type(value) is type(row.default) and value == row.default
         values[row.name] = value if is_default else row.read(value)
-    gpu, count = counted(values.get("gpu"))
+    gpu, count = counted_once(values.get("gpu"), values.get("gpus"))
     if count is not None:
-        if values.get("gpus", count) != count:
-            raise UsageError(f"--gpu {shown(values['gpu'], 40)} and --gpus {values['gpus']:,} differ.", hint="Give one number.")
         values |= {"gpu": gpu, "gpus": count}
     return Asked(values=values)
+
+
+def counted_once(gpu: str | None, gpus: int | None) -> tuple[str | None, int | None]:
+    """As :func:`counted`. Raises :class:`~hwcalc.errors.UsageError` if ``gpus`` is another number than the word has."""
+    name, count = counted(gpu)
+    if count is not None and gpus is not None and count != gpus:
+        raise UsageError(f"--gpu {shown(gpu, 40)} and --gpus {gpus:,} differ.", hint="Give one number.")
+    return name, count
 
 
 def counted(gpu: str | None) -> tuple[str | None, int | None]:

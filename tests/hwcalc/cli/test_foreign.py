@@ -391,3 +391,12 @@ def test_every_command_reads_its_own_options(command: str) -> None:
             words = [command, flag] if option.kind == "flag" else [command, flag, "8"]
 
             assert translated(words) == (words, ())
+
+
+@pytest.mark.parametrize("depth", [2, 30_000])
+def test_a_draft_that_is_nested_without_end(capsys: Capture, depth: int) -> None:
+    """Wrong usage, as any JSON that is no mapping."""
+    status, _, err = run(capsys, QWEN, "--engine", "vllm", "--gpu", "l4", "--seq", "4k", "--speculative-config", "[" * depth)
+
+    assert status == 2
+    assert "is not a JSON mapping" in err

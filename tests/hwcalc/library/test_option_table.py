@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import fields
@@ -417,3 +418,22 @@ def test_functions_refuse_what_they_do_not_take() -> None:
             function(QWEN, seq=1024, **wrong)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = hwcalc.nonsense
+
+
+def test_each_node_of_a_comparison_has_a_single_number() -> None:
+    """The rule of a plan: ``gpus`` is for the nodes that do not say their own number, and contradicts none that does."""
+    many = hwcalc.compare("Qwen/Qwen3-8B", gpu="4xh100,l40s", gpus=4, seq="8k")
+
+    assert [variant.gpus for variant in many.variants] == [4, 4]
+    with pytest.raises(UsageError, match=r"2xl40s.*4 differ"):
+        hwcalc.compare("Qwen/Qwen3-8B", gpu="4xh100,2xl40s", gpus=4, seq="8k")
+
+
+@pytest.mark.parametrize("gpu", ["0xh100", "h100x0", "00xh100"])
+@pytest.mark.parametrize("planned", [hwcalc.plan, hwcalc.compare])
+def test_no_accelerator_is_not_several(planned: Callable[..., object], gpu: str) -> None:
+    """Nothing is offered with ``--gpus 0``, which no command takes."""
+    with pytest.raises(UsageError, match="is not known") as caught:
+        planned("Qwen/Qwen3-8B", gpu=gpu, seq="8k")
+
+    assert "--gpus" not in caught.value.hint
