@@ -529,6 +529,8 @@ def _suggestion(key: str, known: Iterable[str]) -> str:
 
     names = tuple(known)
     near = get_close_matches(key.lower().replace("-", "_"), names, n=1, cutoff=0.6)
+    # A longer word for it: sequence_length.
+    near = near or sorted((name for name in names if len(name) > 2 and key.lower().startswith(name)), key=len)[-1:]
     return f"Did you mean {near[0]}?" if near else f"Allowed: {', '.join(names)}."
 
 

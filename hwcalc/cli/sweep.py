@@ -212,7 +212,9 @@ _LARGE: Final = 10_000_000
             complete="models",
         ),
         *plan_options("explore"),
-        Option("output", ("--output", "-o"), "FILE", f"Write the page to this file; - is standard output. Default: {_DEFAULT}."),
+        Option(
+            "output", ("--output", "-o"), "FILE", f"Write the page to this file, and not to {_DEFAULT}; - is standard output."
+        ),
         Option("open", ("--open",), "", "Open the page in the browser.", "flag"),
         Option(
             "serve",

@@ -28,8 +28,12 @@ from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import CompareOptions, by_name, counted_once, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
+from hwcalc.planner.policy import DROPS_NOTHING
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
+
+_WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING)
+"""Codes of the warnings of a plan that are said beside others, too."""
 
 
 class EngineRow(Record):
@@ -285,7 +289,7 @@ def _planned(
             variants.append(_failed(asked, error))
             continue
         notes.append(planned.notes)
-        warned.extend(note for note in planned.warnings if note.code in MODEL_WARNINGS)
+        warned.extend(note for note in planned.warnings if note.code in _WARNED)
         base = planned.cache.total_bytes if base is None else base
         row = _row(model, opened, planned, formulas) if len(axes["engine"]) > 1 else None
         variants.append(_variant(planned, node, base, row))

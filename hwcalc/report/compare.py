@@ -15,7 +15,7 @@ from hwcalc.report.columns import GAP, Column, gib, left_out, that_fit, width_of
 from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many
 from hwcalc.report.view import View
-from hwcalc.text import clean
+from hwcalc.text import clean, shell_word
 from hwcalc.units import human_bytes
 
 _REASONS_WIDTH: Final = 30
@@ -47,7 +47,6 @@ _FREED: Final = "blocks freed"
 _POLICY: Final = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
 _TEXTS: Final = ("verdict", "the engine", "in all")
 """Columns of words, which stand on the left."""
-_AS_IF: Final = "lacks it: planned as if the engine had the policy; these numbers are assumed.\n"
 _UNKNOWN: Final = "unknown"
 
 
@@ -103,11 +102,27 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts += [f"{filled(said, view.width)}\n"] if said and view.format == "table" and not view.quiet else []
     if dropped and not view.quiet:
         parts.append(f"{filled(left_out(dropped), view.width)}\n")
+    refused = next((variant for variant in variants if variant.fits is False), None)
+    if refused is not None and not view.quiet:
+        parts.append(
+            view.paragraphs([f"What to try where it does not fit: kvplan {shell_word(refused.model)}, with its options."])
+        )
     as_if = [variant for variant in variants if variant.policy_offered is False]
-    parts += [_AS_IF] if as_if else []
+    parts += [view.paragraphs(_lacking(as_if))] if as_if else []
     pairs = ((variant.model, variant.definition) for variant in variants if variant not in as_if)
     below = footnotes(pairs, view)
     return "\n".join([*parts, *([below] if below else [])])
+
+
+def _lacking(variants: Sequence[Variant]) -> list[str]:
+    """For each engine the policies that it lacks, and what their numbers are."""
+    lacking: dict[str, list[str]] = {}
+    for variant in variants:
+        lacking.setdefault(variant.engine, []).append(clean(variant.policy or ""))
+    return [
+        f"{engine} lacks {', '.join(dict.fromkeys(policies))}: planned as if it had; these numbers are assumed."
+        for engine, policies in lacking.items()
+    ]
 
 
 def _said_of(shown: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from hwcalc.hardware.candidates import Availability
 from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.values import AUTO
+from hwcalc.report.columns import left_out
 from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
 from hwcalc.report.view import View
 from hwcalc.units import GIB
@@ -233,9 +234,9 @@ def fit_text(runnables: Runnables, view: View) -> str:
         f"{plural(runnables.batch, 'sequence')} of {plural(runnables.seq, 'token')}, {engine}, {' and '.join(runnables.sources)}"
     )
     blocks = [view.paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"])]
-    header: list[str] = []
+    header, dropped = list[str](), list[str]()
     if runnables.models:
-        header = ["model", "parameters", "format", "weights", "KV", "total", "free", "longest", "tok/s", "fits"]
+        titles = header = ["model", "parameters", "format", "weights", "KV", "total", "free", "longest", "tok/s", "fits"]
         rows = [_model_row(row) for row in runnables.models]
         header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS[:3], view)
         if _width(header, rows) > view.width and view.format == "table":
@@ -243,6 +244,7 @@ def fit_text(runnables: Runnables, view: View) -> str:
             short = [[name.rpartition("/")[2], *cells] for name, *cells in rows]
             rows = short if len({name for name, *_ in short}) == len(rows) else rows
         header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS, view)
+        dropped = [title for title in titles if title not in header]
         blocks.append(_table(header, rows, view))
     else:
         blocks.append(view.paragraphs(["Nothing runs on it."]))
@@ -250,6 +252,7 @@ def fit_text(runnables: Runnables, view: View) -> str:
     if not view.quiet:
         lines = [
             *_meaning(runnables.models, header),
+            *([left_out(dropped)] if dropped else []),
             *lines,
             *models_left_out(runnables),
             *(note.message for note in runnables.notes),
@@ -290,8 +293,10 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     # Of a machine without a GPU there is nothing but the host.
     alone = all(row.gpu_layers is None and row.host_bytes is not None for row in models)
     where = "host memory" if alone else "the GPU"
+    sizes = [title for title in ("weights", "KV", "total", "free") if title in header]
+    of = [f"{', '.join(sizes)}: GiB of {where}"] if sizes else []
     longest = ["longest is what surely fits"] if "longest" in header else []
-    out = [f"{'; '.join([f'GiB of {where}', *longest, 'tok/s is an upper bound on the speed'])}."]
+    out = [f"{'; '.join([*of, *longest, 'tok/s is an upper bound on the speed'])}."]
     if longest and not all(row.max_seq for row in models):
         out.append("longest with ~: expected, not sure, because the host's memory is not known; -: no length is expected to fit.")
     if any(row.also for row in models):

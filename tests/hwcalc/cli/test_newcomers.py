@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hwcalc import plan
@@ -110,3 +112,77 @@ def test_who_plans_no_server_is_told_what_one_holds(words: list[str], asked: str
     assert status == 0
     assert ("what a server holds: " in out) == bool(asked)
     assert asked in out
+
+
+def test_what_a_narrow_list_of_models_leaves_out_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns by name, and nothing about GiB where no column has any."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("fit", "--gpu", "RTX 4070 12 GB", "--ram", "64", "--seq", "16k")
+    _, narrow, _ = run(capsys, *words)
+    monkeypatch.setenv("COLUMNS", "160")
+    _, wide, _ = run(capsys, *words)
+
+    assert "Left out at this width: parameters, weights, KV, total, free, longest. All:" in narrow
+    assert "GiB of the GPU" not in narrow
+    assert "Left out" not in wide
+    assert "weights, KV, total, free: GiB of the GPU; longest is what surely fits" in wide
+
+
+def test_a_policy_that_drops_nothing_is_said_beside_others(capsys: Capture) -> None:
+    """By default its ratio is 0: the sentence of a plan says what to write."""
+    line = (
+        "snapkv drops nothing here: its compression_ratio, the share that is dropped, is 0. Write: snapkv:compression_ratio=0.5"
+    )
+    words = ("Qwen/Qwen3-8B", "--seq", "8k", "--gpu", "h100", "--offline")
+    _, _, said = run(capsys, "compare", *words, "--policy", "none,snapkv")
+    _, out, _ = run(capsys, *words, "--policy", "snapkv")
+
+    assert line in said
+    assert line in " ".join(out.split())
+
+
+def test_the_policies_that_an_engine_lacks_are_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The column that says so may be left out."""
+    monkeypatch.setenv("COLUMNS", "80")
+    policies = "none,snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5"
+    words = ("--seq", "8k", "--gpu", "h100", "--engine", "vllm", "--policy", policies, "--offline")
+    _, out, _ = run(capsys, "compare", "Qwen/Qwen3-8B", *words)
+
+    assert "vllm lacks snapkv:compression_ratio=0.5, knorm:compression_ratio=0.5: planned as if" in " ".join(out.split())
+
+
+def test_what_does_not_fit_is_led_to_what_to_try(capsys: Capture) -> None:
+    """A comparison has no room for it, and a plan has."""
+    words = ("--seq", "8k", "--gpu", "l4", "--offline")
+    _, out, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B", *words)
+    _, small, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-1.7B", *words)
+
+    assert "What to try where it does not fit: kvplan Qwen/Qwen3-32B, with its options." in out
+    assert "What to try" not in small
+
+
+def test_the_help_of_a_page_says_where_it_is_written(capsys: Capture) -> None:
+    """Without an option it is in this folder."""
+    _, out, _ = run(capsys, "explore", "--help")
+
+    assert "kvplan.html" in out
+
+
+def test_a_longer_word_for_a_key_of_a_check(capsys: Capture, tmp_path: Path) -> None:
+    """It begins as the key does."""
+    file = tmp_path / "kvplan.yaml"
+    file.write_text("schema_version: 1\nchecks:\n  - {name: a, model: Qwen/Qwen3-8B, sequence: 8k}\n", encoding="utf-8")
+    _, out, said = run(capsys, "check", str(file), "--offline")
+
+    assert "Did you mean seq?" in out + said
+
+
+def test_a_document_of_kvplan_is_no_model(capsys: Capture, tmp_path: Path) -> None:
+    """Who looks for what changed between two answers is told how checks are compared."""
+    file = tmp_path / "before.json"
+    file.write_text('{"schema_version": "1", "kvplan_version": "0.1.0", "checks": []}', encoding="utf-8")
+    status, _, said = run(capsys, "diff", str(file), str(file))
+
+    assert status == 3
+    assert "is a JSON document of kvplan check that kvplan wrote" in said
+    assert "kvplan check --baseline FILE" in said
