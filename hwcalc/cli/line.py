@@ -386,8 +386,11 @@ class _Line:
             return "--engine"
         if "--gpu" not in self.own:
             return ""
+        if host_named(word) is not None:
+            return "--gpu"
         with suppress(KvplanError):
-            return "--gpu" if host_named(word) or gpu_named(counted(word)[0] or "") else ""
+            gpu_named(counted(word)[0] or "")
+            return "--gpu"
         return ""
 
 
