@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, Unpack
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.compare import compared
-from hwcalc.library.lists import Numbers, models_or_equation, numbers
+from hwcalc.library.compare import Comparison, compared
+from hwcalc.library.lists import Numbers, each_model, models_or_equation, numbers
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.options import PlotOptions, by_name, take_options, takes
@@ -86,7 +86,7 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
             raise UsageError(f"--{name} {said} is not known.", hint=f"Allowed: {', '.join(allowed)}.")
     given = by_name(given)
     if kind == "nodes":
-        return Picture(chart=_nodes(models, given))
+        return Picture(chart=_nodes(models, given, scale))
     lengths = _ends(given.get("seq"))
     _, asked = take_options("plot", {**given, "seq": None if lengths is None else max(lengths)})
     refuse_auto(asked.weights, "plot")
@@ -98,23 +98,50 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
     return Picture(chart=chart_of(kind, requests, least, scale, whole=lengths is None))
 
 
-def _nodes(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) -> Chart:
+_OF_NODES: Final = ("model", "gpu", "gpus", "instance", "tp", "layout", "engine_version", "dtype")
+"""What may differ between the variants of a picture of nodes: what follows from the model or the node."""
+
+
+def _nodes(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], scale: str | None) -> Chart:
     """The chart of models against nodes, which a comparison plans."""
     if given.get("gpu") is None and given.get("instance") is None:
         raise UsageError(
             "a picture of nodes needs their names.", hint="Add: --gpu 4xh100,8xh200,2xl40s, or --instance p5.48xlarge,g6.12xlarge"
         )
-    comparison, _ = compared(models, given)
-    if len(comparison.variants) > MOST_CELLS:
-        raise UsageError(f"a picture holds at most {MOST_CELLS} cells (got {len(comparison.variants):,}).", hint="Name fewer.")
-    return nodes_chart(comparison)
+    if scale is not None:
+        raise UsageError("--scale is about lines, and a picture of nodes has none.", hint="Leave it out.")
+    # Dimensions without a model are the bare equation.
+    named: Sequence[Any] = each_model(models) if models else ((),)
+    rows: list[tuple[str, Comparison | KvplanError]] = []
+    for model in named:
+        try:
+            comparison, _ = compared(model, given)
+        except UsageError:
+            raise
+        except KvplanError as error:
+            rows.append((model if isinstance(model, str) else "config", error))
+            continue
+        others = [name for name in comparison.varying if name not in _OF_NODES]
+        if others:
+            raise UsageError(f"a picture of nodes has one {others[0]}.", hint="Several side by side: kvplan compare MODEL...")
+        if len(comparison.variants) * len(named) > MOST_CELLS:
+            raise UsageError(f"a picture holds at most {MOST_CELLS} cells.", hint="Name fewer models or nodes.")
+        rows.append((comparison.variants[0].model, comparison))
+    if all(isinstance(answer, KvplanError) for _, answer in rows):
+        raise next(answer for _, answer in rows if isinstance(answer, KvplanError))
+    return nodes_chart(rows)
 
 
 def _ends(seq: Any) -> tuple[int, ...] | None:
     """The lengths that a picture must reach: of a range both ends, as what lies between them is drawn anyway."""
-    if isinstance(seq, str):
-        seq = ",".join(part.partition(":")[0].replace("..", ",") for part in seq.split(","))
-    return None if seq is None else numbers(seq, "seq")
+    if seq is None:
+        return None
+    lengths = numbers(seq, "seq")
+    if isinstance(seq, str) and ".." in seq:
+        # 1k..100k doubles to 64k in a list; a picture goes on to its end.
+        lasts = [part.partition("..")[2].partition(":")[0] for part in seq.split(",")]
+        lengths += numbers([last for last in lasts if last], "seq")
+    return lengths
 
 
 def format_of(name: str) -> str:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
+from hwcalc.planner.verdict import Verdict
 from hwcalc.plot.series import Cell, Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
@@ -54,7 +55,7 @@ def drawn(chart: Chart, format_: str) -> bytes:
     from matplotlib.figure import Figure
 
     words = sum(len(_words_of(line)) for line in chart.lines) + 2 * len(chart.levels)
-    models = len({cell.model for cell in chart.cells})
+    models = len({cell.row for cell in chart.cells})
     height = (
         1.5 + 0.75 * models
         if chart.cells
@@ -211,19 +212,21 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
 
 
 _VERDICTS: Final = {
-    "fits": ("#B7E1CD", ""),
-    "probably": ("#FCE8B2", "..."),
-    "probably_not": ("#F7C8A8", "///"),
-    "no": ("#F4B6AC", "xxx"),
+    Verdict.FITS: ("#B7E1CD", ""),
+    Verdict.PROBABLY: ("#FCE8B2", "..."),
+    Verdict.PROBABLY_NOT: ("#F7C8A8", "///"),
+    Verdict.NO: ("#F4B6AC", "xxx"),
+    None: ("#EEEEEE", ""),
 }
 """The colour and the hatch of a verdict."""
 
 
 def _draw_cells(axes: Any, cells: Sequence[Cell]) -> None:
-    models, nodes = (list(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in ("model", "node"))
+    models = {cell.row: cell.model for cell in cells}
+    nodes = list(dict.fromkeys(cell.node for cell in cells))
     for cell in cells:
-        x, y = nodes.index(cell.node), models.index(cell.model)
-        color, hatch = _VERDICTS.get(cell.verdict, ("#EEEEEE", ""))
+        x, y = nodes.index(cell.node), cell.row
+        color, hatch = _VERDICTS[cell.verdict]
         axes.bar(x, 0.94, width=0.96, bottom=y + 0.03, color=color, hatch=hatch, edgecolor="white", linewidth=0)
         axes.text(x, y + 0.34, cell.words, ha="center", va="center", fontweight="bold", color=_INK, backgroundcolor=color)
         if cell.usable_bytes:
@@ -233,7 +236,7 @@ def _draw_cells(axes: Any, cells: Sequence[Cell]) -> None:
     axes.set_xlim(-0.5, len(nodes) - 0.5)
     axes.set_ylim(len(models), 0)
     axes.set_xticks(range(len(nodes)), [_named(node, 28) for node in nodes])
-    axes.set_yticks([place + 0.5 for place in range(len(models))], [_named(model, 34) for model in models])
+    axes.set_yticks([row + 0.5 for row in models], [_named(model, 34) for model in models.values()])
     axes.tick_params(length=0)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)

@@ -12,13 +12,14 @@ from typing import Any, Final, NamedTuple
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.compare import Comparison
+from hwcalc.library.compare import Comparison, Variant
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.units import human_bytes
 
 _LEAST: Final = 32
@@ -93,11 +94,12 @@ def kind_words(title: str, sizes: Sequence[int]) -> str:
 
 
 class Cell(Record):
-    """One model on one node. ``verdict`` is a value of :class:`~hwcalc.planner.verdict.Verdict`, or nothing where it was not planned."""
+    """One model on one node; ``row`` is the model's place. ``verdict`` is nothing where it was not planned, or nobody can say; ``why`` says so."""
 
+    row: int
     model: str
     node: str
-    verdict: str
+    verdict: Verdict | None
     at_once: int
     layout: str
     needed_bytes: int
@@ -323,39 +325,56 @@ _KINDS: Final[Mapping[str, Callable[[Sequence[_Asked], str], Chart]]] = {
 KINDS: Final = (*_KINDS, "nodes")
 
 
-def nodes_chart(comparison: Comparison) -> Chart:
-    """Models against nodes: how many sequences each holds, and by which layout."""
-    cells = []
-    for variant in comparison.variants:
-        known = variant.usable_bytes is not None and variant.verdict is not None
-        cells.append(
-            Cell(
-                model=variant.model,
-                node=variant.instance or f"{variant.gpus or 1} x {variant.gpu}",
-                verdict=variant.verdict.value if variant.verdict is not None else "",
-                at_once=variant.max_batch or 0,
-                layout=variant.layout or "",
-                needed_bytes=variant.total_per_gpu_bytes or 0,
-                usable_bytes=variant.usable_bytes or 0,
-                why="" if known else "does not run",
-            )
-        )
-    planned = next((variant for variant in comparison.variants if variant.error is None), comparison.variants[0])
-    length = f"{planned.seq:,} tokens" if planned.seq is not None else "each model's own length"
-    failed = [
-        f"{variant.model} on {cell.node}: {variant.error}"
-        for variant, cell in zip(comparison.variants, cells, strict=True)
-        if variant.error
-    ]
+def nodes_chart(rows: Sequence[tuple[str, Comparison | KvplanError]]) -> Chart:
+    """Models against nodes: how many sequences each holds, and by which layout.
+
+    A row is a model with its comparison of the nodes, or with the error where it runs on none of them; at least one has a comparison.
+    """
+    compared = [answer for _, answer in rows if isinstance(answer, Comparison)]
+    nodes = [_node(variant) for variant in compared[0].variants]
+    cells: list[Cell] = []
+    remarks: list[str] = []
+    for row, (model, answer) in enumerate(rows):
+        if isinstance(answer, KvplanError):
+            nothing = {"verdict": None, "at_once": 0, "layout": "", "needed_bytes": 0, "usable_bytes": 0, "why": "does not run"}
+            cells += [Cell(row=row, model=model, node=node, **nothing) for node in nodes]
+            remarks.append(f"{model}: {answer.message}")
+            continue
+        cells += [_cell(variant, node, row) for variant, node in zip(answer.variants, nodes, strict=True)]
+        remarks += [
+            f"{model} on {node}: {variant.error}" for variant, node in zip(answer.variants, nodes, strict=True) if variant.error
+        ]
+    planned = next(variant for variant in compared[0].variants if variant.error is None)
+    lengths = {variant.seq for answer in compared for variant in answer.variants if variant.error is None}
+    length = f"{planned.seq:,} tokens" if len(lengths) == 1 else "each model's own length"
     engine = " ".join(filter(None, (planned.engine, planned.engine_version)))
     sequences = f"{planned.batch:,} sequence{'s' if planned.batch > 1 else ''}"
     return Chart(
         kind="nodes",
-        title=f"What {sequences} of {length} fit on, and how many would",
+        title=f"Nodes that hold {sequences} of {length}, and how many at once",
         caption=f"{engine} · at once: the most sequences of this length, for certain",
         y_label="",
         cells=tuple(cells),
-        remarks=tuple(failed),
+        remarks=tuple(remarks),
+    )
+
+
+def _node(variant: Variant) -> str:
+    return variant.instance or f"{variant.gpus or 1} x {variant.gpu}"
+
+
+def _cell(variant: Variant, node: str, row: int) -> Cell:
+    why = "does not run" if variant.error is not None else "unknown" if variant.max_batch is None else ""
+    return Cell(
+        row=row,
+        model=variant.model,
+        node=node,
+        verdict=variant.verdict,
+        at_once=variant.max_batch or 0,
+        layout=variant.layout or "",
+        needed_bytes=variant.total_per_gpu_bytes or 0,
+        usable_bytes=variant.usable_bytes or 0,
+        why=why,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from hwcalc.plot.series import Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
+from hwcalc.planner.verdict import Verdict
+from hwcalc.plot.series import Cell, Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
@@ -49,51 +50,46 @@ def in_characters(chart: Chart, width: int, *, ascii_only: bool = False, color: 
     plotext = drawing("plotext", what="A picture in the terminal")
     drawn = [_profile(plotext, each, width, color=color) for each in chart.profiles]
     drawn = drawn or [_lines(plotext, chart, width, color=color)]
-    remarks = [clean(remark) for remark in chart.remarks]
+    remarks = [line for remark in chart.remarks for line in _wrapped(clean(remark), width)]
     caption = _wrapped(clean(chart.caption), width)
     text = "\n".join([*_wrapped(clean(cut(chart.title, 2 * width)), width), *drawn, *remarks, *caption])
     lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
     return lines.translate(_ASCII) if ascii_only else lines
 
 
-_VERDICTS: Final = {
-    "fits": ("fits", "\x1b[32m"),
-    "probably": ("probably", "\x1b[33m"),
-    "probably_not": ("probably not", "\x1b[33m"),
-    "no": ("no", "\x1b[31m"),
-}
-"""What a cell says of a verdict, and its colour."""
+_COLOR_OF: Final = {Verdict.FITS: "\x1b[32m", Verdict.NO: "\x1b[31m", None: ""}
+"""Green and red are for what is certain; all else is yellow."""
 
 
 def _cells(chart: Chart, width: int, *, color: bool) -> str:
     """Models against nodes as a table; where it is too wide, a line for each pair."""
-    models, nodes = (list(dict.fromkeys(getattr(cell, name) for cell in chart.cells)) for name in ("model", "node"))
-    said = {}
-    for cell in chart.cells:
-        verdict, code = _VERDICTS.get(cell.verdict, ("", ""))
-        said[cell.model, cell.node] = (", ".join(filter(None, (verdict, cell.words))), code)
-    first = max(len(clean(model)) for model in models)
-    widths = [max(len(node), *(len(said.get((model, node), ("", ""))[0]) for model in models)) for node in nodes]
+    models = {cell.row: clean(cell.model) for cell in chart.cells}
+    nodes = list(dict.fromkeys(cell.node for cell in chart.cells))
+    said = {(cell.row, cell.node): (_said(cell), _COLOR_OF.get(cell.verdict, "\x1b[33m")) for cell in chart.cells}
+    first = max(map(len, models.values()))
+    widths = [max(len(node), *(len(said[row, node][0]) for row in models)) for node in nodes]
 
-    def painted(text: str, columns: int, code: str) -> str:
+    def painted(row: int, node: str, columns: int = 0) -> str:
+        text, code = said[row, node]
         return f"{code}{text}\x1b[0m{' ' * (columns - len(text))}" if color and code else text.ljust(columns)
 
+    lines: list[str] = []
     if first + sum(size + 2 for size in widths) <= width:
-        lines = ["  ".join([" " * first, *(node.ljust(size) for node, size in zip(nodes, widths, strict=True))])]
-        for model in models:
-            row = [painted(said[model, node][0], size, said[model, node][1]) for node, size in zip(nodes, widths, strict=True)]
-            lines.append("  ".join([clean(model).ljust(first), *row]))
+        lines.append("  ".join([" " * first, *(node.ljust(size) for node, size in zip(nodes, widths, strict=True))]))
+        for row, model in models.items():
+            texts = [painted(row, node, size) for node, size in zip(nodes, widths, strict=True)]
+            lines.append("  ".join([model.ljust(first), *texts]))
     else:
-        lines = []
-        for model in models:
-            lines.append(clean(cut(model, width)))
-            lines += [
-                f"  {node.ljust(max(map(len, nodes)))}  {painted(*said[model, node][:1], 0, said[model, node][1])}"
-                for node in nodes
-            ]
+        for row, model in models.items():
+            lines.append(cut(model, width))
+            lines += [f"  {node.ljust(max(map(len, nodes)))}  {painted(row, node)}" for node in nodes]
     remarks = [line for remark in chart.remarks for line in _wrapped(clean(remark), width)]
     text = [*_wrapped(clean(chart.title), width), "", *lines, "", *remarks, *_wrapped(clean(chart.caption), width)]
     return "\n".join(line.rstrip() for line in text) + "\n"
+
+
+def _said(cell: Cell) -> str:
+    return cell.words if cell.verdict is None else f"{cell.verdict.text}, {cell.words}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -144,8 +140,8 @@ def _lines(plotext: Any, chart: Chart, width: int, *, color: bool) -> str:
     else:
         upon = [each for each in drawn if not each.filled]
         picture = [*_together(rows(drawn, crosses=True), [(each.letter, rows([each])) for each in upon] if len(upon) > 1 else [])]
-    about = f"  {clean(chart.y_label)}, against tokens of a sequence"
-    return "\n".join([*picture, about, *(_key(plotext, each, text, color=color) for each, text in legend)])
+    about = cut(f"  {clean(chart.y_label)}, against tokens of a sequence", width)
+    return "\n".join([*picture, about, *(_key(plotext, each, text, width, color=color) for each, text in legend)])
 
 
 def _drawn(chart: Chart, first: int, last: int, high: int) -> tuple[list[_Drawn], list[tuple[_Drawn, str]]]:
@@ -183,11 +179,12 @@ def _areas(line: Line, high: int) -> list[tuple[_Drawn, str]]:
     return areas[::-1]
 
 
-def _key(plotext: Any, drawn: _Drawn, text: str, *, color: bool) -> str:
-    """A line of the legend."""
+def _key(plotext: Any, drawn: _Drawn, text: str, width: int, *, color: bool) -> str:
+    """An entry of the legend, on as many lines as it takes."""
+    text = "\n     ".join(_wrapped(text, width - 5))
     if not color:
         return f"  {drawn.letter}  {text}"
-    sample = plotext.colorize("██" if drawn.filled else "⠒⠒", drawn.color)
+    sample = plotext.colorize("█" if drawn.filled else "⠒", drawn.color)
     return f"  {sample}  {text}"
 
 
@@ -223,7 +220,7 @@ def _profile(plotext: Any, profile: Profile, width: int, *, color: bool) -> str:
     legend = []
     for number, (letter, (title, sizes)) in enumerate(zip(_LETTERS, profile.kinds(), strict=False)):
         drawn = _Drawn(letter, _COLORS[number % len(_COLORS)], ())
-        legend.append(_key(plotext, drawn._replace(filled=True), kind_words(title, sizes), color=color))
+        legend.append(_key(plotext, drawn._replace(filled=True), kind_words(title, sizes), width, color=color))
         for layer in profile.layers:
             if layer.title == title and layer.bytes:
                 marker = plotext.marker("full", pixel=drawn.color) if color else letter
@@ -233,5 +230,6 @@ def _profile(plotext: Any, profile: Profile, width: int, *, color: bool) -> str:
     figure.ruler("x").ticks(numbers, [str(number) for number in numbers])
     ticks = size_ticks("layers", 0, most, "linear")
     figure.ruler("y").ticks([value for value, _ in ticks], [text for _, text in ticks])
-    title = f"{clean(cut(profile.label, width - 30))}: {len(profile.layers)} layers, {human_bytes(profile.total_bytes)}"
+    total = f": {len(profile.layers)} layers, {human_bytes(profile.total_bytes)}"
+    title = f"{clean(cut(profile.label, width - len(total)))}{total}"
     return "\n".join([title, figure.build().string(colorless=not color), *legend])

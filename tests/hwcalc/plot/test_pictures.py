@@ -89,12 +89,12 @@ def test_extremes(kind: str, layers: int, window: int | None, tokens: int, capfd
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_characters(kind: str, width: int, scale: str) -> None:
     """No line is wider than the terminal, none has a colour, and ASCII is enough."""
-    drawn = hwcalc.plot(MODELS, kind=kind, engine="vllm", gpu="h100", seq="8k", scale=scale)
+    drawn = hwcalc.plot(MODELS, kind=kind, engine="vllm", gpu="h100", seq="8k", scale=None if kind == "nodes" else scale)
     text = drawn.text(width, ascii_only=True)
 
     assert text.isascii()
     assert "\x1b" not in text
-    assert max(map(len, text.splitlines()[:20])) <= width
+    assert max(map(len, text.splitlines())) <= width
     assert "A  " in text or kind == "nodes"
 
 
@@ -115,7 +115,7 @@ def test_no_line_hides_another() -> None:
     full = hwcalc.plot("google/gemma-3-27b-it", engine="vllm", gpu="h100").text(80)
 
     assert "ABAB" in twins
-    assert re.search("-----X-----|-{20}", full)
+    assert re.search("│-+X-+│", full)
     assert "cccc" in full
 
 
@@ -157,11 +157,30 @@ def test_models_on_nodes() -> None:
 
     assert [cell.at_once for cell in drawn.chart.cells] == [variant.max_batch for variant in compared.variants]
     assert re.search(r"gpt-oss-120b +fits, [\d,]+ at once +fits, [\d,]+ at once", text)
-    assert re.search(r"DeepSeek-V3 +no, 0 at once +fits, [\d,]+ at once", text)
-    assert "\x1b[31mno, 0 at once\x1b[0m" in drawn.text(100, color=True)
+    assert re.search(r"DeepSeek-V3 +does not fit, 0 at once +fits, [\d,]+ at once", text)
+    assert "\x1b[31mdoes not fit, 0 at once\x1b[0m" in drawn.text(100, color=True)
     assert max(map(len, drawn.text(50).splitlines())) <= 50
-    with pytest.raises(hwcalc.KvplanError, match="a picture of nodes needs their names"):
-        hwcalc.plot(models, kind="nodes")
+    for options, words in (
+        ({}, "a picture of nodes needs their names"),
+        ({"gpu": "h100", "seq": "8k,16k"}, "a picture of nodes has one seq"),
+        ({"gpu": "h100", "engine": "vllm,sglang"}, "a picture of nodes has one engine"),
+        ({"gpu": "h100", "scale": "log"}, "scale is about lines"),
+    ):
+        with pytest.raises(hwcalc.KvplanError, match=words):
+            hwcalc.plot(models, kind="nodes", **options)
+
+
+def test_nodes_of_what_cannot_be_planned() -> None:
+    """A model that cannot be read has a cell on every node; two configs without names are two rows; a model without weights is unknown."""
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    drawn = hwcalc.plot([QWEN, "no/such-model"], kind="nodes", gpu="h100,2xl40s", engine="vllm", seq="8k", offline=True)
+    twins = hwcalc.plot([config, config], kind="nodes", gpu="h100", seq="1k").chart.cells
+
+    assert [cell.why for cell in drawn.chart.cells] == ["", "", "does not run", "does not run"]
+    assert drawn.text(100).count("does not run") == 2
+    assert [cell.row for cell in twins] == [0, 1]
+    equation = hwcalc.plot((), kind="nodes", gpu="h100", seq="1k", layers=32, heads=32, head_dim=128).chart.cells
+    assert [cell.why for cell in equation] == ["unknown"]
 
 
 def test_a_notebook_shows_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
