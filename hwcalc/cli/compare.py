@@ -302,7 +302,10 @@ _RECOMMEND_CHOICE: Final = (
     },
 )
 def recommend(*, model: str | None, **options: Any) -> Answer:
-    """List the hardware that holds the sequences: of each kind as little as does, what people can get first. Exit status 1: none does."""
+    """List the hardware that holds the sequences.
+
+    Of each kind as little as does, and what people can get first. Exit status 1: none does.
+    """
     from hwcalc.library.recommend import recommend
 
     view, given = view_of(**options), given_options("recommend", options)

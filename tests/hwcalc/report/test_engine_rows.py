@@ -156,8 +156,8 @@ def test_only_columns_that_are_shown_are_explained(capsys: Capture) -> None:
 
     assert "pool tokens" not in alone
     assert "pool tokens: of the pool" in with_gpu
-    assert "on all GPUs together" not in alone + with_gpu
-    assert "on all GPUs together" in ranks
+    assert "each counted as the fullest" not in alone + with_gpu
+    assert "each counted as the fullest" in ranks
 
 
 def test_a_model_stands_above_its_rows_where_its_name_leaves_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
