@@ -189,6 +189,11 @@ class Check(Record):
     places: Mapping[str, Place] = field(default_factory=dict)
     misnamed: tuple[Misnamed, ...] = ()
 
+    @property
+    def nameless(self) -> bool:
+        """Whether its name is made of what it plans, and so is another once that changes."""
+        return "name" not in self.places
+
 
 class CheckFile(Record):
     """A file of checks. ``path`` is as given, ``-`` for standard input; relative paths in the file start at ``folder``."""

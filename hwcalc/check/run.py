@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -48,6 +48,9 @@ from hwcalc.text import operand, printable, quoted
 
 _LOCKS: Final = ("use", "write", "ignore")
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
+_NEW_NAMELESS: Final = (
+    f"{_NEW[:-1]}, nor what changed. It has no name, so that it is another check once what it plans changes: give it a name."
+)
 
 
 class CheckOptions(Record):
@@ -168,7 +171,19 @@ def _models(file: CheckFile, options: CheckOptions) -> tuple[Models, FileInfo]:
             asked[check.name] = asked_of(check)
     changed = write_lock(path, Lock(models=raws, checks=asked), mend)
     note = Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}")
-    return models, replace(info, lock=path, lock_written=changed, notes=(note,))
+    return models, replace(info, lock=path, lock_written=changed, notes=(note, *_of_nameless(file)))
+
+
+def _of_nameless(file: CheckFile) -> Iterator[Note]:
+    """A note where the lock cannot say later what changed in some of the checks."""
+    lines = [check.line for check in file.checks if check.nameless]
+    if len(lines) == 1:
+        said = f"The check in line {lines[0]} has no name. Once what it plans changes, nothing says what changed since the lock: give it a name."
+        yield Note(code="nameless", message=said)
+    elif lines:
+        which = f"{len(lines):,} checks have no name, the first in line {lines[0]}"
+        said = f"{which}. Once what such a check plans changes, nothing says what changed since the lock: give each a name."
+        yield Note(code="nameless", message=said)
 
 
 def _named(check: Check) -> list[tuple[str, str | None]]:
@@ -260,7 +275,8 @@ def _compared(
             continue
         grown = compare([*of_name.get(subject.name, ()), *of_name.get(None, ())], subject, options.growth)
         if grown is None and not options.strict:
-            done.append(replace(check, warnings=(*check.warnings, Note(code="no-baseline", message=_NEW))))
+            note = Note(code="no-baseline", message=_NEW_NAMELESS if subject.check.nameless else _NEW)
+            done.append(replace(check, warnings=(*check.warnings, note)))
             continue
         growth, since = ((_NO_BASELINE,), ()) if grown is None else grown
         # What the baseline says already is not said again of the lock.

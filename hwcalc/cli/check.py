@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress
-from hwcalc.cli.output import Answer, view_of
+from hwcalc.cli.output import Answer, on_terminal, view_of
 from hwcalc.errors import UsageError
 from hwcalc.report.view import View
 from hwcalc.text import cut, json_for, lines_for, shown
@@ -217,5 +217,7 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: 
     status = document.summary.exit_code
     if not all(targets.values()):
         return Answer(text="", status=status)
+    # A terminal shows the end of a long answer, a pipe all of it.
+    view = replace(view, detail="screen") if on_terminal() else view
     text, commands = check_report(document, view), view.format == "github"
     return Answer(text=text, json=view.format in _JSON, commands=commands, status=status)

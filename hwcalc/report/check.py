@@ -187,7 +187,7 @@ def _definitions(document: CheckDocument, view: View) -> str:
 def check_table(document: CheckDocument, view: View) -> str:
     """One line for each check, followed by what fails, the reason and warnings; at the end the counts.
 
-    They stand first as well if the answer is longer than a screen. Quiet, it has no notes and no checks that pass.
+    On a terminal (a ``screen``) they stand first as well if the answer is longer than a screen. Quiet, it has no notes and no checks that pass.
     """
     quiet, width = view.quiet, view.width
 
@@ -210,7 +210,7 @@ def check_table(document: CheckDocument, view: View) -> str:
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
     lines += _definitions(document, view).splitlines()
     counts = colored(summary_line(document), "pass" if document.summary.exit_code == 0 else "fail")
-    return "\n".join([*([counts] if len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
+    return "\n".join([*([counts] if view.detail == "screen" and len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
 
 
 def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:

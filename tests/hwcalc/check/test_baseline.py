@@ -300,3 +300,13 @@ def test_changes_since_the_lock_and_since_the_baseline_are_both_said(tmp_path: P
         cause(older)
         == "seq 500 -> 2000, dtype bf16 -> fp8 since the baseline; seq 1000 -> 2000, max_cache 1GiB -> 1 since the lock"
     )
+
+
+@pytest.mark.parametrize("name", [{}, {"name": "one"}])
+def test_a_check_without_a_name_is_told_to_have_one(tmp_path: Path, name: dict[str, str]) -> None:
+    """It is another check once its length changes, so that no baseline has it and nothing says what changed."""
+    check = {"model": "./tiny", "seq": 1000, "max_cache": "1GiB", **name}
+    (nameless,) = run(check_file(tmp_path, check | {"seq": 2000}), saved(tmp_path, check))
+
+    assert [change.key for change in nameless.changes] == (["seq"] if name else [])
+    assert [note.message.endswith("give it a name.") for note in nameless.warnings] == ([] if name else [True])

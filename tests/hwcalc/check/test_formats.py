@@ -406,6 +406,23 @@ def test_the_table(document: CheckDocument) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_the_counts_stand_first_on_a_terminal_alone(document: CheckDocument) -> None:
+    """Of an answer that is longer than a screen: a pipe gets each line once."""
+    counts, long = (
+        "40 checks: 40 hold",
+        replace(document, checks=tuple(checked(f"n{line}", "pass", line) for line in range(1, 41))),
+    )
+    long = replace(long, summary=replace(document.summary, checks=40, passed=40, warnings=0, failed=0, errors=0))
+    on_screen = View(detail="screen")
+    screen, pipe, short = (
+        check_report(of, view).splitlines() for of, view in ((long, on_screen), (long, View()), (document, on_screen))
+    )
+
+    assert (screen[0], screen[-1]) == (counts, counts)
+    assert (pipe.count(counts), pipe[-1]) == (1, counts)
+    assert short[0].startswith("ok ")
+
+
 def test_colour_only_if_asked_for(document: CheckDocument) -> None:
     """Red for what fails, yellow for what probably holds."""
     text = check_report(document, View(format="table", color=True))

@@ -366,7 +366,7 @@ def test_a_list_of_lengths_has_no_length_beside_it() -> None:
     spec = load_model("Qwen/Qwen3-8B")
 
     def replan(**change: Any) -> Plan:
-        return plan_loaded(spec, read.options | change, None, advise=True)
+        return plan_loaded(spec, {**read.options, **change}, None, advise=True)
 
     of = replan()
     assert of.fit is not None

@@ -343,3 +343,15 @@ def test_what_was_changed_since_the_lock_is_said(tmp_path: Path) -> None:
     limit = next(item for item in first.requirements if item.name == "max_cache")
     assert (limit.holds, [edit.yaml for edit in limit.edits]) == (False, ["seq: 1k"])
     assert (second.status, second.changes) == ("pass", ())
+
+
+def test_checks_without_a_name_are_told_when_a_lock_is_written(tmp_path: Path) -> None:
+    """Of them nothing says later what changed."""
+    named, nameless = {**CHECK, "name": "one"}, {key: value for key, value in CHECK.items() if key != "name"}
+
+    def said(*checks: dict[str, Any]) -> list[str]:
+        return [note.message for note in run(check_file(tmp_path, *checks), "write").files[0].notes if note.code == "nameless"]
+
+    assert said(named) == []
+    assert [(text[:30], text[-15:]) for text in said(named, nameless)] == [("The check in line 1 has no nam", "give it a name.")]
+    assert [text[:40] for text in said(nameless, nameless)] == ["2 checks have no name, the first in line"]
