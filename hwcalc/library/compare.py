@@ -30,7 +30,7 @@ from hwcalc.planner.options import CompareOptions, by_name, counted_once, take_o
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
 from hwcalc.planner.result import Plan
-from hwcalc.planner.verdict import Verdict
+from hwcalc.planner.verdict import Verdict, layout_text
 
 _WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING)
 """Codes of the warnings of a plan that are said beside others, too."""
@@ -405,7 +405,7 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Varian
         gpu=node.gpu if fit is None else fit.gpu,
         gpus=node.gpus if fit is None else fit.gpus,
         instance=node.instance,
-        layout=layout_of(request.tp, request.pp, request.dp, request.dcp, request.ep),
+        layout=layout_text(request) or None,
         bytes_per_token=cache.bytes_per_token,
         cache_total_bytes=cache.total_bytes,
         cache_per_gpu_bytes=cache.per_gpu_bytes,
@@ -418,16 +418,6 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Varian
         row=row,
         **known,
     )
-
-
-def layout_of(tp: int, pp: int, dp: int, dcp: int, ep: int) -> str | None:
-    """How a model lies on several GPUs, in words; ``None`` on a single one.
-
-    >>> layout_of(1, 1, 8, 1, 8), layout_of(4, 1, 1, 1, 1), layout_of(1, 1, 1, 1, 1)
-    ('dp 8, ep 8', 'tp 4', None)
-    """
-    sizes = {"tp": tp, "pp": pp, "dp": dp, "dcp": dcp, "ep": ep}
-    return ", ".join(f"{name} {size:,}" for name, size in sizes.items() if size > 1) or None
 
 
 def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:

@@ -18,7 +18,7 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
 from hwcalc.planner.options import OF_POLICY, Asked, check_ram
 from hwcalc.planner.values import is_auto
-from hwcalc.planner.verdict import Layout
+from hwcalc.planner.verdict import layout_text
 from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 
@@ -59,8 +59,7 @@ def _layout_note(engine: Engine, parallel: Parallel) -> Note:
     if engine.facts.splits_layers:
         held = f"Each of the {parallel.gpus:,} GPUs holds a run of layers (pp {parallel.pp:,})"
         return Note(code="layout", message=f"{held}, as {engine.label} splits a model.")
-    layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text
-    message = f"{parallel.gpus:,} GPUs are planned as {layout}. Another layout: --tp, --pp, --dp, --ep."
+    message = f"{parallel.gpus:,} GPUs are planned as {layout_text(parallel)}. Another layout: --tp, --pp, --dp, --ep."
     return Note(code="layout", message=message)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from msgspec.structs import asdict
-
 from hwcalc.formulas.record import Record
 
 UNLIMITED: Final = 2**40
@@ -73,6 +71,16 @@ _MEANINGS: Final = {
 }
 
 
+def layout_text(sizes: object) -> str:
+    """The parallel sizes above one of what has ``tp``, ``pp``, ``dp``, ``dcp`` or ``ep``; empty for a single GPU.
+
+    >>> layout_text(Layout(tp=4, dp=2, ep=8)), layout_text(Layout())
+    ('tp 4, dp 2, ep 8', '')
+    """
+    found = {name: getattr(sizes, name, 1) for name in ("tp", "pp", "dp", "dcp", "ep")}
+    return ", ".join(f"{name} {size:,}" for name, size in found.items() if size > 1)
+
+
 class Layout(Record):
     """The parallel sizes of a layout. ``ep`` reuses the GPUs of ``tp`` and ``dp``."""
 
@@ -89,4 +97,4 @@ class Layout(Record):
     @property
     def text(self) -> str:
         """The sizes above one: ``tp 8, pp 2``; empty for a single GPU."""
-        return ", ".join(f"{name} {size:,}" for name, size in asdict(self).items() if size > 1)
+        return layout_text(self)

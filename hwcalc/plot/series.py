@@ -19,7 +19,7 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.result import Plan
-from hwcalc.planner.verdict import Verdict
+from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.units import human_bytes
 
 _LEAST: Final = 32
@@ -392,7 +392,7 @@ def _caption(asked: Sequence[_Asked], *, batch: bool = True) -> str:
     parts = [" ".join(filter(None, (request.engine, request.engine_version)))]
     parts += [f"{request.batch:,} sequence{'s' if request.batch > 1 else ''}"] if batch else []
     parts.append(f"KV dtype {' or '.join(dtypes)}")
-    parts += [f"{name} {size}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1]
+    parts += filter(None, [layout_text(request)])
     parts += [f"{fit.gpus} x {fit.gpu}"] if fit is not None and fit.gpu is not None else []
     parts += [f"policy {request.policy}"] if request.policy else []
     return " · ".join([*parts, f"definition: {' or '.join(definitions)}"])

@@ -9,6 +9,7 @@ from hwcalc.hardware.candidates import Availability
 from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.values import AUTO
+from hwcalc.planner.verdict import layout_text
 from hwcalc.report.columns import left_out
 from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
 from hwcalc.report.view import View
@@ -136,8 +137,6 @@ def _offers(offers: Sequence[Offer], view: View, recommendation: Recommendation)
             more = f" and {len(offer.also):,} more" if offer.also else ""
             name = (offer.instance.partition("/")[2] if len(clouds) == 1 else offer.instance) + more
             gpus, longest = f"{gpus} {offer.gpu}", []
-        sizes = (("tp", offer.tp), ("pp", offer.pp), ("dp", offer.dp), ("ep", offer.ep))
-        layout = " ".join(f"{name}{size}" for name, size in sizes if size > 1)
         used = _gib(offer.needed_bytes)
         if not offer.verdict.certain:
             used = f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
@@ -145,7 +144,18 @@ def _offers(offers: Sequence[Offer], view: View, recommendation: Recommendation)
         free = "none" if offer.headroom_bytes < 0 else percent(offer.headroom_bytes, offer.usable_bytes)
         speed = _rate(offer.decode_tokens_per_s_bound)
         rows.append(
-            [name, gpus, layout, *formats, used, _gib(offer.usable_bytes), free, how_many(offer.max_batch), *longest, speed]
+            [
+                name,
+                gpus,
+                layout_text(offer),
+                *formats,
+                used,
+                _gib(offer.usable_bytes),
+                free,
+                how_many(offer.max_batch),
+                *longest,
+                speed,
+            ]
         )
     return _narrowed(header, rows, _EXPENDABLE_OF_OFFERS, view)
 

@@ -7,6 +7,7 @@ from typing import Any
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.record import Record
+from hwcalc.planner.verdict import layout_text
 from hwcalc.probe.live import NOT_RUN, LiveResult
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyRun, Probed, RankResult, TensorResult
@@ -102,8 +103,7 @@ def verify_csv(verified: Verified) -> str:
 def _head(probed: Probed, *, color: bool) -> str:
     """What was planned and where it was measured, the verdict, and what each rank says of itself."""
     engine = probed.engine if probed.engine_version is None else f"{probed.engine} {probed.engine_version}"
-    sizes = [f"{name} {size}" for name in ("tp", "pp", "dp", "dcp") if (size := getattr(probed, name)) > 1]
-    request = [engine, f"{probed.batch:,} x {probed.seq:,} tokens", probed.kv_dtype, *sizes]
+    request = [engine, f"{probed.batch:,} x {probed.seq:,} tokens", probed.kv_dtype, *filter(None, [layout_text(probed)])]
     ranks, where = probed.ranks, probed.ranks[0].environment
     outcomes = {rank.outcome for rank in ranks} - {MEASURED}
     if probed.agrees:

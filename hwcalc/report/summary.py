@@ -20,7 +20,7 @@ from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, WRITTEN, Note
 from hwcalc.planner.result import NO_VERDICT, DeviceInfo, FitInfo, LayerInfo, PerGpu, Plan, RequestInfo, SpeedInfo, TensorInfo
-from hwcalc.planner.verdict import UNLIMITED
+from hwcalc.planner.verdict import UNLIMITED, layout_text
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut, printable
@@ -103,7 +103,7 @@ def request_line(plan: Plan) -> str:
     tokens = f"{' or '.join(f'{one:,}' for one in request.lengths)} tokens" if request.lengths else plural(request.seq, "token")
     parts = [f"engine {' '.join(filter(None, (request.engine, request.engine_version)))}"]
     parts += [f"{tokens} {TIMES} {plural(request.batch, _each(request))}", f"KV dtype {request.kv_dtype}"]
-    parts += [f"{name} {size:,}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1]
+    parts += filter(None, [layout_text(request)])
     parts += [] if request.state_dtype is None else [f"state dtype {request.state_dtype}"]
     parts += [] if request.encoder_seq is None else [plural(request.encoder_seq, "encoder token")]
     parts += [] if request.prompt is None else [f"prompt of {plural(request.prompt, 'token')}"]
