@@ -60,7 +60,7 @@ _FIELD_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "index_head_dim": "head_dim", "index_topk": "topk", "head_dim": "head_dim d_head headdim", "window": "window sliding_window",
         "d_conv": "conv conv_kernel conv_kernel_size conv_kernel_dim conv_size", "d_state": "d_state state_size ssm_state_size state",
         "n_groups": "groups ngroups", "d_inner": "inner d_inner", "kv_lora_rank": "rank", "qk_rope_head_dim": "rope",
-        "qk_nope_head_dim": "nope", "num_memory_tokens": "tokens", "compress_ratio": "ratio", "chunk": "chunk attention_chunk_size",
+        "qk_nope_head_dim": "nope", "v_head_dim": "v_head_dim v", "num_memory_tokens": "tokens", "compress_ratio": "ratio", "chunk": "chunk attention_chunk_size",
     }.items()
 }  # fmt: skip
 """Other names of fields beside those that configs have (:data:`~hwcalc.parsers.config.ALIASES`); the first is how they are written."""
@@ -70,6 +70,8 @@ _OTHERWISE: Final[Mapping[str, str | int]] = {
     "attention_hidden_size": "hidden_size",
 }  # fmt: skip
 """What a field is that was left out: another field, or a number."""
+_OF_LATENTS: Final[Mapping[str, int]] = {"num_attention_heads": 128, "qk_nope_head_dim": 128, "v_head_dim": 128}
+"""What a layer of MLA has that keeps its latent alone: these are of DeepSeek-V3, and decide its weights, and no byte of its cache."""
 _BOOLEANS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -117,7 +119,7 @@ def parameters_of(kind: type[LayerKind]) -> tuple[Parameter, ...]:
         others = (*_FIELD_NAMES.get(field.name, ()), *ALIASES.get(field.name, ()))
         names = tuple(name for name in dict.fromkeys(others) if name not in taken)
         taken.update(names)
-        other = _OTHERWISE.get(field.name)
+        other = _OF_LATENTS.get(field.name) if issubclass(kind, formulas.LatentAttention) else _OTHERWISE.get(field.name)
         otherwise = other if isinstance(other, int) or other in own else None
         found.append(Parameter(field.name, names, field.type, otherwise, has_default=not field.required))
     return tuple(found)
@@ -416,7 +418,11 @@ def make_kind(name: object, given: Mapping[str, Any]) -> LayerKind:
             values[each.field] = other
     missing = [each for each in parameters_of(kind) if not each.has_default and values.get(each.field) is None]
     if missing:
-        raise WrittenError(f"{word} lacks {', '.join(each.words for each in missing)}.", hint=f"It takes {signature(kind)}.")
+        example = ", ".join(f"{each.short}=N" for each in parameters_of(kind) if each.required)
+        raise WrittenError(
+            f"{word} lacks {', '.join(each.words for each in missing)}.",
+            hint=f"It takes {signature(kind)}. Write: {word}({example})",
+        )
     try:
         return kind(**values)
     except ValueError as error:
@@ -474,7 +480,8 @@ def kind_text(kind: LayerKind) -> str:
     for parameter in parameters_of(type(kind)):
         value, other = numbers.get(parameter.field), parameter.otherwise
         # Of two fields that stand for each other one is written.
-        filled = parameter.field not in _WRITTEN and value == (numbers.get(other) if isinstance(other, str) else other)
+        written = _OF_LATENTS if isinstance(kind, formulas.LatentAttention) else _WRITTEN
+        filled = parameter.field not in written and value == (numbers.get(other) if isinstance(other, str) else other)
         if value is not None and value != defaults[parameter.field] and not filled:
             words.append(f"{parameter.short}={str(value).lower()}")
     name = (

@@ -148,6 +148,18 @@ WRONG: Final = (
 )  # fmt: skip
 
 
+def test_latents_by_rank_and_rope_alone() -> None:
+    """Each of 6 layers keeps (512 + 64) x 2 bytes of a token, whatever its heads are: 8 tokens are 55,296 bytes."""
+    for text in ("6*mla(kv_lora_rank=512, rope=64)", "6*mla(rank=512, rope=64, heads=16, nope=64, v=32)"):
+        assert plan(layers_of=text, seq=8, dtype="bf16").cache.total_bytes == 6 * (512 + 64) * 2 * 8 == 55_296
+    kind = make_kind("mla", {"rank": 512, "rope": 64, "v": 32})
+    assert kind.numbers() | {"v_head_dim": 128} == make_kind("mla", {"rank": 512, "rope": 64}).numbers()
+    assert read_layers(layers_text([(kind,)])) == ((kind,),)
+    with pytest.raises(WrittenError, match="lacks kv_lora_rank") as caught:
+        make_kind("mla", {"heads": 16})
+    assert "Write: mla(rank=N, rope=N)" in (caught.value.hint or "")
+
+
 def test_written_layers_have_their_number() -> None:
     """``--layers`` beside them would be another number, and once took the place of the text."""
     with pytest.raises(UsageError, match="writes the layers already") as caught:
