@@ -102,6 +102,11 @@ class WeightFormats:
         """``names`` has the better one first; ``None`` is as published. Without names, the formats are those of GGUF files."""
         self.names = names
 
+    @property
+    def are_mixes(self) -> bool:
+        """Whether they are the mixes of GGUF files."""
+        return not self.names
+
     def of(self, model: ModelSpec) -> tuple[str | None, ...]:
         """The formats for this model."""
         from hwcalc.quantization.gguf import published_formats

@@ -363,12 +363,12 @@ def _searched(model: ModelSpec, candidates: Sequence[Candidate], wishes: Wishes,
         search = _Search(open_request(model, **options).devices.entire(), wishes)
         search.matches = list(search.all(candidates))
         return search
-    names = open_request(model, **{**options, "weights": None}).engine.weights.of(model)
+    weights = open_request(model, **{**options, "weights": None}).engine.weights
+    names = weights.of(model)
     # Of the mixes of GGUF files the smallest one that people take needs the fewest GPUs.
-    usual = usual_beside_host(names)
+    usual = usual_beside_host(names) if weights.are_mixes else None
     searches, refused = list[_Search](), list[KvplanError]()
-    mixes = usual is not None and len(names) >= _MIXES
-    for name in (usual,) if mixes else names:
+    for name in names if usual is None else (usual,):
         try:
             opened = open_request(model, **{**options, "weights": name})
         except KvplanError as error:
@@ -376,16 +376,12 @@ def _searched(model: ModelSpec, candidates: Sequence[Candidate], wishes: Wishes,
             continue
         search = _Search(opened.devices.entire(), wishes)
         # On the GPUs that hold a small mix there may be room for a larger one, which the plan of an offer chooses.
-        format_ = {"weights": AUTO if mixes else name}
+        format_ = {"weights": name if usual is None else AUTO}
         search.matches = [replace(match, options=format_) for match in search.all(candidates)]
         searches.append(search)
     if not searches:
         raise refused[0]
     return _BestOf(searches, len(candidates))
-
-
-_MIXES: Final = 4
-"""So many formats are mixes of GGUF files."""
 
 
 class _BestOf:
