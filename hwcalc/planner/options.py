@@ -642,7 +642,7 @@ def read_options(given: Mapping[str, Any]) -> Asked:
 def counted_once(gpu: str | None, gpus: int | None) -> tuple[str | None, int | None]:
     """As :func:`counted`. Raises :class:`~hwcalc.errors.UsageError` if ``gpus`` is another number than the word has."""
     name, count = counted(gpu)
-    if count is not None and gpus is not None and count != gpus:
+    if gpu is not None and count is not None and gpus not in (None, count):
         raise UsageError(f"--gpu {shown(gpu, 40)} and --gpus {gpus:,} differ.", hint="Give one number.")
     return name, count
 
