@@ -34,7 +34,7 @@ from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.ggml import file_type
-from hwcalc.quantization.gguf import AT_LEAST_FOUR_BITS
+from hwcalc.quantization.planned import bits_of
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_parameters, parse_tokens
 
@@ -51,14 +51,8 @@ _FASTEST: Final = 1e9
 """More tokens per second than anybody means."""
 _ROOMY: Final = 2
 """A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
-_DECENT: Final = frozenset(
-    (
-        *AT_LEAST_FOUR_BITS,
-        *("bf16", "fp16", "f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"),
-        *("mlx_8bit", "mlx_6bit", "mlx_4bit", "nvfp4", "fp8", "int8", "awq", "gptq", "bnb8", "bnb4"),
-    )
-)
-"""Formats of four bits and more. With fewer the answers of a model suffer."""
+_DECENT: Final = 4
+"""Bits of a weight. With fewer the answers of a model suffer."""
 _QUICK: Final = 6 * 10**9
 """Parameters that a token reads of experts in host memory, at some four bits and 50 GB/s, in less than a tenth of a second."""
 _TIER: Final = 4
@@ -579,7 +573,7 @@ def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ..
             not all(word in row.id.lower() for word in words),
             # What lies on the GPU, or there but for experts in host memory, and surely fits, at four bits and more.
             not (row.whole or _is_quick(row)),
-            form is not None and form not in _DECENT,
+            form is not None and (bits_of(form) or 0) < _DECENT,
             not row.verdict.certain,
             # Then what follows instructions, what the context asked for does not fill, and what is able.
             row.id in raw,

@@ -7,6 +7,7 @@ quantised, but the model's name does. Weight files that do not hold the whole mo
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -75,6 +76,22 @@ def format_name(text: str | None) -> str | None:
             hint=f"Known: {', '.join(known)}; exl2, exl3 and mlx with other bits: exl2 3.5bpw.",
         )
     return by_bits
+
+
+@cache
+def bits_of(name: str) -> float | None:
+    """The bits of a number in most matrices of a format or a GGUF file type, without its scales; ``None`` if it is not known.
+
+    >>> bits_of("bf16"), bits_of("q3_k_l"), bits_of("iq4_xs"), bits_of("mxfp4_moe"), bits_of("exl2_3.5bpw"), bits_of("awq")
+    (16.0, 3.0, 4.0, 4.0, 3.5, 4.0)
+    """
+    from hwcalc.quantization.ggml import GGML, MIXES
+    from hwcalc.quantization.scheme import uniform_scheme
+
+    form = FLOATS.get(name) or GGML.get(MIXES.get(name, name))
+    scheme = None if form is not None else uniform_scheme(name) or by_bits(name)
+    form = form or (None if scheme is None else scheme.rules[0].format)
+    return None if form is None else form.bits / form.per
 
 
 def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, bool]:

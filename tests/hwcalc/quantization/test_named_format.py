@@ -8,7 +8,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.profiles.catalog import list_models
-from hwcalc.quantization.planned import named_format
+from hwcalc.quantization.planned import bits_of, named_format
 
 SILENT: Final = {"nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "fp8"}
 """The catalog's, with the format that the note proposes. Neither its config nor a public text says which modules are in fp8."""
@@ -67,3 +67,19 @@ def test_a_file_of_ones_own_is_taken_at_its_word() -> None:
     """A config dict has no publisher's name."""
     config = {**load_model("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8").config}
     assert plan(config, seq=100).memory.weights.bytes is not None
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (16, "bf16 fp16 f16"),
+        (8, "q8_0 fp8 int8 bnb8 mlx_8bit"),
+        (4, "q4_0 q4_1 q4_k_m iq4_xs iq4_nl mxfp4 mxfp4_moe nvfp4 awq gptq bnb4 mlx_4bit exl3_4bpw"),
+        (3, "q3_k_l q3_k_s iq3_m iq3_xxs exl2_3bpw"),
+        (2, "q2_k iq2_m tq2_0"),
+        (None, "nothing"),
+    ],
+)
+def test_bits_of_a_number(bits: int | None, names: str) -> None:
+    """The figure in the name of a format, or of the type that most matrices of a mix have."""
+    assert {name: bits_of(name) for name in names.split()} == dict.fromkeys(names.split(), bits)
