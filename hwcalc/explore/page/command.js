@@ -65,11 +65,13 @@ export function startOf(payload, poolsOf, state) {
   if (!starts || state.policy !== null || state.hand !== null) return null;
   const { dtypes, weights } = formatsOf(model, state.engine, false);
   const layout = payload.layouts.findIndex(({ count, tp, pp }) => count === state.count && tp === state.tp && pp === state.pp);
-  const places = [dtypes.indexOf(state.dtype), weights.indexOf(state.weights), layout];
+  const weight = weights.indexOf(state.weights);
+  const places = [dtypes.indexOf(state.dtype), weight, layout];
   const { texts } = poolsOf(model);
   const text = texts[places.includes(-1) ? -1 : gridAt(starts.commands, places) ?? -1];
   if (text === undefined) return null;
   /** @type {Record<string, string | number>} */
   const holes = { "{model}": quoted(model.id), "{seq}": state.seq, "{batch}": state.batch, "{cells}": state.seq * state.batch };
-  return { command: text.replace(/\{(model|seq|batch|cells)\}/g, (hole) => String(holes[hole])), remark: texts[starts.remarks[places[1]]] };
+  const command = text.replace(/\{(model|seq|batch|cells)\}/g, (hole) => String(holes[hole]));
+  return { command, remark: texts[starts.remarks[weight] ?? -1] ?? "" };
 }
