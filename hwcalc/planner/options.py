@@ -161,12 +161,19 @@ class _BatchAndDtype(TypedDict, total=False):
         lists=("compare", "sweep"), check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.", in_reconciliation=True,
         group="engine", short="Of the cache: fp8, q8_0, ...",
     )]  # fmt: skip
+
+
+class _NamesOfBatch(TypedDict, total=False):
     concurrency: Annotated[Count, SameAs("batch")]
     users: Annotated[Count, SameAs("batch")]
 
 
-class _Load(_Seq, _BatchAndDtype, total=False):
+class _NamesOfSeq(TypedDict, total=False):
     context: Annotated[Count, SameAs("seq")]
+
+
+class _Load(_Seq, _BatchAndDtype, _NamesOfBatch, _NamesOfSeq, total=False):
+    pass
 
 
 class _Weights(TypedDict, total=False):
@@ -387,7 +394,7 @@ class _Hub(TypedDict, total=False):
 
 
 class PlotOptions(
-    _BatchAndDtype, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
+    _BatchAndDtype, _NamesOfBatch, _NamesOfSeq, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
     _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """All options of a plan but the length, of which a picture has many."""
@@ -398,7 +405,7 @@ class PlanOptions(_Load, PlotOptions, total=False):
 
 
 class CompareOptions(
-    _Gpus, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Shared, _Assumed,
+    _NamesOfBatch, _NamesOfSeq, _Gpus, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Shared, _Assumed,
     _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """Options that have the same value in all plans of a comparison."""

@@ -99,11 +99,11 @@ class Cell(Record):
     row: int
     model: str
     node: str
-    verdict: Verdict | None
-    at_once: int
-    layout: str
-    needed_bytes: int
-    usable_bytes: int
+    verdict: Verdict | None = None
+    at_once: int = 0
+    layout: str = ""
+    needed_bytes: int = 0
+    usable_bytes: int = 0
     why: str = ""
 
     @property
@@ -336,8 +336,7 @@ def nodes_chart(rows: Sequence[tuple[str, Comparison | KvplanError]]) -> Chart:
     remarks: list[str] = []
     for row, (model, answer) in enumerate(rows):
         if isinstance(answer, KvplanError):
-            nothing = {"verdict": None, "at_once": 0, "layout": "", "needed_bytes": 0, "usable_bytes": 0, "why": "does not run"}
-            cells += [Cell(row=row, model=model, node=node, **nothing) for node in nodes]
+            cells += [Cell(row=row, model=model, node=node, why="does not run") for node in nodes]
             remarks.append(f"{model}: {answer.message}")
             continue
         cells += [_cell(variant, node, row) for variant, node in zip(answer.variants, nodes, strict=True)]

@@ -160,12 +160,13 @@ def test_models_on_nodes() -> None:
     assert re.search(r"DeepSeek-V3 +does not fit, 0 at once +fits, [\d,]+ at once", text)
     assert "\x1b[31mdoes not fit, 0 at once\x1b[0m" in drawn.text(100, color=True)
     assert max(map(len, drawn.text(50).splitlines())) <= 50
-    for options, words in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "a picture of nodes needs their names"),
         ({"gpu": "h100", "seq": "8k,16k"}, "a picture of nodes has one seq"),
         ({"gpu": "h100", "engine": "vllm,sglang"}, "a picture of nodes has one engine"),
         ({"gpu": "h100", "scale": "log"}, "scale is about lines"),
-    ):
+    ]
+    for options, words in wrong:
         with pytest.raises(hwcalc.KvplanError, match=words):
             hwcalc.plot(models, kind="nodes", **options)
 
