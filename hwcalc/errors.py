@@ -30,7 +30,7 @@ class KvplanError(Exception):
 
     def __str__(self) -> str:
         """The message and the hint in the words of Python, where options are keywords. The command line has words of its own."""
-        said = self.message if not self.hint or self.message.endswith((".", "?", ":")) else f"{self.message}."
+        said = self.message if not self.hint or self.message.endswith((".", "?", ":", "*")) else f"{self.message}."
         return " ".join(in_python(text, self.keywords) for text in (said, self.hint) if text)
 
     @property

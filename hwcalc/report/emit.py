@@ -10,7 +10,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import CommandInput
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import WRITTEN
 from hwcalc.planner.command_input import command_input, environment_of
 from hwcalc.planner.result import Plan
@@ -74,7 +74,8 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
         rules, given = _planned(plan, engine)
         file = rules.command.file(given)
         words = rules.command.words(given) if file is None else file.command
-    except UsageError:
+    except KvplanError:
+        # A plan is an answer also where the engine has no flag for what it plans.
         return []
     before, remark = rules.command.first(given)
     lines = [("first", _quoted(before), "")] if before else []

@@ -130,14 +130,16 @@ class _Convolved(Interleaved):
 
     def read(self, config: Config) -> Reading:
         reading = super().read(config)
-        return replace(reading, readings={"vllm": tuple(map(_side_by_side, reading.layers))})
+        return replace(reading, readings={"vllm": tuple(_side_by_side(config, layer) for layer in reading.layers)})
 
 
-def _side_by_side(layer: Layer) -> Layer:
-    attention, keys, _, hidden, _ = layer
-    assert isinstance(attention, AttentionKind)
-    assert isinstance(keys, ShortConvolution)
-    assert isinstance(hidden, ShortConvolution)
+def _side_by_side(config: Config, layer: Layer) -> Layer:
+    # The convolution of the keys comes first, that of the hidden states last.
+    attention, keys, hidden = (
+        kind_in(config, layer, AttentionKind),
+        kind_in(config, layer, ShortConvolution),
+        kind_in(config, layer[::-1], ShortConvolution),
+    )
     heads, width = attention.num_key_value_heads, attention.head_dim
     streams = StreamConvolutions(num_key_value_heads=heads, head_dim=width, hidden_size=hidden.channels, d_conv=keys.d_conv)
     return (attention, streams)

@@ -113,8 +113,8 @@ def test_formats_that_vllm_reads() -> None:
     ("options", "says"),
     [
         ({}, "none is named"),
-        ({"kv_memory": "4GiB"}, "--kv-memory"),
-        ({"kv_memory": "4GiB", "gpu": "l4"}, "--kv-memory"),
+        ({"kv_memory": "4GiB"}, "kv_memory gives"),
+        ({"kv_memory": "4GiB", "gpu": "l4"}, "kv_memory gives"),
     ],
 )
 def test_it_needs_a_gpu(options: dict[str, str], says: str) -> None:
