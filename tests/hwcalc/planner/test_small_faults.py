@@ -175,11 +175,12 @@ def test_the_largest_tensor_is_copied_as_it_grows() -> None:
     assert grown.peak_bytes - grown.full_bytes == 2 * 4096 * 4 * 192 * 2
 
 
-def test_a_recommendation_has_the_cache_of_its_first_offer() -> None:
-    """mistral.rs computes in fp16 below compute capability 8.0: on a T4, and not on an L4."""
+def test_an_offer_has_the_cache_of_its_card() -> None:
+    """The recommendation has none where they differ. mistral.rs computes in fp16 below compute capability 8.0: on a T4, and not on an L4."""
     asked: dict[str, Any] = {"engine": "mistral-rs", "seq": 1024, "offline": True}
     found = recommend("Qwen/Qwen3-1.7B", gpu=("t4", "l4"), max_gpus=1, **asked)
     assert [offer.gpu for offer in found.offers] == ["l4", "t4"]
     dtypes = [plan("Qwen/Qwen3-1.7B", gpu=offer.gpu, **asked).request.kv_dtype for offer in found.offers]
     assert dtypes == ["bf16", "fp16"]
-    assert found.kv_dtype == dtypes[0]
+    assert [offer.kv_dtype for offer in found.offers] == dtypes
+    assert found.kv_dtype is None
