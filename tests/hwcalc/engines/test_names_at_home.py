@@ -54,6 +54,7 @@ _FILES: Final = "a file of facts about this engine, profiles/engines/*.yaml, and
 _INDEX: Final = "the index of the catalog, from which kvplan fit answers at once, is made by this engine's rules"
 _LIVE: Final = "the probe runs a live model with this library, which is torch's own"
 REASONS: Final = {
+    ("hwcalc/check/fields.py", "vllm"): "a check file takes the names of vllm serve's flags",
     ("hwcalc/cli/line.py", "vllm"): "the command line takes the flags of vllm serve as they are",
     (
         "hwcalc/engines/vllm/supported.py",
@@ -68,12 +69,16 @@ REASONS: Final = {
     ("hwcalc/parsers/gguf/parse.py", "llamacpp"): _READING,
     ("hwcalc/parsers/states/delta.py", "transformers"): _READING,
     ("hwcalc/parsers/states/fla.py", "sglang"): _READING,
+    ("hwcalc/parsers/states/mixtures.py", "transformers"): _READING,
+    ("hwcalc/parsers/states/short_conv.py", "vllm"): _READING,
     ("hwcalc/parsers/latent.py", "transformers"): _READING,
     ("hwcalc/parsers/decoder/unlike.py", "transformers"): _READING,
     ("hwcalc/parsers/states/recurrent.py", "transformers"): _READING,
     ("hwcalc/planner/strategies.py", "transformers"): "offloading as a strategy is what this library does",
     ("hwcalc/probe/live.py", "transformers"): _LIVE,
     ("hwcalc/probe/live_model.py", "transformers"): _LIVE,
+    ("hwcalc/report/summary.py", "vllm"): "the server that is offered to who names none",
+    ("hwcalc/report/summary.py", "llamacpp"): "the server that is offered where vLLM does not run",
     ("hwcalc/sources/listing.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
     ("profiles/engine_schema.py", "llamacpp"): _FILES,
     ("profiles/engines.py", "llamacpp"): _FILES,
