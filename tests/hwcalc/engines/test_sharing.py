@@ -252,7 +252,7 @@ def test_sharing_never_costs(model: str, engine: str, data: st.DataObject) -> No
         ({"seq": 100, "samples": 2}, "how many tokens they have in common"),
         ({"seq": 100, "prompt": 50, "samples": 2, "beams": 2, "engine": "vllm"}, "not both"),
         ({"seq": 100, "prompt": 50, "samples": 2, "beams": 2, "engine": "transformers"}, "not both"),
-        ({"seq": 100, "lengths": "100,200"}, "in the place of --seq"),
+        ({"seq": 100, "lengths": "100,200"}, "in the place of seq"),
         ({"lengths": "100,200,300", "batch": 2}, "fewer than the 3 lengths"),
         ({"lengths": "100,,300"}, "lengths"),
         ({"seq": 2**20, "prompt": 5, "samples": 2**40, "batch": 2}, "sequences"),

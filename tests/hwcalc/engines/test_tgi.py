@@ -154,7 +154,7 @@ def test_mamba() -> None:
     [
         (LLAMA, {"tp": 16}, "assert self.num_kv_heads > 0"),
         (LLAMA, {"tp": 3}, "`num_heads` must be divisible by `num_shards`"),
-        (LLAMA, {"pp": 2}, "no --pp"),
+        (LLAMA, {"pp": 2}, "no pp"),
         (LLAMA, {"dtype": "q8_0"}, "fp8_e4m3fn or fp8_e5m2"),
         (LLAMA, {"dtype": "fp8", "options": {"attention": "flashdecoding"}}, "only supported for flashinfer"),
         (LLAMA, {"dtype": "fp8_e5m2", "gpu": "mi300x"}, "not supported on AMD ROCm"),
