@@ -24,6 +24,7 @@ from hwcalc.formulas import (
     Rwkv4,
     SinkAttention,
     Stack,
+    StreamConvolutions,
 )
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
@@ -122,6 +123,7 @@ RARE: tuple[LayerKind, ...] = (
         num_attention_heads=4, num_key_value_heads=2, head_dim=16, v_head_dim=16, kernel_size=8, kernel_stride=4, dense_len=64
     ),
     ExpandedLatentAttention(num_attention_heads=4, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16),
+    StreamConvolutions(num_key_value_heads=2, head_dim=16, hidden_size=64, d_conv=4),
 )
 """Kinds that no model of the catalogue has."""
 
@@ -266,7 +268,7 @@ def test_a_device_that_is_taken() -> None:
 
     torch.on_empty = refused
     with pytest.raises(
-        NoDeviceError, match=r"cuda:0 cannot be used: CUDA error: all CUDA-capable devices are busy or unavailable$"
+        NoDeviceError, match=r"cuda:0 cannot be used: CUDA error: all CUDA-capable devices are busy or unavailable\."
     ):
         probed(LLAMA, ProbeOptions(), torch, seq=100)
 
