@@ -77,7 +77,6 @@ def test_a_broken_file_of_the_users_own_stops(own: Path, content: str) -> None:
     [
         ("qwen/Qwen-3-8B", "Qwen/Qwen3-8B"),
         ("someone/Qwen3-8B", "Qwen/Qwen3-8B"),
-        ("deepseek v3", "deepseek-ai/DeepSeek-V3"),
         ("gpt-oss", "openai/gpt-oss-20b"),
         ("gpt-oss-20", "openai/gpt-oss-20b"),
     ],
