@@ -107,7 +107,7 @@ def test_what_varies_is_a_column_and_what_is_the_same_stands_above(capsys: Captu
 
 
 def test_the_widest_table_fits(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long names, every axis: variants are numbered, no line is longer than the terminal's 100 columns, and no digit is lost."""
+    """Long names, every axis: the verdict of each, no line longer than the terminal, and what is left out is named."""
     monkeypatch.setenv("COLUMNS", "100")
     words = (
         "compare",
@@ -125,11 +125,13 @@ def test_the_widest_table_fits(capsys: Capture, monkeypatch: pytest.MonkeyPatch)
     _, out, _ = run(capsys, *words)
 
     assert max(map(len, out.splitlines())) <= 100
-    assert [sum(line.split()[:1] == [str(number)] for line in out.splitlines()) for number in (1, 16)] == [3, 3]
-    assert [line.split()[1:] for line in out.splitlines() if line.startswith(" 9 ")] == [
-        [DEEPSEEK, "bf16", "h100-sxm5-80gb", "1"]
-    ]
-    assert f"{61 * 576 * 2 * 131_072 / 2**30:.2f} GiB" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith(("Qwen/", "deepseek-ai/"))]
+    assert len(rows) == 16
+    assert all("fit" in " ".join(row) or "probably" in row for row in rows)
+    # 61 layers x 576 numbers x 2 bytes x 131,072 tokens: a column that a wider terminal has.
+    monkeypatch.setenv("COLUMNS", "220")
+    assert f"{61 * 576 * 2 * 131_072 / 2**30:.2f} GiB" in run(capsys, *words)[1]
+    assert "Left out at this width: needs, of" in " ".join(out.split())
 
 
 def test_csv_has_every_field(capsys: Capture) -> None:
@@ -208,7 +210,7 @@ def test_a_state_space_model_holds_any_length(capsys: Capture) -> None:
     _, out, _ = run(capsys, "compare", "state-spaces/mamba-1.4b-hf", "--seq", "1k", "--gpu", "l4")
 
     row = next(line for line in out.split("\n\n")[1].splitlines() if line.startswith("state-spaces/mamba"))
-    assert row.split()[-2] == "any"
+    assert "any" in row.split()
 
 
 def test_tight_is_shown_with_its_range(capsys: Capture) -> None:
@@ -219,7 +221,7 @@ def test_tight_is_shown_with_its_range(capsys: Capture) -> None:
 
     assert close["total_per_gpu_low_bytes"] < close["usable_bytes"] < close["total_per_gpu_high_bytes"]
     assert fits["total_per_gpu_high_bytes"] < fits["usable_bytes"]
-    assert [" GiB to " in line for line in out.split("\n\n")[1].splitlines()] == [False, True, False]
+    assert [" to " in line for line in out.split("\n\n")[1].splitlines()] == [False, True, False]
 
 
 def test_one_that_cannot_be_planned_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
