@@ -25,6 +25,7 @@ from hwcalc.formulas import (
     SinkAttention,
     SlidingAttention,
     Stack,
+    StreamConvolutions,
 )
 from hwcalc.planner.plan import plan_model
 from hwcalc.profiles.dtypes import dtype_names
@@ -34,7 +35,7 @@ TOKENS: Final = st.integers(1, 5_000)
 BATCH: Final = st.integers(1, 9)
 DTYPES: Final = st.sampled_from(dtype_names())
 STACKS: Final = st.lists(kinds(), min_size=1, max_size=4)
-NOT_IN_TRANSFORMERS: Final = (SinkAttention,)
+NOT_IN_TRANSFORMERS: Final = (SinkAttention, StreamConvolutions)
 NEVER_STATIC: Final = (BlockSparseAttention, CompressedAttention, GatedLinearAttention, LightningAttention, MetaTokens)
 
 
