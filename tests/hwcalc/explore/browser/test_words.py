@@ -84,7 +84,7 @@ def test_a_cell_for_each_layer(page: Watched, name: str) -> None:
 def test_a_policy_that_takes_more_than_it_saves(small: Watched) -> None:
     """Its bar has what it takes beside the cache, so that bar and verdict agree, on every GPU."""
     rows = "() => [...document.querySelectorAll('#policies .bar-row')].map((row) => row.innerText)"
-    small.settle(model="Qwen/Qwen3-8B", engine="reference", gpu="l4", seq=32_768, batch=1, count=1, policy=None)
+    small.settle(model="Qwen/Qwen3-8B", engine="reference", gpu="l4", seq=8_192, batch=1, count=1, policy=None)
     small.run("() => document.querySelector('#policies').scrollIntoView()")
     (h2o,) = (row for row in small.run(rows) if "h2o:" in row)
     assert "beside it" in h2o
