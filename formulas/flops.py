@@ -68,8 +68,13 @@ def decode_terms(kind: LayerKind, selected: int | None = None) -> tuple[tuple[Sp
 
 def prefill_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:
     """What :func:`prefill_flops` multiplies."""
-    terms = _terms(kind, selected, prefill=True)
+    terms = prefill_terms(kind, selected)
     return tuple((positions_sum(span, tokens, encoder_tokens, most), each) for span, most, each in terms)
+
+
+def prefill_terms(kind: LayerKind, selected: int | None = None) -> tuple[Term, ...]:
+    """The positions that each token of a prompt looks at, of these at most how many, and the operations for each."""
+    return tuple(_terms(kind, selected, prefill=True))
 
 
 def steps_work(

@@ -66,7 +66,7 @@ def stairs_at(stairs: Iterable[Stair], tokens: int) -> int:
 
 
 def stairs_sum(stairs: Iterable[Stair], tokens: int) -> int:
-    """The sum of :func:`stairs_at` over 1, 2, ... ``tokens`` tokens.
+    """The sum of :func:`stairs_at` over 1, 2, ... ``tokens`` tokens; of an array of lengths an array.
 
     >>> [stairs_sum([stair], 4) for stair in (Stair(), Stair(most=2), Stair(per=2), Stair(per=2, add=1))]
     [10, 7, 4, 6]
@@ -75,7 +75,7 @@ def stairs_sum(stairs: Iterable[Stair], tokens: int) -> int:
     """
     total = 0
     for times, per, add, most in stairs:
-        rising = tokens if most is None else min(tokens, max(0, most * per - add))
+        rising = tokens if most is None else smaller(tokens, max(0, most * per - add))
         total += times * (floors_sum(rising + add, per) - floors_sum(add, per) + (tokens - rising) * (most or 0))
     return total
 

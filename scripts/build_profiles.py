@@ -20,6 +20,8 @@ from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
 from hwcalc.profiles.engine_schema import FORMS, ClassesFile, EngineFlagsFile, EngineHardwareFile
 from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, check, read_yaml
+from hwcalc.profiles.speed import FOLDER
+from hwcalc.profiles.speed_schema import SpeedClassFile
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,6 +76,8 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
         yield "engines", f"{path.parent.name}/{path.stem}", path, EngineFlagsFile
     for path in Path(built_in("engines")).glob("*/hardware.yaml"):
         yield "engines", f"{path.parent.name}/{path.stem}", path, EngineHardwareFile
+    for path in Path(built_in(FOLDER)).glob("*.yaml"):
+        yield FOLDER, path.stem, path, SpeedClassFile
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
     yield TOP, "glossary", Path(built_in("glossary.yaml")), GlossaryFile
     yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases

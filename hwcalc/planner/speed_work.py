@@ -17,9 +17,11 @@ from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas import LatentAttention, Role, Stack
-from hwcalc.formulas.flops import decode_flops, decode_terms, prefill_flops, selected_tokens
+from hwcalc.formulas.arithmetic import larger, smaller
+from hwcalc.formulas.flops import decode_flops, decode_terms, prefill_flops, prefill_terms, selected_tokens
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Once
+from hwcalc.formulas.stairs import stairs_at
+from hwcalc.formulas.tensor import Once, Span
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.planned import format_name
@@ -113,7 +115,7 @@ def passes_of(opened: Occupancy) -> Passes | None:
     )
 
 
-_ALIKE: Final = 0.5
+ALIKE: Final = 0.5
 """Tokens of one step choose experts as if so few were drawn at random: t to this power. With 2/3, steps of 1 to 32 sequences that were
 measured reach the same share of the bandwidth (llama.cpp, benches/dgx-spark, gpt-oss and Qwen3-Coder)."""
 
@@ -146,11 +148,15 @@ class WeightShare(Record):
     copies: int = 1
     active: int = 1
 
-    def touched_bytes(self, tokens: float) -> float:
-        """Bytes that ``tokens`` tokens of one step read."""
+    def touched_bytes(self, tokens: float, power: float = ALIKE) -> float:
+        """Bytes that ``tokens`` tokens of one step read, if they choose experts as ``tokens`` to this power would; of an array an array."""
         if self.use is Use.CHOSEN:
-            return self.bytes * expected_share(self.copies, self.active, max(1.0, tokens) ** _ALIKE)
-        return self.bytes * min(1.0, tokens / self.copies) if self.use is Use.ROW else float(self.bytes)
+            share: float = self.bytes * expected_share(self.copies, self.active, larger(tokens, 1.0) ** power)
+            return share
+        if self.use is Use.ROW:
+            rows: float = self.bytes * smaller(tokens / self.copies, 1.0)
+            return rows
+        return float(self.bytes)
 
     @property
     def flops_per_token(self) -> int:
@@ -166,7 +172,8 @@ def expected_share(copies: int, active: int, tokens: float) -> float:
 
     Two tokens both miss an expert with probability (3/4)^2, so the share is 1 - 9/16 = 7/16.
     """
-    return float(1 - (1 - active / copies) ** tokens)
+    unused: float = (1 - active / copies) ** tokens
+    return 1 - unused
 
 
 _CROSS: Final = ("cross", "encoder_attn", "encdecattention")
@@ -461,6 +468,12 @@ class Growing(Struct, frozen=True):
     most: int | None
     stairs: tuple[Stair, ...]
 
+    def at(self, tokens: int) -> int:
+        """The sum at a length of the sequence; of an array of lengths an array."""
+        positions = stairs_at(self.stairs, tokens)
+        at_most: int = positions if self.most is None else smaller(positions, self.most)
+        return self.each * at_most
+
 
 class DecodeForm(Struct, frozen=True):
     """The work of a decode step at every length and number of sequences: what a page evaluates.
@@ -483,20 +496,41 @@ def decode_form(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ..
         return None
     stack = model.stack_for(load.engine) if load.passes is None else load.passes.decode
     selected, encoder_tokens = selected_tokens(stack), load.encoder_tokens
-    cache: list[Growing] = []
     attention: list[Growing] = []
+    for count, kind in _rank_kinds(stack, load.parallel.tp):
+        for span, most, each in decode_terms(kind, selected):
+            attention.append(Growing(count * each, most, span.stairs(encoder_tokens)))
+    reached = _reached if find_engine(load.engine)[0].facts.sums_in_32_bits else tuple
+    shares = tuple((share, reached(RATES.get(share.format, ANY_RATE))) for share in counted if share.use is not Use.ENCODER)
+    return DecodeForm(shares, cache_form(stack, load), tuple(attention), reached(_attention_rates(load.roles)))
+
+
+def cache_form(stack: Stack, load: Workload) -> tuple[Growing, ...]:
+    """The bytes that a rank reads of the caches of these layers for one sequence, at every length."""
+    selected, cache = selected_tokens(stack), list[Growing]()
     for count, kind in _rank_kinds(stack, load.parallel.tp):
         limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
         for tensor in kind.tensors():
             most = limit if tensor.role in (Role.LATENT, Role.ROPE) else None
             written = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
             each = count * written * tensor.bytes_per_position(load.roles[tensor.role])
-            cache.append(Growing(each, most, tensor.span.stairs(encoder_tokens)))
-        for span, most, each in decode_terms(kind, selected):
-            attention.append(Growing(count * each, most, span.stairs(encoder_tokens)))
-    reached = _reached if find_engine(load.engine)[0].facts.sums_in_32_bits else tuple
-    shares = tuple((share, reached(RATES.get(share.format, ANY_RATE))) for share in counted if share.use is not Use.ENCODER)
-    return DecodeForm(shares, tuple(cache), tuple(attention), reached(_attention_rates(load.roles)))
+            cache.append(Growing(each, most, tensor.span.stairs(load.encoder_tokens)))
+    return tuple(cache)
+
+
+PromptTerm = tuple[int, Span, int | None]
+"""Operations for each position that a token looks at, in all layers; the positions; and of these at most how many."""
+
+
+def prompt_terms(model: ModelSpec, load: Workload) -> tuple[PromptTerm, ...]:
+    """The attention of a prompt on one rank, at every length."""
+    stack = model.stack_for(load.engine) if load.passes is None else load.passes.prompt
+    selected = selected_tokens(stack)
+    return tuple(
+        (count * each, span, most)
+        for count, kind in _rank_kinds(stack, load.parallel.tp)
+        for span, most, each in prefill_terms(kind, selected)
+    )
 
 
 def _reached(names: tuple[str, ...]) -> tuple[str, ...]:
