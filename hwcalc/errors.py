@@ -82,6 +82,13 @@ class LogError(KvplanError, ValueError):
     type = "bad-log"
 
 
+class TraceError(KvplanError, ValueError):
+    """A trace of requests cannot be read. Exit 3. The message has the file, and the line where there is one."""
+
+    exit_code = 3
+    type = "bad-trace"
+
+
 class UnknownArchitectureError(ConfigError):
     """No parser reads configs of this architecture. Exit 3."""
 

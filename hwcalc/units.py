@@ -79,6 +79,18 @@ def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimu
     return _number(value, _TOKEN_FACTORS, what, allowed, minimum, MOST_TOKENS)
 
 
+def parse_token_list(value: object, what: str, most: int) -> tuple[int, ...]:
+    """At most ``most`` numbers of tokens, from text with commas between, a list, or a single number. A number that is named twice counts twice.
+
+    >>> parse_token_list("1k,8k", "lengths", 10), parse_token_list([5, "1k"], "lengths", 10)
+    ((1024, 8192), (5, 1024))
+    """
+    words = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    if not 0 < len(words) <= most:
+        raise UsageError(f"{what} has {len(words):,} entries.", hint=f"Allowed: 1 to {most:,}.")
+    return tuple(parse_tokens(word.strip() if isinstance(word, str) else word, what) for word in words)
+
+
 def parse_bytes(value: int | str, what: str = "the size") -> int:
     """A number of bytes: ``"80GB"`` is 80 x 10^9, ``"80GiB"`` is 80 x 2^30, and a number without a unit is bytes.
 

@@ -11,7 +11,17 @@ from msgspec import Struct
 
 from hwcalc.errors import UsageError
 from hwcalc.text import quoted, shown
-from hwcalc.units import GIB, LEAST_BYTES, MIB, parse_memory, parse_parameters, parse_share, parse_size, parse_tokens
+from hwcalc.units import (
+    GIB,
+    LEAST_BYTES,
+    MIB,
+    parse_memory,
+    parse_parameters,
+    parse_share,
+    parse_size,
+    parse_token_list,
+    parse_tokens,
+)
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -72,10 +82,7 @@ def one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
 
 def _lengths(value: Any, name: str) -> tuple[int, ...]:
     """The lengths in tokens from text with commas between, or from a list. A length that is named twice counts twice."""
-    words = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
-    if len(words) > _MOST_LENGTHS:
-        raise UsageError(f"{name} has {len(words):,} entries.", hint=f"At most {_MOST_LENGTHS:,}; --batch repeats them.")
-    return tuple(parse_tokens(word.strip() if isinstance(word, str) else word, name) for word in words)
+    return parse_token_list(value, name, _MOST_LENGTHS)
 
 
 def _lengths_text(value: tuple[int, ...]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 
@@ -69,6 +70,10 @@ class Request(Record):
     def prefix_tokens(self) -> int:
         """Tokens of the prompt that other requests may have too."""
         return sum(segment.tokens for segment in self.prefix)
+
+    def changed(self, **values: Any) -> Request:
+        """The request with other values."""
+        return replace(self, **values)
 
     def shared_tokens(self, other: Request) -> int:
         """The number of tokens at the beginning that are the same in both prompts."""

@@ -59,10 +59,8 @@ def workload_of_rows(rows: Iterable[Sequence[Any]], name: str = "rows") -> Workl
             )
         )
     if any(late.arrival_s < early.arrival_s for early, late in pairwise(requests)):
-        from msgspec.structs import replace
-
         requests.sort(key=lambda request: request.arrival_s)
-        requests = [replace(request, number=number) for number, request in enumerate(requests)]
+        requests = [request.changed(number=number) for number, request in enumerate(requests)]
     return Workload.of(requests, name)
 
 
@@ -85,7 +83,8 @@ def _checked(number: int, row: Sequence[Any]) -> tuple[float, int, int, Hashable
     """The seven values of a row."""
     if isinstance(row, str) or not isinstance(row, Sequence) or not 3 <= len(row) <= 7:
         raise UsageError(f"row {number} is {quoted(row, 60)}.", hint=_SHAPE)
-    arrival, prompt, output, group, tokens, priority, most = (*row, *(None,) * (7 - len(row)))
+    values: list[Any] = [*row, *[None] * (7 - len(row))]
+    arrival, prompt, output, group, tokens, priority, most = values
     if isinstance(arrival, bool) or not isinstance(arrival, (int, float)) or not 0 <= arrival <= MOST_SECONDS:
         raise UsageError(f"row {number}: arrival is {quoted(arrival, 40)}.", hint=f"Allowed: 0 to {MOST_SECONDS:,.0f}. {_SHAPE}")
     if group is not None and not isinstance(group, Hashable):

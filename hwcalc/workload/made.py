@@ -1,0 +1,202 @@
+"""Workloads that are made of words: lengths, arrivals, common prefixes, samples, sessions of several turns, and users who give up.
+
+``prompt=p50=2k,p95=16k output=300 arrival=poisson=4 requests=1000`` is such a workload. :data:`KEYS` has all words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import log1p
+from random import Random
+from typing import Any, Final
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.text import quoted, shown
+from hwcalc.units import parse_share, parse_tokens
+from hwcalc.workload.arrivals import Arrivals, read_arrivals
+from hwcalc.workload.lengths import Lengths, read_lengths
+from hwcalc.workload.request import Request, Segment, Workload
+from hwcalc.workload.sessions import in_turns
+
+KEYS: Final[Mapping[str, str]] = {
+    "prompt": "lengths of what users write: p50=2k,p95=16k",
+    "output": "lengths of what is generated: 300; mean=300",
+    "requests": "how many; default: 1000",
+    "arrival": "once, rate=4, poisson=4 or poisson=4,burstiness=0.5, in requests a second; default: once",
+    "prefix": "tokens before each prompt that all requests of a group have: 1k; default: none",
+    "groups": "prefixes of that length, of which each request has one; default: 1",
+    "samples": "outputs for each prompt; default: 1",
+    "turns": "turns of a session, each with all before it in its prompt: 4; min=1,max=8; default: 1",
+    "think": "seconds between an answer and the next turn, on average; default: 0",
+    "cancel": "share of requests whose users give up: 5%; default: none",
+    "cancel_after": "seconds after which they do, on average; default: 10",
+    "max": "the most tokens of prompt and output together: a session ends before; default: no limit",
+    "seed": "the seed of all that is random; default: 0",
+}
+"""The words of a workload, and what each says."""
+_MOST_SECONDS: Final = 10**9
+_DEFAULT_REQUESTS: Final = 1000
+_DEFAULT_CANCEL_SECONDS: Final = 10.0
+
+
+class Recipe(Record):
+    """Of what a workload is made. Its requests follow from the seed: each kind of draw has a sequence of its own, so that other arrivals
+    leave the lengths as they are.
+    """
+
+    prompt: Lengths
+    output: Lengths
+    requests: int = _DEFAULT_REQUESTS
+    arrival: Arrivals = Arrivals(text="once")
+    prefix: int = 0
+    groups: int = 1
+    samples: int = 1
+    turns: Lengths | None = None
+    think: float = 0.0
+    cancel: float = 0.0
+    cancel_after: float = _DEFAULT_CANCEL_SECONDS
+    max: int | None = None
+    seed: int = 0
+
+    def workload(self, name: str) -> Workload:
+        """The workload, whose requests are made when they are needed."""
+        return Workload(name=name, make=self._requests, count=self.requests)
+
+    def _drawn(self, what: str) -> Random:
+        return Random(f"{self.seed} {what}")  # noqa: S311 - nothing is secret
+
+    def _requests(self) -> Iterator[Request]:
+        cancels = self._drawn("cancel")
+        for request in in_turns(self._sessions()):
+            if self.cancel and cancels.random() < self.cancel:
+                yield request.changed(cancel_after_s=-log1p(-cancels.random()) * self.cancel_after)
+            else:
+                yield request
+
+    def _sessions(self) -> Iterator[list[Request]]:
+        """The turns of each session, in the order in which sessions begin, until there are enough requests."""
+        prompts, outputs, groups, lengths, thinks = map(self._drawn, ("prompt", "output", "group", "turns", "think"))
+        left = self.requests
+        for session, begin in enumerate(self.arrival.times(f"{self.seed} arrival")):
+            if left <= 0:
+                return
+            turns = min(left, 1 if self.turns is None else self.turns.quantile(lengths.random()))
+            begun: tuple[Segment, ...] = ()
+            if self.prefix:
+                begun = (Segment(("group", int(groups.random() * self.groups)), self.prefix),)
+            several, made, now, wait = self.turns is not None and self.turns.longest > 1, list[Request](), begin, 0.0
+            for turn in range(turns):
+                written, generated = self.prompt.quantile(prompts.random()), self.output.quantile(outputs.random())
+                total = sum(segment.tokens for segment in begun) + written + generated
+                if self.max is not None and total > self.max and turn:
+                    break
+                prefix, output_id = begun, None
+                if several:
+                    prefix, output_id = (*begun, Segment(("turn", session, turn), written)), ("answer", session, turn)
+                    begun = (*prefix, Segment(output_id, generated))
+                made.append(
+                    Request(
+                        number=0,
+                        arrival_s=now,
+                        prompt_tokens=total - generated,
+                        output_tokens=generated,
+                        prefix=prefix,
+                        output_id=output_id,
+                        session=session if several else None,
+                        wait_s=wait,
+                        samples=self.samples,
+                    )
+                )
+                wait = -log1p(-thinks.random()) * self.think
+                now += wait
+            left -= len(made)
+            yield made
+
+
+def words_of(text: str) -> dict[str, str]:
+    """The words of a workload by their keys.
+
+    >>> words_of("prompt=p50=2k,p95=16k  output=300")
+    {'prompt': 'p50=2k,p95=16k', 'output': '300'}
+
+    Raises :class:`~hwcalc.errors.UsageError` for a word that is not ``key=value``, and a key that is there twice.
+    """
+    words: dict[str, str] = {}
+    for word in text.split():
+        key, sign, value = word.partition("=")
+        if not sign or not value:
+            raise UsageError(f"{shown(word, 60)} is no word of a workload.", hint=_hint())
+        if key in words:
+            raise UsageError(f"{shown(key, 40)} is given twice.", hint="Give it once.")
+        words[key.replace("-", "_")] = value
+    return words
+
+
+def _hint() -> str:
+    return f"Words are KEY=VALUE with: {', '.join(KEYS)}. Example: prompt=p50=2k,p95=16k output=300 arrival=poisson=4"
+
+
+def read_recipe(words: Mapping[str, Any]) -> Recipe:
+    """The recipe that words, or values of Python, make. Raises :class:`~hwcalc.errors.UsageError` for a wrong one."""
+    unknown = next((key for key in words if key not in KEYS), None)
+    if unknown is not None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(unknown)[:40], KEYS, n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(f"a workload has no {shown(unknown, 40)}.", hint=f"{meant}{_hint()}")
+    missing = next((key for key in ("prompt", "output") if words.get(key) is None), None)
+    if missing is not None:
+        raise UsageError(f"a workload needs {missing}=: {KEYS[missing]}.", hint=_hint())
+    given = {key: value for key, value in words.items() if value is not None}
+    return Recipe(**{key: _READ[key](value, key) for key, value in given.items()})
+
+
+def _tokens(value: Any, key: str) -> int:
+    return parse_tokens(value, key, minimum=0 if key in ("prefix", "seed") else 1)
+
+
+def _seconds(value: Any, key: str) -> float:
+    try:
+        seconds = float(str(value).strip().lower().removesuffix("s"))
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_SECONDS:
+        raise UsageError(f"{key} is {quoted(value, 40)}.", hint=f"Allowed: seconds, such as 2.5, up to {_MOST_SECONDS:,}.")
+    return seconds
+
+
+def _share(value: Any, key: str) -> float:
+    share = float(parse_share(value, key))
+    if not 0 <= share <= 1:
+        raise UsageError(f"{key} is {quoted(value, 40)}.", hint="Allowed: a share from 0 to 1, or 0% to 100%.")
+    return share
+
+
+def _lengths(value: Any, key: str) -> Lengths:
+    return read_lengths(value, key)
+
+
+_READ: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    **dict.fromkeys(("prompt", "output", "turns"), _lengths),
+    **dict.fromkeys(("requests", "prefix", "groups", "samples", "max", "seed"), _tokens),
+    **dict.fromkeys(("think", "cancel_after"), _seconds),
+    "arrival": read_arrivals,
+    "cancel": _share,
+}
+
+
+def made(words: str | Mapping[str, Any]) -> Workload:
+    """The workload that words make, as text or by their keys.
+
+    >>> workload = made("prompt=1k,2k output=100 requests=3 arrival=rate=2")
+    >>> [request.arrival_s for request in workload]
+    [0.0, 0.5, 1.0]
+
+    Raises :class:`~hwcalc.errors.UsageError` for words that make none.
+    """
+    named = words_of(words) if isinstance(words, str) else dict(words)
+    recipe = read_recipe(named)
+    shown_words = {key: value.text if isinstance(value, (Lengths, Arrivals)) else value for key, value in named.items()}
+    return recipe.workload(" ".join(f"{key}={value}" for key, value in shown_words.items() if value is not None))
