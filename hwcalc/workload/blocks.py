@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ class BlockNames:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._names: dict[tuple[int, tuple[Piece, ...]], int] = {}
-        self._next = count()
+        self.count = 0
+        """How many names there are: they are 0 to this number."""
 
     def of(self, request: Request, tokens: int | None = None) -> tuple[int, ...]:
         """The names of the request's first whole blocks: those in the first ``tokens`` tokens of prompt and output, or in the prompt.
@@ -42,10 +42,14 @@ class BlockNames:
         for pieces in self._blocks(request, whole):
             key = (before, pieces)
             name = self._names.get(key)
-            before = self._names[key] = next(self._next) if name is None else name
+            before = self._names[key] = self._new() if name is None else name
             names.append(before)
-        names += [next(self._next) for _ in range(whole - len(names))]
+        names += [self._new() for _ in range(whole - len(names))]
         return tuple(names)
+
+    def _new(self) -> int:
+        self.count += 1
+        return self.count - 1
 
     def _blocks(self, request: Request, whole: int) -> Iterator[tuple[Piece, ...]]:
         """The pieces of each whole block, up to the first block with a token of the request's own."""

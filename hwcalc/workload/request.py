@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
+    from collections import Counter
     from typing import Self
 
 
@@ -105,6 +106,10 @@ class Workload(Record):
     """How many requests it has, if that is known before they are made."""
     notes: tuple[str, ...] = ()
     """What was assumed, in sentences."""
+    trace: str | None = None
+    """The format of the trace that it is read from; ``None`` if it is made."""
+    counting: Callable[[Counter[str]], Iterator[Request]] | None = None
+    """As ``make``, and counts the rows of the trace that are no requests, by the reason."""
 
     def __iter__(self) -> Iterator[Request]:
         return self.make()
@@ -118,4 +123,6 @@ class Workload(Record):
         """The first ``count`` requests."""
         most = count if self.count is None else min(count, self.count)
         known = None if self.count is None else most
-        return Workload(name=self.name, make=lambda: islice(self.make(), most), count=known, notes=self.notes)
+        counting = self.counting
+        counted = None if counting is None else lambda left_out: islice(counting(left_out), most)
+        return replace(self, make=lambda: islice(self.make(), most), count=known, counting=counted)
