@@ -1,0 +1,6 @@
+"""Traffic on a deployment, step by step: each engine's scheduler replayed over its own pool.
+
+``core`` is what all engines share: the clock, arrivals, the log. ``content`` names what is in blocks, ``pool`` is a pool of blocks with
+a prefix cache. Each engine has a package with its rules: ``vllm``. ``simulate`` makes a scheduler from a deployment and runs it, and
+``result`` is what it tells.
+"""

@@ -1,0 +1,105 @@
+"""Names for what is in the blocks of requests: two blocks have the same name if they hold the same tokens after the same tokens.
+
+A prompt is a chain of segments (:class:`~hwcalc.workload.request.Segment`) and then tokens of its own. Each chain has a number, and the
+name of a block is the chain in which it ends and its place. So the blocks of a prompt of 100,000 tokens are named without a look at its
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hwcalc.workload.request import Request
+
+_PLACES: Final = 24
+"""Bits of a name for the place of a block: 16 million blocks."""
+_ROOT: Final = 0
+_FORGETS_FROM: Final = 65_536
+
+Run = tuple[int, int]
+"""A chain, and where its tokens end."""
+
+
+class Content:
+    """The tokens of one request: ``runs`` of chains that others may have, and then its own, of chain ``own``."""
+
+    __slots__ = ("_known", "own", "runs")
+
+    def __init__(self, runs: Sequence[Run], own: int) -> None:
+        self.runs = runs
+        self.own = own
+        self._known: dict[int, list[int]] = {}
+
+    def shared(self, size: int) -> list[int]:
+        """The names of the blocks of ``size`` tokens that end in what others may have."""
+        names = self._known.get(size)
+        if names is None:
+            names, start = [], 0
+            for chain, end in self.runs:
+                names.extend(range((chain << _PLACES) + start // size, (chain << _PLACES) + end // size))
+                start = end
+            self._known[size] = names
+        return names
+
+    def names(self, size: int, start: int, stop: int) -> Sequence[int]:
+        """The names of the blocks ``start`` to ``stop`` of ``size`` tokens."""
+        shared, own = self.shared(size), self.own << _PLACES
+        if start >= len(shared):
+            return range(own + start, own + stop)
+        if stop <= len(shared):
+            return shared[start:stop]
+        return [*shared[start:], *range(own + len(shared), own + stop)]
+
+
+class Contents:
+    """The contents of many requests, with one number for each chain.
+
+    >>> from hwcalc.workload.request import Request, Segment
+    >>> contents = Contents()
+    >>> system, file = Segment("system", 32), Segment("file", 16)
+    >>> first = contents.of(Request(number=0, prompt_tokens=70, output_tokens=9, prefix=(system, file)))
+    >>> second = contents.of(Request(number=1, prompt_tokens=70, output_tokens=9, prefix=(system,)))
+    >>> [one == other for one, other in zip(first.names(16, 0, 4), second.names(16, 0, 4))]
+    [True, True, False, False]
+    """
+
+    def __init__(self) -> None:
+        self._chains: dict[tuple[int, int, Hashable], int] = {}
+        self._last = _ROOT
+        self._forgets_at = _FORGETS_FROM
+
+    def of(self, request: Request) -> Content:
+        """The content of a request. Only its last segment, or tokens of its own, may go on beyond its prompt."""
+        segments = [(segment.id, segment.tokens) for segment in request.prefix]
+        whole = sum(tokens for _, tokens in segments) == request.prompt_tokens
+        if whole and request.output_id is not None:
+            segments.append((request.output_id, request.output_tokens))
+        runs, chain, end, before = list[Run](), _ROOT, 0, 0
+        for name, tokens in segments:
+            chain = self._chain(chain, before, name)
+            before, end = tokens, end + tokens
+            runs.append((chain, end))
+        self._last += 1
+        return Content(runs, self._last)
+
+    def forget(self, names: Callable[[], Iterable[int]], alive: Callable[[], Iterable[Content]]) -> None:
+        """Forget the chains of which no block is named and no request is alive, once there are many."""
+        if len(self._chains) < self._forgets_at:
+            return
+        needed = {(name % (1 << 56)) >> _PLACES for name in names()} | {chain for content in alive() for chain, _ in content.runs}
+        # A number is larger than those of the chains before it.
+        for (before, _, _), chain in reversed(self._chains.items()):
+            if chain in needed:
+                needed.add(before)
+        self._chains = {key: chain for key, chain in self._chains.items() if chain in needed}
+        self._forgets_at = max(_FORGETS_FROM, 2 * len(self._chains))
+
+    def _chain(self, before: int, tokens: int, name: Hashable) -> int:
+        key = (before, tokens, name)
+        chain = self._chains.get(key)
+        if chain is None:
+            self._last += 1
+            chain = self._chains[key] = self._last
+        return chain

@@ -1,0 +1,177 @@
+"""The blocks of a server: how many are free, which of them hold content that can be found again, and in which order they are given away.
+
+Blocks have no numbers here. Free blocks without a name are all alike, so that they are counted; a block with content that can be found
+again is known by its name, an integer. That is the whole state on which vLLM's decisions depend:
+
+- free blocks without a name are given away first. vLLM puts them at the front of its queue, and named ones at the end;
+- named blocks are given away least recently released first, and lose their name then;
+- a named block that is free can be found, and is taken out of the queue wherever it is.
+
+Source: vLLM 0.33, v1/core/block_pool.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+_STALE: int = 4096
+
+
+class BlockPool:
+    """``blocks`` blocks. With ``caching``, blocks may be named and found again.
+
+    >>> pool = BlockPool(3)
+    >>> pool.take(2)
+    >>> pool.name([71, 72])
+    [71, 72]
+    >>> pool.release([72, 71])       # the tail of a request first
+    >>> pool.free, pool.find(71), pool.find(73)
+    (3, 71, None)
+    >>> pool.take(2)                 # the block that was never used, and the one released first
+    >>> pool.find(71), pool.find(72)
+    (71, None)
+    """
+
+    __slots__ = ("_copied", "_copies", "_held", "_last_copy", "_queue", "_stale", "_stales", "free", "total", "unnamed")
+
+    def __init__(self, blocks: int) -> None:
+        self.total = self.free = blocks
+        self.unnamed = blocks
+        """Free blocks without a name."""
+        self._held: dict[int, int] = {}
+        """Each named block -> how many requests hold it; 0 if it is free."""
+        self._queue: deque[int] = deque()
+        """Named blocks in the order in which they were released. A block that was held again stays in it as a stale entry."""
+        self._stale: dict[int, int] = {}
+        """A block -> how many of its entries in the queue are stale: the foremost ones."""
+        self._stales = 0
+        self._copies: dict[int, list[int]] = {}
+        """A name -> further blocks with the same content, in the order in which they were named. Their own names are negative."""
+        self._copied: dict[int, int] = {}
+        self._last_copy = 0
+
+    @property
+    def used(self) -> int:
+        """Blocks that requests hold."""
+        return self.total - self.free
+
+    @property
+    def named(self) -> int:
+        """Blocks with a name, held or free."""
+        return len(self._held)
+
+    def names(self) -> Collection[int]:
+        """The names of all named blocks; copies have those of the block that they are copies of."""
+        return {self._copied.get(name, name) for name in self._held} if self._copied else self._held.keys()
+
+    def find(self, name: int) -> int | None:
+        """The block with this content that was named first; ``None`` if there is none."""
+        if name in self._held:
+            return name
+        copies = self._copies.get(name)
+        return None if copies is None else copies[0]
+
+    def found(self, names: Iterable[int]) -> list[int]:
+        """The blocks with these contents, up to the first that is not there."""
+        held, copies, out = self._held, self._copies, list[int]()
+        for name in names:
+            if name in held:
+                out.append(name)
+            elif name in copies:
+                out.append(copies[name][0])
+            else:
+                break
+        return out
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of these named blocks are free."""
+        held = self._held
+        return sum([not held[block] for block in blocks])
+
+    def take(self, count: int) -> None:
+        """Give away ``count`` free blocks, which must be there. They have no name now."""
+        self.free -= count
+        if count <= self.unnamed:
+            self.unnamed -= count
+            return
+        count -= self.unnamed
+        self.unnamed = 0
+        queue, held = self._queue, self._held
+        if not self._stales and not self._copied:
+            for _ in range(count):
+                del held[queue.popleft()]
+            return
+        while count:
+            block = queue.popleft()
+            if self._drop_stale(block):
+                continue
+            del held[block]
+            if block < 0:
+                self._forget_copy(block)
+            count -= 1
+
+    def name(self, names: Sequence[int]) -> Sequence[int]:
+        """Name as many blocks, which one request holds, by their content; returns the blocks, of which copies have names of their own."""
+        held, copies = self._held, self._copies
+        if held.keys().isdisjoint(names) and (not copies or copies.keys().isdisjoint(names)):
+            held.update(dict.fromkeys(names, 1))
+            return names
+        return [self._named(name) for name in names]
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Let one more request hold these named blocks."""
+        held, stale = self._held, self._stale
+        for block in blocks:
+            count = held[block]
+            if not count:
+                self.free -= 1
+                self._stales += 1
+                stale[block] = stale.get(block, 0) + 1
+            held[block] = count + 1
+        if self._stales > _STALE + len(self._queue) // 2:
+            self._compact()
+
+    def release(self, blocks: Iterable[int], unnamed: int = 0) -> None:
+        """Let a request go of named blocks, in the order in which they may be given away, and of ``unnamed`` others."""
+        held, append, freed = self._held, self._queue.append, unnamed
+        for block in blocks:
+            count = held[block] - 1
+            held[block] = count
+            if not count:
+                append(block)
+                freed += 1
+        self.unnamed += unnamed
+        self.free += freed
+
+    def _named(self, name: int) -> int:
+        if name in self._held or name in self._copies:
+            self._last_copy -= 1
+            self._copies.setdefault(name, []).append(self._last_copy)
+            self._copied[self._last_copy] = name
+            name = self._last_copy
+        self._held[name] = 1
+        return name
+
+    def _forget_copy(self, block: int) -> None:
+        name = self._copied.pop(block)
+        copies = self._copies[name]
+        copies.remove(block)
+        if not copies:
+            del self._copies[name]
+
+    def _drop_stale(self, block: int) -> bool:
+        """Whether the entry of the block that was just taken from the queue is stale; it is no longer counted then."""
+        times = self._stale.get(block)
+        if times is None:
+            return False
+        if times == 1:
+            del self._stale[block]
+        else:
+            self._stale[block] = times - 1
+        self._stales -= 1
+        return True
+
+    def _compact(self) -> None:
+        """Drop the stale entries, so that the queue is not longer than the pool."""
+        self._queue = deque([block for block in self._queue if not self._drop_stale(block)])

@@ -1,0 +1,206 @@
+"""The blocks of all requests in all groups: what a request finds, whether it gets what it needs, and what it leaves behind.
+
+Source: vLLM 0.33, v1/core/kv_cache_manager.py and kv_cache_coordinator.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+from typing import TYPE_CHECKING
+
+from hwcalc.formulas.record import Record
+from hwcalc.replay.pool import BlockPool
+from hwcalc.replay.vllm.groups import NEVER, Column, Group, Kept, Names, StateGroup, Table
+
+if TYPE_CHECKING:
+    from hwcalc.replay.content import Content
+
+_GROUP: int = 1 << 56
+"""Added to the names of the blocks of each further group."""
+
+
+class Hit:
+    """What a request finds: ``columns`` of each group, ``tokens``, and where a longer prefix ends of which sparse groups kept no state."""
+
+    __slots__ = ("columns", "junction", "tokens")
+
+    def __init__(self, columns: Sequence[Sequence[Column]], tokens: int, junction: int) -> None:
+        self.columns = columns
+        self.tokens = tokens
+        self.junction = junction
+
+
+class Held:
+    """What one request holds, and how many of its tokens are where."""
+
+    __slots__ = ("computed", "content", "in_flight", "junction", "known", "prompt", "tables")
+
+    def __init__(self, content: Content, prompt: int) -> None:
+        self.content = content
+        self.prompt = prompt
+        self.known = prompt
+        """Tokens that it has: its prompt and its output so far."""
+        self.computed = 0
+        """Tokens whose keys are stored, or will be at the end of a step that is scheduled."""
+        self.in_flight = 0
+        """Of them those of the step that runs while the next one is scheduled (async scheduling)."""
+        self.junction = 0
+        self.tables: list[Table] = []
+
+
+class CacheRules(Record):
+    """How the cache of a deployment works."""
+
+    groups: tuple[Group, ...]
+    caching: bool
+    retention: int | None
+    """``prefix_cache_retention_interval``."""
+    watermark: int
+    """Blocks that an admission leaves free while others run."""
+    reserve: bool
+    """``scheduler_reserve_full_isl``: whether all known tokens of a request must fit before it is admitted."""
+    max_model_len: int
+
+
+class PagedCache:
+    """The blocks of all requests, taken from one pool by all groups."""
+
+    def __init__(self, rules: CacheRules, blocks: int) -> None:
+        self.rules = rules
+        self.groups = rules.groups
+        self.pool = BlockPool(blocks)
+        self.states = [group for group in self.groups if isinstance(group, StateGroup)]
+        sizes = [group.size for group in self.groups]
+        self.alignment = lcm(*sizes)
+        for group in self.groups:
+            group.alignment = self.alignment
+        self._alike = _alike(self.groups)
+
+    def begin_step(self) -> None:
+        """States that were named in the step before are computed now."""
+        for group in self.states:
+            group.fresh.clear()
+
+    def look_up(self, held: Held) -> Hit:
+        """The longest prefix of the request's tokens, all but the last, that every group has."""
+        if not self.rules.caching:
+            return Hit([()] * len(self.groups), 0, 0)
+        length, longest, found = held.known - 1, 0, dict[int, tuple[list[list[Column]], int]]()
+        simple = len(self._alike) == 2 and self._first_is_full
+        while True:
+            current = length
+            for number, groups in enumerate(self._alike):
+                if number in found and type(groups[0]) is Group:
+                    current = min(current, found[number][1])
+                    continue
+                names = [self._names(held, group) for group in groups]
+                found[number] = groups[0].find(self.pool, names, current)
+                current = found[number][1]
+                longest = max(longest, current)
+            if current >= length:
+                break
+            length = current
+            if simple or len(self._alike) == 1:
+                break
+        columns: list[Sequence[Column]] = [()] * len(self.groups)
+        for groups, (hits, _) in zip(self._alike, found.values(), strict=True):
+            for group, own in zip(groups, hits, strict=True):
+                columns[group.number] = own[: -(-length // group.size)] if type(group) is Group else own
+        return Hit(columns, length, longest if longest > length else 0)
+
+    def admit(self, held: Held, hit: Hit, tokens: int, *, others_run: bool) -> bool:
+        """Give a request the blocks of its hit and of ``tokens`` more; whether they were there. If not, nothing has changed."""
+        rules, pool = self.rules, self.pool
+        left = pool.free - (rules.watermark if others_run else 0)
+        if rules.reserve and self._needed(held, hit, min(held.known, rules.max_model_len), admission=True) > left:
+            return False
+        total = hit.tokens + tokens
+        if self._needed(held, hit, min(total, rules.max_model_len)) > left:
+            return False
+        held.junction = hit.junction
+        for group, table, columns in zip(self.groups, held.tables, hit.columns, strict=True):
+            if columns:
+                group.adopt(table, columns, hit.tokens, pool)
+        for group, table in zip(self.groups, held.tables, strict=True):
+            group.extend(table, total, pool)
+        self.publish(held, min(total, held.known))
+        return True
+
+    def grow(self, held: Held, tokens: int) -> bool:
+        """Give a running request blocks for ``tokens`` more tokens; whether they were there."""
+        pool, total = self.pool, held.computed + tokens
+        processed = max(0, held.computed - held.in_flight)
+        for group, table in zip(self.groups, held.tables, strict=True):
+            group.drop(table, processed, pool)
+        needed = self._needed(held, None, total)
+        if needed > pool.free:
+            return False
+        for group, table in zip(self.groups, held.tables, strict=True):
+            group.extend(table, total, pool)
+        self.publish(held, min(total, held.known))
+        return True
+
+    def publish(self, held: Held, tokens: int) -> None:
+        """Name the blocks that the first ``tokens`` tokens fill."""
+        if not self.rules.caching:
+            return
+        if len(self.groups) > 1:
+            tokens = tokens // self.alignment * self.alignment
+        kept: Kept | None = None
+        for group, table in zip(self.groups, held.tables, strict=True):
+            if tokens // group.size > table.hashed:
+                if kept is None:
+                    boundaries = (held.prompt - 1, held.junction) if held.junction else (held.prompt - 1,)
+                    kept = Kept(boundaries, self.rules.retention)
+                group.publish(table, tokens, self._names(held, group), kept, self.pool)
+
+    def release(self, held: Held) -> None:
+        """Take everything back from a request."""
+        for group, table in zip(self.groups, held.tables, strict=True):
+            group.release(table, self.pool)
+        held.tables = []
+
+    def open(self, held: Held) -> None:
+        """Begin tables for a request that holds nothing."""
+        held.tables = [Table() for _ in self.groups]
+
+    def next_change(self, held: Held, lag: int) -> int:
+        """The tokens before a decoding step of the request from which on it takes or gives back blocks."""
+        change = NEVER
+        for group, table in zip(self.groups, held.tables, strict=True):
+            change = min(change, group.next_change(table, lag))
+        return change
+
+    @property
+    def _first_is_full(self) -> bool:
+        return type(self._alike[0][0]) is Group
+
+    def _needed(self, held: Held, hit: Hit | None, tokens: int, *, admission: bool = False) -> int:
+        """Free blocks that the request needs in all groups for ``tokens`` tokens."""
+        needed, pool = 0, self.pool
+        start = held.computed if hit is None else hit.tokens
+        end = max(held.prompt, held.known - 1) if self.rules.retention == 0 else 0
+        for number, (group, table) in enumerate(zip(self.groups, held.tables, strict=True)):
+            columns: Sequence[Column] = () if hit is None else hit.columns[number]
+            needed += group.needed(table, tokens, columns, start, pool, admission=admission, end=end)
+        return needed
+
+    def _names(self, held: Held, group: Group) -> Names:
+        """The names of blocks of a request in a group."""
+        content, size, offset = held.content, group.size, group.number * _GROUP
+
+        def names(start: int, stop: int) -> Sequence[int]:
+            if not offset:
+                return content.names(size, start, stop)
+            return [name + offset for name in content.names(size, start, stop)]
+
+        return names
+
+
+def _alike(groups: Sequence[Group]) -> list[list[Group]]:
+    """The groups that follow one rule together, those that keep every token first."""
+    kinds: dict[object, list[Group]] = {}
+    for group in groups:
+        kinds.setdefault(group.rule, []).append(group)
+    return sorted(kinds.values(), key=lambda alike: type(alike[0]) is not Group)

@@ -1,0 +1,669 @@
+"""vLLM's scheduler: who gets tokens of the next step, who waits, and who gives his blocks back.
+
+A request that decodes takes one token in every step, and what it holds changes every ``block_size`` steps only. So decoding requests are
+counted, and each is looked at only in the steps in which it takes or gives back a block, or ends; ``_turn`` counts the steps in which all of
+them have taken a token.
+
+Source: vLLM 0.33, v1/core/sched/scheduler.py, async_scheduler.py, utils.py, v1/engine/core.py.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.formulas.record import Record
+from hwcalc.replay.content import Contents
+from hwcalc.replay.core import Scheduler
+from hwcalc.replay.vllm.cache import CacheRules, Held, PagedCache
+from hwcalc.replay.vllm.groups import Group
+
+if TYPE_CHECKING:
+    from hwcalc.replay.content import Content
+    from hwcalc.workload.request import Request
+
+COLUMNS: Final = ("iteration", "scheduled_tokens", "scheduled_requests", "running", "waiting", "used_blocks")
+
+
+class SchedulerRules(Record):
+    """The settings of vLLM's scheduler, by its own names."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    async_scheduling: bool
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    policy: str = "fcfs"
+    cache: CacheRules
+
+
+class State(IntEnum):
+    """What becomes of a request."""
+
+    WAITING = 0
+    PREFILL = 1
+    """It runs, and has tokens that are known and not computed."""
+    DECODE = 2
+    ENDING = 3
+    """Its last token is under way (async scheduling)."""
+    FINISHED = 4
+
+
+class Live(Held):
+    """A request that has arrived and not finished."""
+
+    __slots__ = (
+        "chunk",
+        "chunk_at",
+        "event_at",
+        "forced",
+        "idle_at",
+        "last",
+        "number",
+        "offset",
+        "order",
+        "preemptions",
+        "priority",
+        "seq",
+        "state",
+        "unforeseen",
+    )
+
+    def __init__(self, content: Content, request: Request, order: int, last: int, *, unforeseen: bool) -> None:
+        super().__init__(content, request.prompt_tokens)
+        self.number = request.number
+        self.priority = request.priority
+        self.order = order
+        """Its place in the order of arrival."""
+        self.seq = -1
+        """Its place in the order of admission."""
+        self.state = State.WAITING
+        self.last = last
+        """The tokens that are computed when its last token is sampled."""
+        self.unforeseen = unforeseen
+        """Whether it stops before the most tokens that it may have, so that the scheduler learns of its end from its last token."""
+        self.preemptions = 0
+        self.offset = 0
+        """While it decodes: its computed tokens less the scheduler's count of steps."""
+        self.event_at = -1
+        """The step, by that count, in which it is looked at next."""
+        self.forced = 0
+        """In how many steps from then on it is looked at whatever happens."""
+        self.chunk = 0
+        self.chunk_at = -2
+        """The tokens of its last chunk of a prompt, and the iteration in which it was scheduled."""
+        self.idle_at = -2
+        """The last iteration in which it decoded and got no token."""
+
+
+class Batch:
+    """What was scheduled in a step, as far as its results matter."""
+
+    __slots__ = ("ending", "firsts", "sampled")
+
+    def __init__(self) -> None:
+        self.firsts: list[Live] = []
+        """Requests that have got their first token."""
+        self.ending: list[Live] = []
+        """Requests that have got their last token."""
+        self.sampled = False
+
+
+class VllmScheduler(Scheduler):
+    """vLLM's scheduler over ``blocks`` blocks for requests, the null block not counted."""
+
+    def __init__(self, rules: SchedulerRules, blocks: int) -> None:
+        super().__init__(COLUMNS)
+        self.rules = rules
+        self.cache = PagedCache(rules.cache, blocks)
+        self.contents = Contents()
+        self.lag = int(rules.async_scheduling)
+        self.waiting: _Queue = _PriorityQueue() if rules.policy == "priority" else _Queue()
+        self.running: dict[int, Live] = {}
+        """In the order of admission."""
+        self.prefilling: dict[int, Live] = {}
+        self.decoding = 0
+        self.ending = 0
+        self._offsets = 0
+        """The sum of the offsets of all decoding requests."""
+        self.hits = dict.fromkeys(("queries", "hits", "requests", "preempted_queries", "preempted_hits", "preempted_requests"), 0)
+        self.schedule_calls = 0
+        self._is_priority = rules.policy == "priority"
+        self._whole = all(type(group) is Group for group in rules.cache.groups)
+        self._splits = bool(self.cache.states)
+        self._pending: Batch | None = None
+        """The batch under way (async scheduling)."""
+        self._flushes = False
+        """Whether a call is still due that tells the workers who has finished."""
+        self._blocked = False
+        """Whether the first waiting request does not fit, as long as nobody gives anything back."""
+        self._turn = 0
+        self._buckets: dict[int, list[Live]] = {}
+        self._bucket_turns: list[int] = []
+        self._now = 0
+        self._next_order = self._next_seq = 0
+
+    # What the clock calls.
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self.waiting and self._pending is None
+
+    def add(self, request: Request) -> None:
+        prompt, output = request.prompt_tokens, max(1, request.output_tokens)
+        if prompt >= self.rules.max_model_len:
+            self.log.refuse(request.number)
+            return
+        output = min(output, self.rules.max_model_len - prompt)
+        most = output if request.max_tokens is None else min(request.max_tokens, self.rules.max_model_len - prompt)
+        live = Live(
+            self.contents.of(request),
+            request,
+            self._next_order,
+            prompt + output - 1,
+            unforeseen=self.lag > 0 and most > output,
+        )
+        self._next_order += 1
+        if self._is_priority:
+            self._blocked = False
+        self.waiting.add(live)
+
+    def step(self, turn: int, most: int) -> int:
+        if most > 1:
+            steps = self._steps_alike(most)
+            if steps > 1:
+                return self._decode_only(turn, steps)
+        self._now = turn
+        batch: Batch | None = None
+        tokens = 0
+        if self.running or self.waiting or self._flushes:
+            batch = Batch()
+            self.schedule_calls += 1
+            self._flushes = False
+            tokens = self._schedule(batch)
+        if self.lag:
+            batch, self._pending = self._pending, batch
+        self.progressed = tokens > 0
+        if batch is not None:
+            self.progressed = self.progressed or batch.sampled
+            self._take_results(batch)
+        return 1
+
+    def totals(self) -> dict[str, Any]:
+        return {
+            "schedule_calls": self.schedule_calls,
+            "used_blocks_after": self.cache.pool.used,
+            "prefix_cache": dict(self.hits),
+        }
+
+    # One call of schedule().
+
+    def _schedule(self, batch: Batch) -> int:
+        """Give out the tokens of a step, and note its row; returns how many tokens."""
+        rules, turn = self.rules, self._turn
+        self.cache.begin_step()
+        threshold = rules.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
+        preemptions = len(self.log.preemptions)
+        events = self._events()
+        load = self.load
+        load.prefill_tokens = load.prefill_pairs = load.prefill_requests = 0
+        chunks: list[tuple[Live, int]] = []
+        budget = rules.max_num_batched_tokens
+        if self._is_priority or self._is_tight(budget, threshold):
+            deferred = self._serve_in_order(budget, threshold, batch, chunks)
+        else:
+            self._serve_changes(events, budget, threshold, batch, chunks)
+            deferred = []
+        decoded = self.decoding - len(deferred)
+        taken = decoded + sum([tokens for _, tokens in chunks])
+        if len(self.log.preemptions) == preemptions and self.waiting:
+            taken += self._admit(budget - taken, threshold, chunks)
+        requests = decoded + len(chunks)
+        if taken:
+            used = self.cache.pool.used
+            self.log.numbers.extend((self._now, taken, requests, len(self.running), len(self.waiting), used))
+        batch.sampled = decoded > 0
+        load.decode_requests = decoded
+        load.decode_tokens = self._offsets + self.decoding * turn
+        self._turn = turn + 1
+        for live in deferred:
+            live.offset -= 1
+            self._offsets -= 1
+            live.idle_at = self._now
+            live.forced = 2
+            self._set_event(live, self._turn)
+        for live, tokens in chunks:
+            self._advance(live, tokens, batch)
+        if not self.lag:
+            return taken
+        for live in batch.ending:
+            # A foreseen end: no further token is scheduled for it.
+            if live.state is State.DECODE and not live.unforeseen:
+                self._stop_decoding(live, State.ENDING)
+        return taken
+
+    def _events(self) -> list[Live]:
+        """The decoding requests that are looked at in this step."""
+        bucket = self._buckets.pop(self._turn, None)
+        if bucket is None:
+            return []
+        return [live for live in bucket if live.event_at == self._turn and live.state is State.DECODE]
+
+    def _is_tight(self, budget: int, threshold: int) -> bool:
+        """Whether the order of running requests decides who gets tokens."""
+        if self.decoding > budget:
+            return True
+        if not self.prefilling:
+            return False
+        wanted = self.decoding
+        for live in self.prefilling.values():
+            wanted += _capped(live.known - live.computed, threshold)
+        if wanted <= budget:
+            return False
+        # The rest of the budget is for a prompt that comes last.
+        return len(self.prefilling) > 1 or self.decoding == budget or next(reversed(self.running)) not in self.prefilling
+
+    def _serve_changes(
+        self, events: list[Live], budget: int, threshold: int, batch: Batch, chunks: list[tuple[Live, int]]
+    ) -> None:
+        """Give blocks to those who need some, and tokens to prompts, where every decoding request gets its token."""
+        work = events
+        if self.prefilling:
+            work = [*events, *self.prefilling.values()]
+        if len(work) > 1:
+            work.sort(key=_by_seq)
+        left = budget - self.decoding
+        for live in work:
+            if live.state is State.WAITING:
+                continue
+            if live.state is State.DECODE:
+                if not self._decode(live, batch):
+                    return
+                continue
+            tokens = self._chunk_of(live, left, threshold)
+            if not tokens:
+                continue
+            if not self._serve(live, tokens):
+                return
+            chunks.append((live, tokens))
+            left -= tokens
+
+    def _serve_in_order(self, budget: int, threshold: int, batch: Batch, chunks: list[tuple[Live, int]]) -> list[Live]:
+        """Go through the running requests as vLLM does, while the budget lasts; returns the decoding ones that got no token."""
+        turn = self._turn
+        granted: dict[int, int] = {}
+        for live in list(self.running.values()):
+            if budget <= 0:
+                break
+            if live.state is State.WAITING or live.state is State.ENDING:
+                continue
+            tokens = 1
+            if live.state is State.PREFILL:
+                tokens = self._chunk_of(live, budget, threshold)
+                if not tokens:
+                    continue
+            restored = [0]
+            if live.state is State.DECODE and live.event_at != turn:
+                served = True
+            elif live.state is State.DECODE:
+                served = self._decode(live, batch, granted, restored)
+            else:
+                served = self._serve(live, tokens, granted, restored)
+            budget += restored[0]
+            if not served:
+                if self._is_priority:
+                    continue
+                break
+            granted[live.seq] = tokens
+            budget -= tokens
+        chunks += [(live, granted[seq]) for seq, live in self.prefilling.items() if seq in granted]
+        chunks.sort(key=lambda chunk: chunk[0].seq)
+        batch.ending = [live for live in batch.ending if live.state is State.DECODE]
+        return [live for seq, live in self.running.items() if live.state is State.DECODE and seq not in granted]
+
+    def _chunk_of(self, live: Live, budget: int, threshold: int) -> int:
+        """The tokens that a running prompt gets."""
+        live.in_flight = live.chunk if self.lag and live.chunk_at == self._now - 1 else 0
+        tokens = min(_capped(live.known - live.computed, threshold), budget)
+        if tokens > 0 and self._splits:
+            tokens = self._split(live, live.computed, tokens)
+        return max(tokens, 0)
+
+    def _decode(self, live: Live, batch: Batch, granted: dict[int, int] | None = None, restored: list[int] | None = None) -> bool:
+        """Take and give back what a decoding request must in this step; whether it could go on."""
+        self._read(live)
+        # What was filled since it was looked at last.
+        self.cache.publish(live, live.computed - live.in_flight)
+        if not self._serve(live, 1, granted, restored):
+            return False
+        turn = self._turn
+        if live.computed + 1 == live.last:
+            batch.ending.append(live)
+        if live.forced:
+            live.forced -= 1
+            self._set_event(live, turn + 1)
+        else:
+            self._set_event(live, max(turn + 1, self._next_event(live)))
+        return True
+
+    def _serve(self, live: Live, tokens: int, granted: dict[int, int] | None = None, restored: list[int] | None = None) -> bool:
+        """Give a running request blocks for more tokens, and preempt others until there are enough; whether it was not preempted itself."""
+        while not self.cache.grow(live, tokens):
+            victim = self._victim()
+            if granted is not None and restored is not None:
+                restored[0] += granted.pop(victim.seq, 0)
+            self._preempt(victim, scheduled=self._is_priority and victim.seq < live.seq and victim.state is State.DECODE)
+            if victim is live:
+                return False
+        return True
+
+    def _victim(self) -> Live:
+        """The running request that is preempted next, taken from those that run."""
+        if not self._is_priority:
+            return self.running.popitem()[1]
+        victim = max(self.running.values(), key=lambda live: (live.priority, live.order))
+        del self.running[victim.seq]
+        return victim
+
+    def _preempt(self, live: Live, *, scheduled: bool) -> None:
+        """Take all blocks of a request, and put it in front of those that wait. ``scheduled`` says that it has got a token in this step."""
+        cache = self.cache
+        if live.state is State.DECODE:
+            self._read(live)
+            if self.lag:
+                cache.publish(live, live.computed if scheduled else live.computed - live.in_flight)
+            else:
+                cache.publish(live, live.computed + scheduled)
+            self.decoding -= 1
+            self._offsets -= live.offset
+            # A token that is under way is still delivered.
+            live.known = live.computed + 1
+            live.event_at = -1
+        elif live.state is State.ENDING:
+            self.ending -= 1
+            cache.publish(live, live.last - 1)
+        else:
+            del self.prefilling[live.seq]
+        self.log.preemptions.append((self._now, live.number, live.computed))
+        self.log.preempted[live.number] += 1
+        cache.release(live)
+        self._blocked = False
+        live.state, live.computed = State.WAITING, 0
+        live.preemptions += 1
+        self.waiting.put_back(live)
+
+    def _admit(self, budget: int, threshold: int, chunks: list[tuple[Live, int]]) -> int:
+        """Admit waiting requests while there is room; returns the tokens that they get."""
+        rules, cache, start = self.rules, self.cache, budget
+        while budget > 0 and self.waiting and len(self.running) < rules.max_num_seqs and not self._blocked:
+            live = self.waiting.first
+            live.in_flight = 0
+            cache.open(live)
+            hit = cache.look_up(live)
+            tokens = _capped(live.known - hit.tokens, threshold)
+            if not rules.enable_chunked_prefill and tokens > budget:
+                break
+            tokens = min(tokens, budget)
+            if self._splits:
+                live.junction = hit.junction
+                tokens = self._split(live, hit.tokens, tokens)
+                if not tokens:
+                    break
+            if not cache.admit(live, hit, tokens, others_run=bool(self.running)):
+                self._blocked = self._whole
+                break
+            self.waiting.take()
+            live.seq = self._next_seq
+            self._next_seq += 1
+            live.state = State.PREFILL
+            live.computed = hit.tokens
+            self.running[live.seq] = self.prefilling[live.seq] = live
+            self._count_hit(live, hit.tokens)
+            chunks.append((live, tokens))
+            budget -= tokens
+        return start - budget
+
+    def _count_hit(self, live: Live, tokens: int) -> None:
+        log = self.log
+        if not live.preemptions:
+            log.hits[live.number] = tokens
+        if self.rules.cache.caching:
+            before = "preempted_" if live.preemptions else ""
+            self.hits[f"{before}queries"] += live.known
+            self.hits[f"{before}hits"] += tokens
+            self.hits[f"{before}requests"] += 1
+        if log.scheduled[live.number] is None:
+            log.scheduled[live.number] = self._now
+
+    def _advance(self, live: Live, tokens: int, batch: Batch) -> None:
+        """After a step: a prompt that is complete goes on to decode."""
+        load = self.load
+        load.prefill_requests += 1
+        load.prefill_tokens += tokens
+        load.prefill_pairs += tokens * live.computed + tokens * (tokens + 1) // 2
+        live.computed += tokens
+        live.chunk, live.chunk_at = tokens, self._now
+        self._blocked = False
+        if live.computed < live.known:
+            return
+        batch.sampled = True
+        if self.log.firsts[live.number] is None:
+            batch.firsts.append(live)
+        del self.prefilling[live.seq]
+        live.state = State.DECODE
+        self.decoding += 1
+        live.offset = live.computed - self._turn
+        self._offsets += live.offset
+        live.forced = 1 if self.lag and not self._whole else 0
+        if live.computed == live.last:
+            batch.ending.append(live)
+        if live.computed < live.last or live.unforeseen:
+            self._set_event(live, self._turn if live.forced else max(self._turn, self._next_event(live)))
+
+    def _split(self, live: Live, start: int, tokens: int) -> int:
+        """The tokens of a chunk that ends where states can be kept. Source: scheduler.py ``_mamba_block_aligned_split``."""
+        end_of_prefill = max(live.prompt, live.known - 1)
+        if start >= end_of_prefill:
+            return tokens
+        rules, states = self.rules, self.cache.states
+        size = states[0].size
+        end, last_kept = start + tokens, (live.known - 1) // size * size
+        position = (end_of_prefill - 1) // size * size
+        inside = end >= end_of_prefill and all(group.exports(start, end, position) for group in states)
+        if inside:
+            last_kept = 0
+        if end < end_of_prefill:
+            most = rules.max_num_batched_tokens
+            if rules.long_prefill_token_threshold:
+                most = min(most, rules.long_prefill_token_threshold)
+            aligned = end // size * size
+            if aligned > start or size <= most:
+                end = aligned
+        stops = [
+            0 if inside or not start % size else (start // size + 1) * size,
+            last_kept,
+            start + (live.junction - start) // size * size if start < live.junction < end else 0,
+        ]
+        end = min([stop for stop in stops if start < stop < end], default=end)
+        return max(end - start, 0)
+
+    # Results.
+
+    def _take_results(self, batch: Batch) -> None:
+        """Give out the tokens of a batch, and let those go that have all."""
+        log, now = self.log, self._now
+        for live in batch.firsts:
+            log.firsts[live.number] = now
+        if not batch.ending:
+            return
+        batch.ending.sort(key=_by_seq)
+        cache = self.cache
+        for live in batch.ending:
+            if live.state is State.WAITING:
+                self.waiting.remove(live)
+            else:
+                del self.running[live.seq]
+                self._stop_decoding(live, State.FINISHED)
+                cache.publish(live, live.last)
+                cache.release(live)
+            live.state = State.FINISHED
+            log.finish(live.number, now)
+        self._blocked = False
+        self._flushes = self.lag > 0
+        self.contents.forget(self.cache.pool.names, self._alive)
+
+    def _alive(self) -> Iterable[Content]:
+        return [live.content for live in (*self.running.values(), *self.waiting)]
+
+    def _stop_decoding(self, live: Live, state: State) -> None:
+        if live.state is State.ENDING:
+            self.ending -= 1
+        else:
+            self._read(live)
+            self.decoding -= 1
+            self._offsets -= live.offset
+            live.event_at = -1
+        if state is State.ENDING:
+            self.ending += 1
+        live.state = state
+
+    # Decoding requests.
+
+    def _read(self, live: Live) -> None:
+        """Work out the tokens of a decoding request from the count of steps."""
+        live.computed = live.offset + self._turn
+        live.in_flight = 0
+        if self.lag and live.idle_at != self._now - 1:
+            live.in_flight = live.chunk if live.chunk_at == self._now - 1 else 1
+        live.known = live.computed + (not live.in_flight)
+
+    def _next_event(self, live: Live) -> int:
+        """The next step in which a decoding request takes or gives back something, or ends."""
+        change = self.cache.next_change(live, self.lag)
+        if live.offset + self._turn <= live.last - 1:
+            change = min(change, live.last - 1)
+        return change - live.offset
+
+    def _set_event(self, live: Live, turn: int) -> None:
+        live.event_at = turn
+        bucket = self._buckets.get(turn)
+        if bucket is None:
+            self._buckets[turn] = [live]
+            heappush(self._bucket_turns, turn)
+        else:
+            bucket.append(live)
+
+    def _steps_alike(self, most: int) -> int:
+        """How many steps follow in which all running requests decode, nobody is admitted, and no block changes hands."""
+        if (
+            self.prefilling
+            or not self.decoding
+            or self.ending
+            or self._flushes
+            or self.decoding > self.rules.max_num_batched_tokens
+        ):
+            return 0
+        if self.waiting and not (self._blocked or len(self.running) >= self.rules.max_num_seqs):
+            return 0
+        pending = self._pending
+        if self.lag and (pending is None or pending.firsts or pending.ending):
+            return 0
+        turns = self._bucket_turns
+        while turns and turns[0] < self._turn:
+            heappop(turns)
+        return min(most, turns[0] - self._turn) if turns else 0
+
+    def _decode_only(self, turn: int, steps: int) -> int:
+        """Take such steps."""
+        row = [self.decoding, self.decoding, len(self.running), len(self.waiting), self.cache.pool.used]
+        numbers = self.log.numbers
+        for number in range(turn, turn + steps):
+            numbers.append(number)
+            numbers.extend(row)
+        self.schedule_calls += steps
+        self._turn += steps
+        self._now = turn + steps - 1
+        self.progressed = True
+        return steps
+
+
+def _by_seq(live: Live) -> int:
+    return live.seq
+
+
+def _capped(tokens: int, threshold: int) -> int:
+    """Tokens of a prompt that a step may compute where ``long_prefill_token_threshold`` is set; 0 is no threshold."""
+    return threshold if 0 < threshold < tokens else tokens
+
+
+class _Queue:
+    """Those who wait, first come first served; who is preempted comes first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Live] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Live]:
+        return iter(self._waiting)
+
+    @property
+    def first(self) -> Live:
+        """Who is next."""
+        return self._waiting[0]
+
+    def add(self, live: Live) -> None:
+        """A request arrives."""
+        self._waiting.append(live)
+
+    def put_back(self, live: Live) -> None:
+        """A request is preempted."""
+        self._waiting.appendleft(live)
+
+    def take(self) -> Live:
+        """The next one is admitted."""
+        return self._waiting.popleft()
+
+    def remove(self, live: Live) -> None:
+        """A request waits no longer."""
+        self._waiting.remove(live)
+
+
+class _PriorityQueue(_Queue):
+    """Those who wait, the most urgent first, and of equals the one that arrived first. Kept in reverse, so that the first is at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sorted: list[Live] = []
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def __iter__(self) -> Iterator[Live]:
+        return iter(self._sorted)
+
+    @property
+    def first(self) -> Live:
+        return self._sorted[-1]
+
+    def add(self, live: Live) -> None:
+        insort(self._sorted, live, key=_least_urgent_first)
+
+    def put_back(self, live: Live) -> None:
+        self.add(live)
+
+    def take(self) -> Live:
+        return self._sorted.pop()
+
+    def remove(self, live: Live) -> None:
+        self._sorted.remove(live)
+
+
+def _least_urgent_first(live: Live) -> tuple[int, int]:
+    return -live.priority, -live.order

@@ -1,0 +1,143 @@
+"""The scheduler of a deployment: its groups of layers and settings, as the plan has them, and vLLM's options that bear on scheduling alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.options import is_on
+from hwcalc.engines.vllm.settings import MAX_LENGTH
+from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, StateSpec, WindowSpec
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.replay.vllm.cache import CacheRules
+from hwcalc.replay.vllm.groups import ChunkGroup, Group, StateGroup, WindowGroup
+from hwcalc.replay.vllm.scheduler import SchedulerRules, VllmScheduler
+from hwcalc.text import brief
+from hwcalc.units import parse_tokens
+
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
+    from hwcalc.engines.vllm.specs import LayerSpec, Limits
+
+OPTIONS: Final = {
+    "enable_chunked_prefill": "whether prompts may be computed in chunks (default: true)",
+    "long_prefill_token_threshold": "the most tokens of one prompt in a step while others run or wait (default: 0, none)",
+    "policy": "who is next: fcfs or priority (default: fcfs)",
+    "prefix_cache_retention_interval": "every how many tokens windows and states stay findable: 0 is at the end of a prompt, none is always (default: 0)",
+    "scheduler_reserve_full_isl": "whether a whole prompt must fit before it is admitted (default: true)",
+    "watermark": "the share of the blocks that admissions leave free while others run (default: 0)",
+}
+"""vLLM's options that bear on its scheduler and not on its memory, by their names (config/scheduler.py, config/cache.py)."""
+_POLICIES: Final = ("fcfs", "priority")
+# The multiples of tokens at which kernels export states (model_executor/layers/mamba): gated delta nets at the ends of blocks.
+_EXPORTED_AT: Final = {"mamba2": 1, "kimi_delta": 16}
+
+
+def split_options(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """The options of a plan, and those of the scheduler alone."""
+    return (
+        {name: value for name, value in options.items() if name not in OPTIONS},
+        {name: value for name, value in options.items() if name in OPTIONS},
+    )
+
+
+def scheduler_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: int) -> VllmScheduler:
+    """The scheduler of a deployment that serves requests of up to ``max_model_len`` tokens from ``blocks`` blocks."""
+    return VllmScheduler(rules_of(occupancy, options, blocks), blocks)
+
+
+def rules_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: int) -> SchedulerRules:
+    """The settings of the scheduler, with vLLM's defaults filled in."""
+    settings, length = occupancy.settings, occupancy.length
+    caching = settings.prefix_caching
+    retention = _retention(options.get("prefix_cache_retention_interval", "0"))
+    watermark = _share(options.get("watermark", "0"))
+    policy = str(options.get("policy", "fcfs"))
+    if policy not in _POLICIES:
+        raise UsageError(f"engine option policy={brief(policy, 40)} is not known.", hint=f"Allowed: {', '.join(_POLICIES)}.")
+    return SchedulerRules(
+        max_num_batched_tokens=settings.batched_tokens,
+        max_num_seqs=settings.sequences,
+        max_model_len=length,
+        async_scheduling=settings.concurrent_batches > settings.pp,
+        enable_chunked_prefill=_flag(options, "enable_chunked_prefill"),
+        long_prefill_token_threshold=_number(options, "long_prefill_token_threshold"),
+        policy=policy,
+        cache=CacheRules(
+            groups=groups_of(occupancy),
+            caching=caching,
+            retention=retention,
+            # vLLM counts its null block.
+            watermark=int(watermark * (blocks + 1)),
+            reserve=_flag(options, "scheduler_reserve_full_isl"),
+            max_model_len=length,
+        ),
+    )
+
+
+def groups_of(occupancy: VllmOccupancy) -> tuple[Group, ...]:
+    """The groups of layers that share the pool, as the plan formed them."""
+    deployment, layout = occupancy.deployment, occupancy.layout
+    return tuple(
+        _group(number, group.specs[0], layout.limits, deployment, occupancy.length) for number, group in enumerate(layout.groups)
+    )
+
+
+def _group(number: int, spec: LayerSpec, limits: Limits, deployment: VllmDeployment, length: int) -> Group:
+    size = spec.block_size
+    if isinstance(spec, CrossSpec):
+        raise UnsupportedError(
+            f"The replay has no rule for cross attention, which {deployment.model.id} has.",
+            hint="Replay a model without an encoder.",
+        )
+    if isinstance(spec, ChunkSpec):
+        cap = -(-min(spec.limit + limits.in_flight, length) // size)
+        return ChunkGroup(number, size, chunk=spec.limit, cap=cap, rule=spec)
+    if isinstance(spec, WindowSpec):
+        cap = -(-min(spec.limit - 1 + limits.retained + limits.in_flight, length) // size) + 1
+        return WindowGroup(number, size, window=spec.limit, retained=limits.retained, cap=cap, rule=spec)
+    if isinstance(spec, StateSpec):
+        if deployment.settings.state_caching == "align":
+            return StateGroup(number, size, checkpoint_alignment=_exported_at(spec, deployment), rule=spec)
+        # A block holds the state of a request from its first token to its last.
+        return Group(number, max(size, length), rule=spec)
+    return Group(number, size * limits.dcp, rule=spec)
+
+
+def _exported_at(spec: StateSpec, deployment: VllmDeployment) -> int | None:
+    """At which multiples of tokens the kernels of these layers export states from inside a prompt; ``None`` if they do not."""
+    settings = deployment.settings
+    counted = settings.speculated if settings.rules.speculated_states else 0
+    return _EXPORTED_AT.get(spec.tag, spec.block_size) if spec.states - counted > 2 else None
+
+
+def _flag(options: Mapping[str, object], name: str) -> bool:
+    value = str(options.get(name, "true")).lower()
+    if value not in ("true", "false", "on", "off", "1", "0"):
+        raise UsageError(f"engine option {name}={brief(value, 40)} is not known.", hint="Allowed: true, false.")
+    return value == "1" or is_on(value)
+
+
+def _number(options: Mapping[str, object], name: str) -> int:
+    return parse_tokens(str(options[name]), f"engine option {name}") if options.get(name) else 0
+
+
+def _retention(value: object) -> int | None:
+    if value is None or str(value).lower() == "none":
+        return None
+    return 0 if str(value) == "0" else parse_tokens(str(value), "engine option prefix_cache_retention_interval")
+
+
+def _share(value: object) -> float:
+    try:
+        share = float(str(value))
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UsageError(
+            f"engine option watermark={brief(str(value), 40)} is no share.", hint="Allowed: 0 up to 1, such as 0.01."
+        )
+    return share
+
+
+__all__ = ["MAX_LENGTH", "OPTIONS", "groups_of", "rules_of", "scheduler_of", "split_options"]
