@@ -11,6 +11,7 @@ from hwcalc.profiles.schema import Date, Estimate, FactFile, Facts, Whole, Words
 
 T = TypeVar("T")
 VersionText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(?:\.[0-9]{1,3}){1,3}$", description='a version in quotes, like "0.21"')]
+BuildText = Annotated[str, Field(pattern=r"^b[0-9]{1,6}$", description="the name of a build, like b6900")]
 ExactShare = Annotated[str, Field(pattern=r"^0\.[0-9]{1,4}$", description='a share of 1 in quotes, like "0.92": it is exact')]
 
 _ACCELERATOR: Final = r"^(?:[0-9]{1,2}\.[0-9]\+?|[a-z][a-z0-9-]*\*?)$"
@@ -220,6 +221,7 @@ class ClassesFile(EngineFile):
     source: Words
     by: Annotated[Literal["model_type", "architecture"], Field(description="one of model_type, architecture")]
     words: Annotated[dict[Words, Words], Field(min_length=1, description="a mapping of words to what they say")]
+    endings: Annotated[dict[Words, Words], Field(default_factory=dict, description="a mapping of ends of names to words")]
     refused: Annotated[dict[Words, Refusal], Field(description="a mapping of words to message and hint")]
     classes: Annotated[dict[Words, list[Words]], Field(min_length=1, description="a mapping of names to lists of words")]
 
@@ -228,6 +230,9 @@ class ClassesFile(EngineFile):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
+        for ending, word in self.endings.items():
+            if word not in self.words:
+                raise WrongKeyError(f"endings.{ending}", f"has the word {word}, which is not among the words")
         for name, row in self.classes.items():
             for entry in row:
                 word, _, value = entry.partition("=")
@@ -236,6 +241,21 @@ class ClassesFile(EngineFile):
                 if word == "as" and value not in self.classes:
                     raise WrongKeyError(f"classes.{name}", f"goes as {value}, which has no row")
         return self
+
+
+class BuildsFile(EngineFile):
+    """``engines/llamacpp/builds.yaml``, whose comments say what each number is."""
+
+    source: Words
+    architectures: Annotated[
+        dict[BuildText, list[Words]], Field(min_length=1, description="a mapping of builds to lists of names")
+    ]
+    latents: Whole
+    ollama: Annotated[dict[VersionText, Whole], Field(min_length=1, description="a mapping of releases to builds")]
+    ollama_vendored: Annotated[dict[VersionText, Whole], Field(min_length=1, description="a mapping of releases to builds")]
+
+    def place(self) -> tuple[str, ...]:
+        return (self.id, "builds.yaml")
 
 
 class HardwareNeed(Facts):
@@ -318,3 +338,10 @@ class EngineFlagsFile(EngineFile):
 
 FORMS: Final[dict[str, type[EngineFile]]] = {"llamacpp": LlamacppFile, "runtime": RuntimeFile, "vllm": VllmFile}
 """The form of each engine's file."""
+ENGINE_FORMS: Final[dict[str, type[EngineFile]]] = {
+    "builds": BuildsFile,
+    "classes": ClassesFile,
+    "flags": EngineFlagsFile,
+    "hardware": EngineHardwareFile,
+}
+"""The form of each file in an engine's folder."""

@@ -178,3 +178,29 @@ def llamacpp_profile() -> LlamacppProfile:
         compute={name: estimate_of(entry) for name, entry in data["compute"].items()},
         host_bandwidth=estimate_of(data["host_bandwidth"]),
     )
+
+
+class LlamacppBuilds(Record):
+    """The content of ``llamacpp/builds.yaml``."""
+
+    architectures: Mapping[str, int]
+    """An architecture -> the first build that knows it; older builds know all others."""
+    latents: int
+    """The first build that keeps latents."""
+    ollama: Mapping[str, int]
+    """A release of Ollama -> the build that it and those after it start, or have in themselves; newest first."""
+
+
+@lru_cache(maxsize=1)
+def llamacpp_builds() -> LlamacppBuilds:
+    """The builds of llama.cpp that brought architectures, and those of Ollama.
+
+    >>> llamacpp_builds().architectures["gpt-oss"], llamacpp_builds().ollama["0.30.1"]
+    (6096, 9479)
+    """
+    data = record("engines", "llamacpp/builds")
+    return LlamacppBuilds(
+        architectures={name: int(build[1:]) for build, names in data["architectures"].items() for name in names},
+        latents=data["latents"],
+        ollama={**data["ollama"], **data["ollama_vendored"]},
+    )

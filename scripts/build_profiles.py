@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
-from hwcalc.profiles.engine_schema import FORMS, ClassesFile, EngineFlagsFile, EngineHardwareFile
+from hwcalc.profiles.engine_schema import ENGINE_FORMS, FORMS
 from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, check, read_yaml
 from hwcalc.profiles.speed import FOLDER
 from hwcalc.profiles.speed_schema import SpeedClassFile
@@ -70,12 +70,9 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
         yield "instances", f"{path.parent.name}/{path.stem}", path, InstanceFile
     for name, form in FORMS.items():
         yield "engines", name, Path(built_in("engines", f"{name}.yaml")), form
-    for path in Path(built_in("engines")).glob("*/classes.yaml"):
-        yield "engines", f"{path.parent.name}/{path.stem}", path, ClassesFile
-    for path in Path(built_in("engines")).glob("*/flags.yaml"):
-        yield "engines", f"{path.parent.name}/{path.stem}", path, EngineFlagsFile
-    for path in Path(built_in("engines")).glob("*/hardware.yaml"):
-        yield "engines", f"{path.parent.name}/{path.stem}", path, EngineHardwareFile
+    for name, form in ENGINE_FORMS.items():
+        for path in Path(built_in("engines")).glob(f"*/{name}.yaml"):
+            yield "engines", f"{path.parent.name}/{name}", path, form
     for path in Path(built_in(FOLDER)).glob("*.yaml"):
         yield FOLDER, path.stem, path, SpeedClassFile
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile

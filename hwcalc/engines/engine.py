@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.deployment import Deployment, Occupancy, deployed
 from hwcalc.engines.facts import Command, Facts, RequestRules, WeightFormats
+from hwcalc.engines.versions import unknown_version
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.text import brief
 
@@ -80,11 +81,7 @@ class Engine(ABC):
                 or release.startswith((f"{known}.", f"{known}-"))
             ):
                 return known
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}.",
-        )
+        raise unknown_version(self.name, requested, hint=f"Known: {', '.join(self.versions)}.")
 
     def stores(self, kind: type[LayerKind]) -> str:
         """Whether the engine stores layers of this kind, in a word or two: ``YES``, ``EVERY_TOKEN``, ``BY_MODEL`` or ``NO``."""

@@ -48,6 +48,7 @@ class ModelClasses(Struct, frozen=True):
     by: str
     rows: Mapping[str, ModelClass]
     refusals: Mapping[str, Mapping[str, str]]
+    endings: Mapping[str, str]
 
     def name_of(self, model: ModelSpec) -> str | None:
         """The name by which a model is looked up; ``None`` for dimensions by hand, which are of no architecture."""
@@ -58,10 +59,22 @@ class ModelClasses(Struct, frozen=True):
         row = self.rows.get(self.name_of(model) or "", NO_CLASS)
         return self.rows[row.words["as"]] if "as" in row.words else row
 
+    def has(self, model: ModelSpec, word: str) -> bool:
+        """Whether the row of the model's class has a word."""
+        return word in self.row(model).words
+
+    def by_ending(self, model: ModelSpec) -> str:
+        """The word that the end of the class's name says, the longest that the file lists; empty if there is none."""
+        name = self.name_of(model) or ""
+        ends = [ending for ending in self.endings if name.endswith(ending)]
+        return self.endings[max(ends, key=len)] if ends else ""
+
     def check(self, model: ModelSpec, needed: str = "") -> None:
         """Raise an error for a model that the engine does not run: without a row, with a word that is refused, or without a ``needed`` word."""
         name = self.name_of(model)
         if name is None:
+            return
+        if name not in self.rows and "unknown" not in self.refusals:
             return
         if name not in self.rows:
             # Dimensions by hand are of no model type that a config names.
@@ -90,6 +103,7 @@ def model_classes(engine: str) -> ModelClasses:
             for name, row in content["classes"].items()
         },
         refusals=content["refused"],
+        endings=content.get("endings", {}),
     )
 
 

@@ -23,7 +23,6 @@ READ: Final[dict[str, list[tuple[str, ...]]]] = {
     "profiles/model_index.json": [("fit", "--gpu", "l4")],
     "hwcalc/report/schemas.jsonl": [("schema", "plan")],
     "hwcalc/parsers/index.json": [(QWEN,)],
-    "hwcalc/engines/vllm/architectures.json": [(QWEN, "--engine", "vllm")],
 }  # fmt: skip
 
 

@@ -8,14 +8,12 @@ history of its sources, with the pull request that changed it, and held against 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from hwcalc.errors import UnknownNameError
+from hwcalc.engines.versions import Rule, changed_in, rules_at, unknown_version
 from hwcalc.formulas.record import Record
-from hwcalc.text import brief
+from hwcalc.profiles.engines import llamacpp_builds
 
 RELEASE: Final = "v0.5.0"
 """The newest release that was read: commit 0c1e57098."""
@@ -66,38 +64,30 @@ class BuildRules(Record):
     """Whether there is a context of multi-token prediction."""
 
 
-class Rule(NamedTuple):
-    """A field of :class:`BuildRules`: its values, each from a build on, newest first, and where they were read."""
-
-    name: str
-    entries: tuple[tuple[int, Any], ...]
-    source: str
-
-
 TABLE: Final[tuple[Rule, ...]] = (
     Rule(
         "cells",
-        ((6975, "context"), (6868, "nothing"), (0, "cache")),
+        (("6975", "context"), ("6868", "nothing"), ("0", "cache")),
         "src/llama-context.cpp, #17046; src/llama-kv-cache.cpp, #16812",
     ),
-    Rule("divides", ((6925, "down"), (0, "up")), "src/llama-context.cpp, #16736"),
-    Rule("streams", ((6071, True), (0, False)), "src/llama-kv-cache-unified.cpp, #14363; on by default since #14959"),
-    Rule("hybrid_streams", ((8025, True), (0, False)), "src/llama-model.cpp create_memory, #19559"),
+    Rule("divides", (("6925", "down"), ("0", "up")), "src/llama-context.cpp, #16736"),
+    Rule("streams", (("6071", True), ("0", False)), "src/llama-kv-cache-unified.cpp, #14363; on by default since #14959"),
+    Rule("hybrid_streams", (("8025", True), ("0", False)), "src/llama-model.cpp create_memory, #19559"),
     Rule(
         "windows",
-        ((5554, "ubatch"), (5429, "batch"), (0, "all")),
+        (("5554", "ubatch"), ("5429", "batch"), ("0", "all")),
         "src/llama-kv-cache-unified.cpp, #13833; src/llama-kv-cache.cpp, #13194",
     ),
-    Rule("latent_values", ((7832, False), (0, True)), "src/llama-kv-cache.cpp, #19067"),
-    Rule("outputs_limited", ((9460, True), (0, False)), "tools/server/server-context.cpp server_n_outputs_max, #23861"),
-    Rule("wide_masks", ((9952, "none"), (9410, "without cache"), (0, "all")), "src/llama-graph.cpp, #23764, #25370"),
-    Rule("mask_rows", ((7256, 1), (4617, 64), (0, 32)), "ggml/include/ggml.h GGML_KQ_MASK_PAD, #17505, #11583"),
-    Rule("indexed_values", ((6071, True), (0, False)), "src/llama-kv-cache-unified.cpp, #14285; on by default since #14959"),
-    Rule("host_embeddings", ((7819, 2), (0, 1)), "src/llama-graph.cpp build_inp_embd, #18898"),
-    Rule("flash_auto", ((6325, True), (0, False)), "common/common.h, #15434"),
-    Rule("default_layers", ((7407, "fit"), (6325, "all"), (0, "none")), "common/common.h, #16653, #15434"),
-    Rule("copies_reserved", ((9489, True), (0, False)), "ggml/src/ggml-cuda/fattn.cu, #23907"),
-    Rule("drafts", ((9180, True), (0, False)), "include/llama.h llama_context_type, #22673"),
+    Rule("latent_values", (("7832", False), ("0", True)), "src/llama-kv-cache.cpp, #19067"),
+    Rule("outputs_limited", (("9460", True), ("0", False)), "tools/server/server-context.cpp server_n_outputs_max, #23861"),
+    Rule("wide_masks", (("9952", "none"), ("9410", "without cache"), ("0", "all")), "src/llama-graph.cpp, #23764, #25370"),
+    Rule("mask_rows", (("7256", 1), ("4617", 64), ("0", 32)), "ggml/include/ggml.h GGML_KQ_MASK_PAD, #17505, #11583"),
+    Rule("indexed_values", (("6071", True), ("0", False)), "src/llama-kv-cache-unified.cpp, #14285; on by default since #14959"),
+    Rule("host_embeddings", (("7819", 2), ("0", 1)), "src/llama-graph.cpp build_inp_embd, #18898"),
+    Rule("flash_auto", (("6325", True), ("0", False)), "common/common.h, #15434"),
+    Rule("default_layers", (("7407", "fit"), ("6325", "all"), ("0", "none")), "common/common.h, #16653, #15434"),
+    Rule("copies_reserved", (("9489", True), ("0", False)), "ggml/src/ggml-cuda/fattn.cu, #23907"),
+    Rule("drafts", (("9180", True), ("0", False)), "include/llama.h llama_context_type, #22673"),
 )
 
 
@@ -108,22 +98,20 @@ def rules_of(build: int) -> BuildRules:
     >>> rules_of(9459).outputs_limited, rules_of(9460).outputs_limited
     (False, True)
     """
-    return BuildRules(**{rule.name: next(value for first, value in rule.entries if first <= build) for rule in TABLE})
+    return rules_at(BuildRules, TABLE, (build,))
 
 
-def _first(name: str) -> int:
-    return next(rule.entries[0][0] for rule in TABLE if rule.name == name)
-
-
-COPIES_SINCE: Final = _first("copies_reserved")
-DRAFTS_SINCE: Final = _first("drafts")
+COPIES_SINCE: Final = int(changed_in(TABLE, "copies_reserved"))
+DRAFTS_SINCE: Final = int(changed_in(TABLE, "drafts"))
 NEWEST_RULES: Final = rules_of(NEWEST)
 VERSIONS: Final = (
     RELEASE,
     "v0.4.0",
     *(
         f"b{build}"
-        for build in sorted({first for rule in TABLE for first, _ in rule.entries if first > OLDEST} | {OLDEST}, reverse=True)
+        for build in sorted(
+            {OLDEST, *(int(first) for rule in TABLE for first, _ in rule.entries if int(first) > OLDEST)}, reverse=True
+        )
     ),
 )
 """Releases, and the builds from which on other rules hold; a build between two of them has those of the older one."""
@@ -140,11 +128,8 @@ def resolve(requested: str) -> str:
     number = re.fullmatch(r"b?([0-9]{1,6})", text)
     if number is not None and OLDEST <= int(number[1]) <= NEWEST:
         return f"b{int(number[1])}"
-    raise UnknownNameError(
-        f"--engine llamacpp@{brief(requested, 20)}: no rules for that version.",
-        option="engine",
-        hint=f"Known: builds b{OLDEST} to b{NEWEST}, v0.4.0 and {RELEASE}. Use: --engine llamacpp@{nearest(text)}",
-    )
+    known = f"Known: builds b{OLDEST} to b{NEWEST}, v0.4.0 and {RELEASE}."
+    raise unknown_version("llamacpp", requested, hint=f"{known} Use: --engine llamacpp@{nearest(text)}")
 
 
 def nearest(requested: str) -> str:
@@ -162,19 +147,6 @@ def build_of(version: str) -> int:
     return int(version[1:]) if version.startswith("b") else NEWEST
 
 
-OLLAMA_BUILDS: Final[Mapping[str, int]] = {
-    "0.32.15": 10488, "0.32.14": 10434, "0.32.10": 10380, "0.32.8": 10353, "0.32.6": 10242, "0.32.3": 10091, "0.32.2": 10069,
-    "0.31.2": 9888, "0.31.0": 9840, "0.30.11": 9781, "0.30.10": 9672, "0.30.9": 9626, "0.30.5": 9509, "0.30.4": 9493, "0.30.1": 9479,
-    "0.30.0": 9452,
-}  # fmt: skip
-"""The release of Ollama -> the build of llama.cpp that it and those after it start (LLAMA_CPP_VERSION), newest first. 0.33 starts a later one."""
-OLLAMA_VENDORED: Final[Mapping[str, int]] = {
-    "0.13.5": 7437, "0.13.3": 7345, "0.13.2": 7209, "0.12.11": 6840, "0.12.6": 6752, "0.12.4": 6646, "0.11.5": 6121, "0.7.0": 5359,
-    "0.6.8": 5237, "0.6.7": 5162, "0.6.6": 5125, "0.5.13": 4779, "0.5.8": 4419,
-}  # fmt: skip
-"""The release of Ollama before 0.30 -> the build whose code it has in itself (llama/build-info.cpp), for models that its Go engine does not run."""
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in version.removeprefix("v").split("-")[0].split("."))
 
@@ -190,32 +162,7 @@ def ollama_build(version: str) -> int:
         numbers = (*numbers, 10**6)
     if numbers >= (0, 33):
         return NEWEST
-    both = {**OLLAMA_BUILDS, **OLLAMA_VENDORED}
-    return next((build for first, build in both.items() if _numbers(first) <= numbers), 0)
-
-
-SINCE: Final[Mapping[int, tuple[str, ...]]] = {
-    4415: ("cohere2",), 4453: ("phimoe",), 4457: ("rwkv6qwen2",), 4875: ("gemma3",), 4907: ("rwkv7", "arwkv7"), 4977: ("plm",),
-    5002: ("bailingmoe",), 5074: ("llama4",), 5092: ("qwen3", "qwen3moe"), 5115: ("glm4",), 5215: ("nomic-bert-moe",), 5668: ("dots1",),
-    5674: ("arcee",), 5682: ("neo-bert",), 5763: ("gemma3n",), 5771: ("ernie4_5",), 5812: ("mamba2",), 5843: ("hunyuan-moe",),
-    5847: ("smollm3",), 5851: ("falcon-h1",), 5856: ("jamba",), 5868: ("granitehybrid",), 5873: ("lfm2",), 5899: ("plamo2",),
-    5912: ("dream",), 5924: ("ernie4_5-moe",), 5931: ("exaone4",), 6012: ("smallthinker",), 6042: ("llada",), 6058: ("hunyuan-dense",),
-    6085: ("glm4moe",), 6096: ("gpt-oss",), 6257: ("seed_oss",), 6309: ("jina-bert-v3",), 6315: ("nemotron_h",),
-    6384: ("gemma-embedding",), 6483: ("llada-moe",), 6586: ("grovemoe",), 6671: ("apertus",), 6709: ("lfm2moe",), 6810: ("bailingmoe2",),
-    6885: ("cogvlm",), 6887: ("qwen3vl", "qwen3vlmoe"), 6906: ("minimax-m2",), 6955: ("pangu-embedded",), 7061: ("afmoe",),
-    7140: ("rnd1",), 7186: ("qwen3next",), 7216: ("mistral3",), 7418: ("nemotron_h_moe",), 7515: ("modern-bert",), 7531: ("llama-embed",),
-    7534: ("mimo2",), 7563: ("plamo3",), 7614: ("maincoder",), 7727: ("exaone-moe",), 7957: ("kimi-linear",), 7964: ("step35",),
-    7990: ("qwen35", "qwen35moe"), 8036: ("glm-dsa",), 8106: ("jais2",), 8110: ("paddleocr",), 8160: ("eurobert",), 8388: ("mistral4",),
-    8530: ("deepseek2-ocr",), 8637: ("gemma4",), 8885: ("hunyuan_vl",), 9337: ("talkie",), 9411: ("deepseek32",), 9482: ("mellum",),
-    9549: ("gemma4-assistant",), 9606: ("eagle3",), 9626: ("cohere2moe",), 9831: ("dflash",), 9840: ("deepseek4",), 9993: ("hy_v3",),
-    10087: ("laguna",), 10135: ("minimax-m3",), 10153: ("nanbeige",), 10270: ("qwen3tts",), 10342: ("graniteswitch",),
-    10349: ("muse-glimmer",), 10369: ("pockettts",), 10437: ("minimax-01",), 10448: ("kimi-k3",), 10460: ("bailingmoe3",),
-    HISTORY_ENDS + 1: ("dots3note", "glm5-next", "granite_swa", "hrm_text", "hy_v4", "maple", "qwen4exp", "spark2_5"),
-}  # fmt: skip
-"""A build -> the architectures that it was the first to know (src/llama-arch.cpp ``LLM_ARCH_NAMES``). Older builds know all others."""
-LATENT_SINCE: Final = 5137
-"""The first build that keeps latents of multi-head latent attention, and reads the files that have them (#12801)."""
-_FIRST: Final[Mapping[str, int]] = {name: build for build, names in SINCE.items() for name in names}
+    return next((build for first, build in llamacpp_builds().ollama.items() if _numbers(first) <= numbers), 0)
 
 
 def known_since(architecture: str, *, latent: bool) -> int:
@@ -224,7 +171,5 @@ def known_since(architecture: str, *, latent: bool) -> int:
     >>> known_since("gpt-oss", latent=False), known_since("deepseek2", latent=True), known_since("llama", latent=False)
     (6096, 5137, 0)
     """
-    return max(_FIRST.get(architecture, 0), LATENT_SINCE if latent else 0)
-
-
-assert all(newer[0] > older[0] for rule in TABLE for newer, older in pairwise(rule.entries))
+    builds = llamacpp_builds()
+    return max(builds.architectures.get(architecture, 0), builds.latents if latent else 0)

@@ -21,10 +21,10 @@ from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, Llamacp
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
-from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.engines.versions import unknown_version
+from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
 from hwcalc.model import ModelSpec, Note, Noted
-from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -367,11 +367,7 @@ class Ollama(Llamacpp):
         older = "Before 0.30 Ollama ran models by a program of its own"
         if minor not in self.versions and build >= OLDEST and build < NEWEST:
             older += f", and those that it did not know by llama.cpp b{build}: --engine llamacpp@b{build}"
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}. {older}.",
-        )
+        raise unknown_version(self.name, requested, hint=f"Known: {', '.join(self.versions)}. {older}.")
 
     @property
     def requests(self) -> OllamaRequests:

@@ -8,14 +8,11 @@ to it. The classes that a release has stand in ``profiles/engines/sglang/classes
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
-from hwcalc.errors import UnknownNameError
+from hwcalc.engines.versions import Rule, listed, on, rules_at, unknown_version
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.engines import Version, planned_version, since
-from hwcalc.text import brief
+from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
@@ -46,11 +43,7 @@ def resolve(requested: str) -> str:
         return NEWEST
     if release in VERSIONS and (not post or number.isdecimal()):
         return release
-    raise UnknownNameError(
-        f"--engine sglang@{brief(requested, 20)}: no rules for that version.",
-        option="engine",
-        hint=f"Known: {VERSIONS[-1]} to {NEWEST} ({', '.join(reversed(VERSIONS))}).",
-    )
+    raise unknown_version("sglang", requested, hint=f"{listed(VERSIONS)} ({', '.join(reversed(VERSIONS))}).")
 
 
 _MEMORY: Final = "arg_groups/memory_hook.py handle_gpu_memory_settings"
@@ -116,28 +109,16 @@ class Rules(Record):
     """Whether a pool of DeepSeek-V4's windows that holds no request is refused."""
 
 
-class Rule(Struct, frozen=True):
-    """A rule: the field of :class:`Rules`, what held since which release (newest first), and the place where SGLang keeps it."""
-
-    name: str
-    entries: tuple[tuple[str, Any], ...]
-    source: str
-
-
-def _on(name: str, since: str, source: str) -> Rule:
-    return Rule(name, ((since, True), ("0.0", False)), source)
-
-
 TABLE: Final[tuple[Rule, ...]] = (
     Rule("small_gpu_chunk", (("0.5.20", 4096), ("0.0", 2048)), _MEMORY),
     Rule("small_gpu_graphs", (("0.5.20", (48, 160)), ("0.0", (24, 80))), _MEMORY),
-    _on("graph_within_requests", "0.5.22", _MEMORY),
+    on("graph_within_requests", "0.5.22", _MEMORY),
     Rule("unknown_gpu_share", (("0.5.20", 0.95), ("0.0", 0.88)), _MEMORY),
     Rule("image_cache_mib", (("0.5.18", 100), ("0.0", 0)), f"{_CONFIGURATOR} mm_runtime_reservation_gb"),
-    _on("padding_slot", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
-    _on("states_by_stage", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
-    _on("least_one_request", "0.5.23", f"{_CONFIGURATOR} resolve_max_num_reqs"),
-    _on("raw_tilelang", "0.5.22", f"{_CONFIGURATOR} calculate_mla_kv_cache_dim"),
+    on("padding_slot", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
+    on("states_by_stage", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
+    on("least_one_request", "0.5.23", f"{_CONFIGURATOR} resolve_max_num_reqs"),
+    on("raw_tilelang", "0.5.22", f"{_CONFIGURATOR} calculate_mla_kv_cache_dim"),
     Rule(
         "index_fp8",
         (("0.5.23", ("blackwell", "hopper")), ("0.5.21", ("blackwell",)), ("0.0", ())),
@@ -148,9 +129,9 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.5.22", ()), ("0.5.17", ("Exaone", "MiMoV2")), ("0.0", ("Exaone", "MiMoV2", "Lfm2Moe"))),
         "arg_groups/model_overrides/exaone.py, mimo_v2.py; arg_groups/overrides.py _lfm2_overrides",
     ),
-    _on("counts_latent_scales", "0.5.17", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
-    _on("nemotron_on_trtllm", "0.5.19", "arg_groups/model_overrides/nemotron_h.py"),
-    _on("unlike_on_fa4", "0.5.17", "arg_groups/model_override_base.py get_default_attn_backend"),
+    on("counts_latent_scales", "0.5.17", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
+    on("nemotron_on_trtllm", "0.5.19", "arg_groups/model_overrides/nemotron_h.py"),
+    on("unlike_on_fa4", "0.5.17", "arg_groups/model_override_base.py get_default_attn_backend"),
     Rule(
         "graphless",
         (
@@ -172,14 +153,14 @@ TABLE: Final[tuple[Rule, ...]] = (
         "configs/model_config.py multimodal_piecewise_cuda_graph_supported_model_archs",
     ),
     Rule("graphs_with_stages", (("0.5.19", False), ("0.0", True)), "server_args.py _apply_cuda_graph_compatibility"),
-    _on("shares_indexers", "0.5.18", f"{_POOLS} DefaultPoolConfigurator._compute_dsa_indexer_cell_size"),
-    _on("windows_by_stage", "0.5.21", f"{_POOLS} HybridSWAPoolConfigurator"),
-    _on("fp4_by_method", "0.5.21", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
-    _on("fp4_workspace", "0.5.16", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
-    _on("compressed_row_padding", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._get_paged_kv_bytes_per_token"),
-    _on("compressed_ring_by_page", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._get_bytes_per_swa_token"),
-    _on("compressed_window_cap", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._resolve_swa_cap_tokens"),
-    _on("compressed_window_check", "0.5.20", f"{_POOLS} DSV4PoolConfigurator._compute_dsv4_sizes"),
+    on("shares_indexers", "0.5.18", f"{_POOLS} DefaultPoolConfigurator._compute_dsa_indexer_cell_size"),
+    on("windows_by_stage", "0.5.21", f"{_POOLS} HybridSWAPoolConfigurator"),
+    on("fp4_by_method", "0.5.21", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
+    on("fp4_workspace", "0.5.16", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
+    on("compressed_row_padding", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._get_paged_kv_bytes_per_token"),
+    on("compressed_ring_by_page", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._get_bytes_per_swa_token"),
+    on("compressed_window_cap", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._resolve_swa_cap_tokens"),
+    on("compressed_window_check", "0.5.20", f"{_POOLS} DSV4PoolConfigurator._compute_dsv4_sizes"),
 )
 
 
@@ -190,9 +171,7 @@ def rules_of(version: str) -> Rules:
     >>> rules_of("0.5.19").small_gpu_chunk, rules_of("0.5.20").small_gpu_chunk
     (2048, 4096)
     """
-    planned: Version = planned_version(version)
-    held = {rule.name: next(value for first, value in rule.entries if since(first) <= planned) for rule in TABLE}
-    return Rules(version=version, **held)
+    return rules_at(Rules, TABLE, planned_version(version), version=version)
 
 
 def planned_rules(setup: Setup) -> Rules:

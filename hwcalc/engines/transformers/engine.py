@@ -38,6 +38,7 @@ from hwcalc.engines.subjects import LayerByLayer, PolicyRules, Traits
 from hwcalc.engines.transformers import layers
 from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout
+from hwcalc.engines.versions import listed, unknown_version
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import CacheTensor, ChunkedAttention, LayerKind, Role, SlidingAttention, Span
 from hwcalc.formulas.tensor import Fixed, Full
@@ -456,5 +457,4 @@ class Transformers(GeneralEngine):
             # "5" is the newest 5.x; "5.19" has the rules of 5.18.
             if version == numbers[:1] or (len(version) > 1 and numbers <= version[:2] <= newest):
                 return known
-        message = f"--engine transformers@{brief(requested, 20)}: no rules for that version."
-        raise UnknownNameError(message, option="engine", hint=f"Known: {self.versions[-1]} to {self.versions[0]}.")
+        raise unknown_version("transformers", requested, hint=f"{listed(self.versions)}.")

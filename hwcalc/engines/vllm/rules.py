@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
-
-from hwcalc.errors import UnknownNameError
+from hwcalc.engines.versions import Rule, listed, off, on, rules_at, unknown_version
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.engines import Version, planned_version, since
-from hwcalc.text import brief
+from hwcalc.profiles.engines import Version, planned_version
 
 VERSIONS: Final = tuple(f"0.{number}" for number in range(33, 5, -1))
 NEWEST: Final = VERSIONS[0]
@@ -46,11 +43,8 @@ def resolve(requested: str) -> str:
             return ".".join(map(str, version))
     unreleased = re.fullmatch(_UNRELEASED, requested)
     released = unreleased[1] if unreleased and unreleased[1].rpartition(".")[0] in VERSIONS else None
-    raise UnknownNameError(
-        f"--engine vllm@{brief(requested, 20)}: no rules for that version.",
-        option="engine",
-        hint=f"{f'Use: --engine vllm@{released}. ' if released else ''}Known: {VERSIONS[-1]} to {VERSIONS[0]}.",
-    )
+    use = f"Use: --engine vllm@{released}. " if released else ""
+    raise unknown_version("vllm", requested, hint=f"{use}{listed(VERSIONS)}.")
 
 
 @lru_cache(maxsize=256)
@@ -247,22 +241,6 @@ class Rules(Record):
     """Whether the longest sequence of a YaRN model is its original length times the factor. Since, it is what the config says."""
 
 
-class Rule(Struct, frozen=True):
-    """A rule: the field of :class:`Rules`, what held since which release (newest first), and the place where vLLM keeps it."""
-
-    name: str
-    entries: tuple[tuple[str, Any], ...]
-    source: str
-
-
-def _on(name: str, since: str, source: str) -> Rule:
-    return Rule(name, ((since, True), ("0.0", False)), source)
-
-
-def _off(name: str, since: str, source: str) -> Rule:
-    return Rule(name, ((since, False), ("0.0", True)), source)
-
-
 TABLE: Final[tuple[Rule, ...]] = (
     Rule("engine", (("0.8", "V1"), ("0.0", "V0")), _ORACLE),
     Rule(
@@ -279,14 +257,14 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("v1_asked", (("0.10.2", ()), ("0.9", ("states",)), ("0.8", ("stages", "drafts", "amd")), ("0.0", ())), _ORACLE),
     Rule("v0_multimodal", (("0.6.3", 5120), ("0.0", 4096)), "config.py SchedulerConfig"),
     Rule("v0_chunk", (("0.6.5", 2048), ("0.0", 512)), "config.py SchedulerConfig"),
-    _on("expert_buffers_kept", "0.13", "v1/worker/workspace.py"),
+    on("expert_buffers_kept", "0.13", "v1/worker/workspace.py"),
     Rule("stage_remainder", (("0.8", "before the last"), ("0.0", "last")), "distributed/utils.py get_pp_indices"),
-    _on("dcp", "0.10.2", "engine/arg_utils.py"),
+    on("dcp", "0.10.2", "engine/arg_utils.py"),
     Rule("latent_row_alignment", (("0.8", 1), ("0.7.2", 256), ("0.0", 1)), "worker/cache_engine.py get_cache_block_size"),
-    _on("kimi_k2_latents", "0.10", "config/__init__.py is_deepseek_mla"),
-    _on("latent_fp8", "0.10.2", "v1/attention/backends/mla/flashmla.py"),
+    on("kimi_k2_latents", "0.10", "config/__init__.py is_deepseek_mla"),
+    on("latent_fp8", "0.10.2", "v1/attention/backends/mla/flashmla.py"),
     Rule("hybrid_by_hand", (("0.10", False), ("0.9.2", True), ("0.0", False)), _RUNNER),
-    _off("states_follow_cache", "0.10.1", _RUNNER),
+    off("states_follow_cache", "0.10.1", _RUNNER),
     Rule("logged_tokens", (("0.20.1", "request"), ("0.0", "group")), f"{_UTILS} _report_kv_cache_config"),
     Rule("logs_own_blocks", (("0.11.1", False), ("0.8", True), ("0.0", False)), f"{_UTILS} get_kv_cache_configs"),
     Rule("logged_block", (("0.11", "group"), ("0.0", "config")), f"{_UTILS} _get_kv_cache_config_uniform_type"),
@@ -296,25 +274,25 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.19", "groups"), ("0.17", "first"), ("0.14", "model"), ("0.8", "layers"), ("0.0", "tokens")),
         f"{_UTILS} _max_memory_usage_bytes_from_groups, check_enough_kv_cache_memory",
     ),
-    _on("null_block_reserved", "0.29", f"{_UTILS} get_kv_cache_configs"),
+    on("null_block_reserved", "0.29", f"{_UTILS} get_kv_cache_configs"),
     Rule("override_checked", (("0.20.1", True), ("0.8", False), ("0.0", True)), f"{_UTILS} get_kv_cache_configs"),
     Rule("estimate", (("0.9.1", "told"), ("0.8.4", "cut"), ("0.0", "none")), _CHECK),
     Rule("gib_unit", (("0.8.3", "GiB"), ("0.0", "GB")), _CHECK),
     Rule("gib_digits", (("0.14", "short"), ("0.0", "fixed")), f"{_UTILS} _check_enough_kv_cache_memory"),
     Rule("possessive", (("0.22", "model's"), ("0.0", "models's")), f"{_UTILS} _check_enough_kv_cache_memory"),
-    _on("groups_layers", "0.9.1", f"{_UTILS} get_kv_cache_config"),
-    _off("groups_by_stage", "0.11", f"{_UTILS} get_kv_cache_configs"),
+    on("groups_layers", "0.9.1", f"{_UTILS} get_kv_cache_config"),
+    off("groups_by_stage", "0.11", f"{_UTILS} get_kv_cache_configs"),
     Rule("group_ratio", (("0.18", "1.5"), ("0.12", "1.25"), ("0.0", "1")), f"{_UTILS} _get_kv_cache_groups_uniform_page_size"),
-    _on("strided_groups", "0.11", f"{_UTILS} _get_kv_cache_groups_uniform_page_size"),
-    _on("sums_page_sizes", "0.11", f"{_SPECS} UniformTypeKVCacheSpecs"),
-    _on("cuts_mixed_group", "0.17", f"{_UTILS} _project_kv_cache_groups_to_worker"),
-    _on("pages_grow", "0.12", f"{_UTILS} unify_kv_cache_spec_page_size"),
-    _on("pads_attention", "0.24", f"{_UTILS} unify_kv_cache_spec_page_size"),
-    _on("pads_states", "0.26", f"{_UTILS} unify_kv_cache_spec_page_size"),
-    _on("promotes_latents", "0.27", f"{_UTILS} _try_get_full_allocation_fallback_groups"),
-    _off("keeps_latent_windows_whole", "0.31", f"{_SPECS} SlidingWindowMLASpec, replace_as"),
-    _on("promoted_block", "0.27", f"{_UTILS} _promote_local_kv_cache_specs"),
-    _on("windows", "0.8.3", _RUNNER),
+    on("strided_groups", "0.11", f"{_UTILS} _get_kv_cache_groups_uniform_page_size"),
+    on("sums_page_sizes", "0.11", f"{_SPECS} UniformTypeKVCacheSpecs"),
+    on("cuts_mixed_group", "0.17", f"{_UTILS} _project_kv_cache_groups_to_worker"),
+    on("pages_grow", "0.12", f"{_UTILS} unify_kv_cache_spec_page_size"),
+    on("pads_attention", "0.24", f"{_UTILS} unify_kv_cache_spec_page_size"),
+    on("pads_states", "0.26", f"{_UTILS} unify_kv_cache_spec_page_size"),
+    on("promotes_latents", "0.27", f"{_UTILS} _try_get_full_allocation_fallback_groups"),
+    off("keeps_latent_windows_whole", "0.31", f"{_SPECS} SlidingWindowMLASpec, replace_as"),
+    on("promoted_block", "0.27", f"{_UTILS} _promote_local_kv_cache_specs"),
+    on("windows", "0.8.3", _RUNNER),
     Rule(
         "chunks", (("0.14", "groups"), ("0.10.1", "whole"), ("0.10", "groups"), ("0.0", "full")), "config/vllm.py __post_init__"
     ),
@@ -329,9 +307,9 @@ TABLE: Final[tuple[Rule, ...]] = (
         "model_executor/layers/attention/attention.py get_kv_cache_spec",
     ),
     Rule("packed", (("0.27", "pages"), ("0.23", "slots"), ("0.0", "tuples")), f"{_UTILS} _get_kv_cache_config_packed"),
-    _on("checks_packed_width", "0.29", f"{_UTILS} _max_memory_usage_bytes_from_groups"),
+    on("checks_packed_width", "0.29", f"{_UTILS} _max_memory_usage_bytes_from_groups"),
     Rule("batches", (("0.29", "stages"), ("0.26", "runner"), ("0.0", "one")), "config/vllm.py max_concurrent_batches"),
-    _on("hybrid_caching", "0.28", "engine/arg_utils.py _set_default_chunked_prefill_and_prefix_caching_args"),
+    on("hybrid_caching", "0.28", "engine/arg_utils.py _set_default_chunked_prefill_and_prefix_caching_args"),
     Rule("state_caching", (("0.28", "last"), ("0.15", "both"), ("0.11.1", "all"), ("0.0", "no")), f"{_MODELS} MambaModelConfig"),
     Rule(
         "attention_free_block",
@@ -343,49 +321,49 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.29", "sparse"), ("0.26", "also at junctions"), ("0.0", "ends")),
         "v1/core/single_type_kv_cache_manager.py reachable_block_mask",
     ),
-    _off("forks_samples", "0.6.4", "sequence.py ParallelSampleSequenceGroup"),
-    _off("forks_beams", "0.6.3", "sampling_params.py use_beam_search"),
-    _on("lfm2_moe_caching", "0.16", "model_executor/models/lfm2_moe.py"),
+    off("forks_samples", "0.6.4", "sequence.py ParallelSampleSequenceGroup"),
+    off("forks_beams", "0.6.3", "sampling_params.py use_beam_search"),
+    on("lfm2_moe_caching", "0.16", "model_executor/models/lfm2_moe.py"),
     Rule(
         "hybrid_speculation",
         (("0.17", "all"), ("0.10.2", "qwen3_next"), ("0.0", "no")),
         "model_executor/layers/mamba/abstract.py get_kv_cache_spec",
     ),
     Rule("speculated_all", (("0.22", "block"), ("0.20", "align"), ("0.0", "none")), f"{_MODELS} MambaModelConfig"),
-    _on("retains_for_modules", "0.28", f"{_UTILS} get_kv_cache_configs; config/vllm.py num_prefill_lookahead_tokens"),
-    _on("speculated_states", "0.15", f"{_SPECS} MambaSpec.max_memory_usage_bytes"),
+    on("retains_for_modules", "0.28", f"{_UTILS} get_kv_cache_configs; config/vllm.py num_prefill_lookahead_tokens"),
+    on("speculated_states", "0.15", f"{_SPECS} MambaSpec.max_memory_usage_bytes"),
     Rule("hybrid_step", (("0.20", "user"), ("0.0", "kernel")), "platforms/interface.py _align_hybrid_block_size"),
     Rule("latent_hybrid_step", (("0.27", 128), ("0.20", 16), ("0.11.1", 64), ("0.0", 16)), "platforms/interface.py"),
-    _on("mamba2_checkpoint", "0.32", "model_executor/layers/mamba/mamba_mixer2.py"),
-    _on("gated_delta_checkpoint", "0.33", "model_executor/layers/mamba/gdn"),
-    _on("kimi_k3_checkpoint", "0.29", "models/kimi_k3"),
-    _off("windows_by_default", "0.10.1", "config.py ModelConfig.__post_init__, model_executor/models/gemma3n.py"),
-    _on("nemotron_head_dim", "0.10.1", "model_executor/models/nemotron_h.py"),
+    on("mamba2_checkpoint", "0.32", "model_executor/layers/mamba/mamba_mixer2.py"),
+    on("gated_delta_checkpoint", "0.33", "model_executor/layers/mamba/gdn"),
+    on("kimi_k3_checkpoint", "0.29", "models/kimi_k3"),
+    off("windows_by_default", "0.10.1", "config.py ModelConfig.__post_init__, model_executor/models/gemma3n.py"),
+    on("nemotron_head_dim", "0.10.1", "model_executor/models/nemotron_h.py"),
     Rule("nemotron_states", (("0.20", "fp32"), ("0.13", "fp16"), ("0.0", "conv")), f"{_MODELS} NemotronHForCausalLMConfig"),
-    _on("gated_delta_dtype", "0.17", "model_executor/layers/mamba/mamba_utils.py"),
-    _on("kimi_delta_dtype", "0.30", "models/kimi_k3/nvidia/kda.py"),
-    _on("config_states", "0.17", f"{_MODELS} Qwen3_5ForConditionalGenerationConfig"),
+    on("gated_delta_dtype", "0.17", "model_executor/layers/mamba/mamba_utils.py"),
+    on("kimi_delta_dtype", "0.30", "models/kimi_k3/nvidia/kda.py"),
+    on("config_states", "0.17", f"{_MODELS} Qwen3_5ForConditionalGenerationConfig"),
     Rule("latent_block", (("0.18", 16), ("0.8", 64), ("0.0", 16)), _CUDA),
     Rule("latent_block_forced", (("0.18", "no"), ("0.11.1", "multiple"), ("0.8", "equal"), ("0.0", "no")), _CUDA),
-    _off("sparse_block_forced", "0.18", _CUDA),
+    off("sparse_block_forced", "0.18", _CUDA),
     Rule("latent_block_sm10x", (("0.18", 0), ("0.15", 64), ("0.10.1", 128), ("0.0", 16)), _CUDA),
     Rule("wide_head_step", (("0.18", 16), ("0.11.1", 32), ("0.0", 16)), f"{_MODELS} HybridAttentionMambaModelConfig"),
     Rule("wide_fp8_block", (("0.31", 64), ("0.0", 16)), "v1/attention/backends/flash_attn.py"),
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
-    _on("mimo_v2_dtype", "0.32", "models/mimo_v2.py"),
+    on("mimo_v2_dtype", "0.32", "models/mimo_v2.py"),
     Rule("sparse_fp8", (("0.18", "gpu"), ("0.0", "own")), f"{_MODELS} DeepseekV32ForCausalLM"),
     Rule("compressed_blocks", (("0.27", (128, 256)), ("0.0", (256,))), "v1/attention/backends/mla/indexer.py"),
-    _on("compressed_auto", "0.30", "models/deepseek_v4/attention.py"),
-    _on("compressed_pp", "0.21", "models/deepseek_v4"),
-    _on("glm_sparse_fp8", "0.32", f"{_MODELS} GlmMoeDsaForCausalLM"),
-    _on("batch_within_lengths", "0.11.1", "engine/arg_utils.py"),
-    _on("whole_encoder", "0.11", f"{_SPECS} CrossAttentionSpec"),
-    _on("states_checked", "0.20", "config/compilation.py"),
-    _off("multiplies_yarn", "0.30", "config/model.py _get_and_verify_max_len"),
+    on("compressed_auto", "0.30", "models/deepseek_v4/attention.py"),
+    on("compressed_pp", "0.21", "models/deepseek_v4"),
+    on("glm_sparse_fp8", "0.32", f"{_MODELS} GlmMoeDsaForCausalLM"),
+    on("batch_within_lengths", "0.11.1", "engine/arg_utils.py"),
+    on("whole_encoder", "0.11", f"{_SPECS} CrossAttentionSpec"),
+    on("states_checked", "0.20", "config/compilation.py"),
+    off("multiplies_yarn", "0.30", "config/model.py _get_and_verify_max_len"),
 )
 
 
 @lru_cache(maxsize=64)
 def rules_of(version: Version) -> Rules:
     """The rules of one release."""
-    return Rules(**{rule.name: next(value for first, value in rule.entries if since(first) <= version) for rule in TABLE})
+    return rules_at(Rules, TABLE, version)

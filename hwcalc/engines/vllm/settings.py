@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.data import json_data
 from hwcalc.engines.devices import compute_capability
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import is_on
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm import formats
@@ -46,18 +46,8 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 
-# vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
-_IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})
-_DEAF_BEFORE: Final = frozenset({"MiMoV2FlashForCausalLM"})
-
 # Prefixes of model classes whose config may name the format of the state; else it is that of convolutions.
 _NAMED_STATES: Final = ("Qwen3_5", "Qwen4Exp")
-# Model classes with the mixin SupportsMambaPrefixCaching, in 0.11.1 to 0.27.
-_EVERY_STATE: Final = frozenset({
-    "BambaForCausalLM", "FalconH1ForCausalLM", "FalconMambaForCausalLM", "GraniteMoeHybridForCausalLM", "JambaForCausalLM",
-    "Mamba2ForCausalLM", "MambaForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "Zamba2ForCausalLM",
-})  # fmt: skip
-
 _BFLOAT16: Final = 80
 """The least compute capability with bf16."""
 _UNSTABLE_IN_FP16: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
@@ -224,7 +214,7 @@ def _prefix_caching(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerK
         return requested, "none"
     caching = {"no": "none", "last": "align", "all": "none", "both": "align"}[rules.state_caching]
     drafts = "speculative" in setup.options or setup.draft is not None
-    if rules.state_caching in ("all", "both") and model.architecture in _EVERY_STATE:
+    if rules.state_caching in ("all", "both") and model_classes("vllm").has(model, "keeps_every_state"):
         caching = caching if drafts and rules.speculated_all == "align" else "all"
     return caching != "none", caching
 
@@ -316,7 +306,8 @@ def _kv_dtype(
         # Sparse backends use DeepSeek's own fp8 layout on SM90 and SM12x, ordinary fp8 on SM10x.
         if family == 12 or (family == 9 and kv_dtype not in ("auto", "nvfp4_ds_mla")):
             kv_dtype = "fp8_ds_mla"
-    if model.architecture in _IGNORE_KV_DTYPE or (model.architecture in _DEAF_BEFORE and not rules.mimo_v2_dtype):
+    classes = model_classes("vllm")
+    if classes.has(model, "ignores_kv_dtype") or (classes.has(model, "ignored_kv_dtype") and not rules.mimo_v2_dtype):
         return "auto"
     if expands_latents(model, rules):
         kinds -= {LatentAttention}
@@ -447,13 +438,6 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
 
 TEXT_ALONE_SINCE: Final = "0.17"
 """The first release with ``--language-model-only`` (``engine/arg_utils.py``)."""
-# Their towers are not marked as such, so that vLLM builds them whatever is taken (``models/interfaces.py`` _mark_tower_model, 0.33).
-_UNMARKED_TOWERS: Final = frozenset({
-    "CohereAsrForConditionalGeneration", "GLM4VForCausalLM", "Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration",
-    "WhisperForConditionalGeneration",
-})  # fmt: skip
-
-
 LIMITS_SINCE: Final = "0.15"
 """The first release that leaves out towers of which ``--limit-mm-per-prompt`` takes nothing."""
 
@@ -478,22 +462,12 @@ def parse_limits(name: str, value: str) -> dict[str, int]:
 _SOUND: Final = frozenset({"audio"})
 
 
-@lru_cache(maxsize=1)
-def _towers() -> Mapping[str, tuple[frozenset[str], ...]]:
-    """Class -> for each of its towers, the kinds of items that it reads."""
-    known: dict[str, list[str]] = json_data(__file__, "towers.json")["classes"]
-    return {
-        name: tuple(frozenset(kinds.split()) for kinds in towers.split(" + "))
-        for towers, classes in known.items()
-        for name in classes
-    }
-
-
 def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
     """Whether vLLM loads what reads images and sound: unless ``language_model_only`` is set, or nothing of what they read is taken, and
     the class marks its towers. Raises an error if it leaves out some of several towers.
     """
-    if model.architecture in _UNMARKED_TOWERS:
+    words = model_classes("vllm").row(model).words
+    if "towers_always" in words:
         return True
     if is_on(options.get("language_model_only")):
         return False
@@ -502,7 +476,8 @@ def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
         return True
     none = {kind for kind, count in parse_limits("limit_mm_per_prompt", limits).items() if not count}
     # A config without a part of its own for sound has no tower for it, whatever its class can have.
-    towers = [one for one in _towers().get(model.architecture or "", ()) if one != _SOUND or model.config.get("audio_config")]
+    towers = [frozenset(kinds.split("/")) for kinds in words["towers"].split("+")] if "towers" in words else []
+    towers = [kinds for kinds in towers if kinds != _SOUND or model.config.get("audio_config")]
     left_out = [kinds <= none for kinds in towers]
     if any(left_out) and not all(left_out):
         takes = " and ".join("/".join(sorted(kinds)) for kinds in towers)
@@ -557,21 +532,10 @@ def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bo
     return listed
 
 
-_POOLING: Final = (
-    "ForTextEncoding", "EmbeddingModel", "ForSequenceClassification", "ForTokenClassification", "ForAudioClassification",
-    "ForImageClassification", "ForVideoClassification", "ClassificationModel", "ForRewardModeling", "RewardModel", "Model",
-)  # fmt: skip
-"""Ends of the names of classes that vLLM serves for embeddings, classes and rewards (config/model.py ``_SUFFIX_TO_DEFAULTS``)."""
-_GENERATING: Final = ("ChatModel", "LMHeadModel")
-"""Ends of the names of classes that generate text, though they end like the others."""
-_GENERATING_MODELS: Final = frozenset({"ChatGLMModel", "MiDashengLMModel", "MossAudioModel", "Qwen2_5OmniModel", "UltravoxModel"})
-"""Classes of the same kind that the registry lists as generating text (model_executor/models/registry.py, 0.33)."""
-
-
 def pools(model: ModelSpec) -> bool:
     """Whether vLLM's default for the class is the pooling runner, which schedules no batch ahead (``--runner auto``)."""
-    name = model.architecture or ""
-    return name.endswith(_POOLING) and not name.endswith(_GENERATING) and name not in _GENERATING_MODELS
+    classes = model_classes("vllm")
+    return classes.by_ending(model) == "pools" and not classes.has(model, "generates")
 
 
 def has_states(model: ModelSpec) -> bool:

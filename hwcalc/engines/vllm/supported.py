@@ -1,20 +1,14 @@
 """What a release of vLLM accepts: classes of models, GPUs and parallel sizes.
 
-``architectures.json`` has the classes that releases from 0.6 on list: ``since`` is the first release whose registry lists the class
-(``model_executor/models/registry.py``), ``until`` the last one, and ``v1`` the first whose V1 engine runs it, if V0 alone did before
-(the mixin ``SupportsV0Only``). A class that is gone, but runs through the Transformers backend, has no ``until``. ``transformers``
-is the first release that ran the class through this backend before its own registry had it, where that was seen.
+``profiles/engines/vllm/classes.yaml`` has a row for each class that some release does not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.data import json_data
 from hwcalc.engines.devices import compute_capability
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.stored import check_heads
 from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
@@ -31,23 +25,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Parallel
     from hwcalc.engines.vllm.deployment import VllmDeployment
 
-# Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23). That backend
-# finds no attention in recurrent layers (Zamba), and a decoder like BART's takes no positions from it (models/transformers/base.py).
-# Those that live with their model have attention of their own, and run in a fork or plug-in that the model's page names, if at all.
-_NEVER: Final = frozenset({
-    "BaichuanM1ForCausalLM", "BailingHybridForCausalLM", "BartForCausalLM", "BigBirdForCausalLM", "BigBirdPegasusForCausalLM",
-    "BlenderbotForCausalLM", "BlenderbotSmallForCausalLM", "CodeGenForCausalLM", "CpmAntForCausalLM", "DeltaNetForCausalLM",
-    "DiffLlamaForCausalLM", "GLAForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM", "GSAForCausalLM",
-    "GatedDeltaNetForCausalLM", "GitForCausalLM", "GraniteDoclingForConditionalGeneration", "HGRN2ForCausalLM",
-    "Inkling2ForCausalLM", "Inkling2ForConditionalGeneration", "JetNemotronForCausalLM", "KlearMoeForCausalLM",
-    "Lfm3ForCausalLM", "Lfm3VlForConditionalGeneration", "MBartForCausalLM", "MarianForCausalLM", "MegatronBertForCausalLM",
-    "MiniMaxM3ForCausalLM", "MistralLarge4ForConditionalGeneration", "MusicgenForCausalLM", "MusicgenMelodyForCausalLM",
-    "MvpForCausalLM", "Nemotron3_5TranscribeForConditionalGeneration", "OpenAIGPTLMHeadModel", "PLBartForCausalLM",
-    "PanguProMoEForCausalLM", "PegasusForCausalLM", "ProphetNetForCausalLM", "ReformerModelWithLMHead", "RemBertForCausalLM",
-    "RoFormerForCausalLM", "SDARForCausalLM", "SDARMoeForCausalLM", "SambaForCausalLM", "SmallThinkerForCausalLM",
-    "Step3p7FlashForCausalLM", "TrOCRForCausalLM", "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
-    "ZambaForCausalLM",
-})  # fmt: skip
 # Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
 _CROSS_UNTIL: Final = 10
@@ -62,19 +39,16 @@ _LATENT_SINCE: Final = (0, 7, 1)
 _NO_METHODS: Final = frozenset({"bitnet"})
 
 
-@lru_cache(maxsize=1)
-def _releases() -> Mapping[str, Mapping[str, str]]:
-    return MappingProxyType(json_data(__file__, "architectures.json"))
-
-
 def check_architecture(model: ModelSpec, version: str) -> None:
     """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not run the class of the model."""
     release, name = planned_version(version), model.architecture or ""
-    known = _releases().get(name, {})
+    classes = model_classes("vllm")
+    classes.check(model)
+    known = classes.row(model).words
     cross = any(isinstance(group.kind, CrossAttention) for group in model.stack_for("vllm").groups)
     lost = cross and bool(name) and release[1] > _CROSS_UNTIL and not name.startswith(_CROSS)
-    if name in _NEVER or (lost and "until" not in known):
-        raise UnsupportedError(f"vLLM does not run {name}.", hint="Use: --engine transformers")
+    if lost and "until" not in known:
+        raise classes.refusal("never", name)
     if "until" in known and release[:2] > since(known["until"])[:2]:
         last = known["until"]
         raise UnsupportedError(
@@ -95,7 +69,7 @@ def check_architecture(model: ModelSpec, version: str) -> None:
 
 def _newer_release(model: ModelSpec, first: str) -> str:
     """What to type for the first release whose V1 engine runs the class of the model: ``first``, if V0 never ran it alone."""
-    first = _releases().get(model.architecture or "", {}).get("v1", first)
+    first = model_classes("vllm").row(model).words.get("v1", first)
     if first == _NEVER_ON_V1:
         return "Use: --engine transformers"
     first = max(first, _PLAIN_HYBRIDS, key=since) if rules_of(since(first)).hybrid_by_hand else first

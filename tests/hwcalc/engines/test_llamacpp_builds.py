@@ -19,7 +19,6 @@ from hwcalc.engines.llamacpp.builds import (
     NEWEST,
     NEWEST_RULES,
     OLDEST,
-    OLLAMA_BUILDS,
     RELEASE,
     TABLE,
     build_of,
@@ -35,6 +34,7 @@ from hwcalc.engines.setup import Request
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.context import open_request
+from hwcalc.profiles.engines import llamacpp_builds
 from hwcalc.units import MIB
 from tests.paths import GOLDEN
 
@@ -134,8 +134,8 @@ def test_a_build_before_a_change_and_the_build_that_made_it() -> None:
     """The first build of every rule has another value than the build before."""
     for rule in TABLE:
         for first, value in rule.entries[:-1]:
-            assert getattr(rules_of(first), rule.name) == value
-            assert getattr(rules_of(first - 1), rule.name) != value
+            assert getattr(rules_of(int(first)), rule.name) == value
+            assert getattr(rules_of(int(first) - 1), rule.name) != value
     assert rules_of(HISTORY_ENDS) == rules_of(NEWEST) == NEWEST_RULES
 
 
@@ -202,7 +202,7 @@ def test_ollama_starts_the_build_that_it_names() -> None:
     assert [ollama.version(text) for text in ("0.33.1", "0.31.2", "v0.32.5", "0.30.0", "0.30.4")] == [
         "0.33", "0.31", "0.32", "0.30.0", "0.30",
     ]  # fmt: skip
-    assert all(build >= OLDEST for build in OLLAMA_BUILDS.values())
+    assert all(build >= OLDEST for build in llamacpp_builds().ollama.values())
     with pytest.raises(UnknownNameError) as refused:
         ollama.version("0.12.5")
     assert "llamacpp@b6646" in str(refused.value.hint)

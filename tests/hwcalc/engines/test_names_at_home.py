@@ -59,7 +59,7 @@ REASONS: Final = {
     (
         "hwcalc/engines/vllm/supported.py",
         "transformers",
-    ): "a key in vLLM's own table of releases: the version of transformers that it needs",
+    ): "a word in vLLM's own list of classes: the release that ran the class through this library",
     ("hwcalc/engines/vllm/formats.py", "mlx"): "a name of a format of weights",
     ("hwcalc/library/indexing.py", "llamacpp"): _INDEX,
     ("hwcalc/parsers/parse.py", "transformers"): _READING,

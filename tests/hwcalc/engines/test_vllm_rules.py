@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.vllm.rules import TABLE, Rule, resolve, rules_of
+from hwcalc.engines.versions import Rule
+from hwcalc.engines.vllm.rules import TABLE, resolve, rules_of
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.units import GIB
