@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
     from hwcalc.plot.build import plot
     from hwcalc.sweep.rows import sweep
+    from hwcalc.workload.opening import workload
 
 __all__ = [
     "KvplanError",
@@ -45,6 +46,7 @@ __all__ = [
     "recommend",
     "strategies",
     "sweep",
+    "workload",
 ]
 
 
@@ -71,7 +73,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"hwcalc.{places[name]}"), name)
     if not name.startswith("_"):
         try:
-            # check, explore, plot and sweep are parts that can be called.
+            # check, explore, plot, sweep and workload are parts that can be called.
             return import_module(f"hwcalc.{name}")
         except ModuleNotFoundError as error:
             if error.name != f"hwcalc.{name}":

@@ -91,6 +91,21 @@ def parse_token_list(value: object, what: str, most: int) -> tuple[int, ...]:
     return tuple(parse_tokens(word.strip() if isinstance(word, str) else word, what) for word in words)
 
 
+def parse_uniform(text: str, what: str) -> tuple[int, int] | None:
+    """The ends of ``"uniform:1..32k"``, lengths that are all equally likely; ``None`` for other text.
+
+    >>> parse_uniform("uniform:1..32k", "lengths"), parse_uniform("1k,2k", "lengths")
+    ((1, 32768), None)
+    """
+    match = re.fullmatch(r"uniform:(.*)\.\.(.*)", text.strip().lower())
+    if match is None:
+        return None
+    low, high = parse_tokens(match[1], what), parse_tokens(match[2], what)
+    if low > high:
+        raise UsageError(f"{what} {shown(text, 40)} end before they begin.", hint="Write: uniform:1..32k")
+    return low, high
+
+
 def parse_bytes(value: int | str, what: str = "the size") -> int:
     """A number of bytes: ``"80GB"`` is 80 x 10^9, ``"80GiB"`` is 80 x 2^30, and a number without a unit is bytes.
 

@@ -248,6 +248,7 @@ USUAL: Final = {
     "probe": ("device", "scale", "receipt"),
     "reconcile": ("log",),
     "strategies": ("lengths", "block_size"),
+    "workload": ("requests", "arrival", "trace_format", "block_size"),
 }
 """The options of a command's own that its short help has, beside those with a short text."""
 _MOST_SHOWN: Final = 11

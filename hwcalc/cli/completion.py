@@ -44,6 +44,7 @@ plan_formats = _listed("hwcalc.report.plan", "FORMATS")
 sweep_formats = _listed("hwcalc.cli.sweep", "FORMATS")
 explain_parts = _listed("hwcalc.library.explained", "SECTIONS")
 schemas = _listed("hwcalc.report.schema", "DOCUMENTS")
+trace_formats = _listed("hwcalc.workload.formats", "BY_NAME")
 check_formats = _listed("hwcalc.report.check", "FORMATS")
 
 
@@ -249,3 +250,14 @@ def plot_scales(incomplete: str) -> list[str]:
 def paths(incomplete: str) -> list[str]:
     """Files and folders, starting in the current one."""
     return _paths(incomplete) if "/" in incomplete else [name.removeprefix("./") for name in _paths(f"./{incomplete}")]
+
+
+def workloads(incomplete: str) -> list[str]:
+    """The words of a workload, and files."""
+    from hwcalc.workload.made import KEYS
+
+    key, sign, _ = incomplete.partition("=")
+    words = [] if sign else _starting((f"{name}=" for name in KEYS), incomplete)
+    if sign and key == "arrival":
+        words = _starting(("arrival=once", "arrival=rate=", "arrival=poisson="), incomplete)
+    return [*words, *files(incomplete)]

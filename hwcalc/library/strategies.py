@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -24,7 +23,7 @@ from hwcalc.planner.options import Asked, StrategiesOptions, take_options, takes
 from hwcalc.planner.strategies_cost import Lengths, head_choices, rounded
 from hwcalc.planner.strategies_result import Strategies
 from hwcalc.text import quoted, shown
-from hwcalc.units import parse_share, parse_tokens
+from hwcalc.units import parse_share, parse_tokens, parse_uniform
 
 if TYPE_CHECKING:
     from hwcalc.planner.strategies_result import Strategy
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 DEFAULT_FILL: Final = Fraction(1, 2)
 MOST_SEQUENCES: Final = 10_000
 """The most lengths in a list."""
-_UNIFORM: Final = re.compile(r"uniform:(.*)\.\.(.*)")
 _HINT: Final = "Write: --lengths 1k,2k,8k for these sequences, or --lengths uniform:1..32k"
 
 
@@ -87,12 +85,9 @@ def strategies(
 def _read_lengths(given: object) -> tuple[tuple[int, ...], tuple[int, int] | None]:
     """The lengths of a list, or the ends of those that are equally likely."""
     if isinstance(given, str):
-        found = _UNIFORM.fullmatch(given.strip().lower())
-        if found is not None:
-            low, high = parse_tokens(found[1], "lengths"), parse_tokens(found[2], "lengths")
-            if low > high:
-                raise UsageError(f"lengths {shown(given, 40)} end before they begin.", hint=_HINT)
-            return (), (low, high)
+        uniform = parse_uniform(given, "lengths")
+        if uniform is not None:
+            return (), uniform
         if len(given) > 32 * MOST_SEQUENCES:
             raise UsageError(
                 f"lengths has {len(given):,} characters.",

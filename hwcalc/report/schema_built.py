@@ -31,6 +31,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.reconcile.result import Reconciliation
     from hwcalc.report import probe, records
     from hwcalc.sweep.grid import SweepDocument
+    from hwcalc.workload.summary import Summary
 
     classes: dict[str, type] = {
         "plan": Plan,
@@ -52,6 +53,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "policies": records.PoliciesDocument,
         "keep": Kept,
         "strategies": Strategies,
+        "workload": Summary,
         "probe": probe.ProbeDocument,
         "receipt": receipt.Receipt,
         "verify": receipt.Verified,

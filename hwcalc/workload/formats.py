@@ -108,4 +108,4 @@ def _by_keys(keys: set[str]) -> TraceFormat:
 
 
 def _hint() -> str:
-    return f"A trace is one of: {', '.join(BY_NAME)}. See: docs/workloads.md"
+    return f"A trace is one of: {', '.join(BY_NAME)}. See: kvplan help workload"

@@ -3,7 +3,7 @@
 ========================  =========================================================================================
 ``2k``                    always 2,048 tokens
 ``1k,2k,8k*3``            these lengths, equally likely; 8k counts three times
-``min=1k,max=8k``         uniform: every length between is equally likely
+``min=1k,max=8k``         uniform: every length between is equally likely; or ``uniform:1k..8k``
 ``p50=2k,p95=16k``        lognormal through these quantiles; piecewise if there are three or more
 ``mean=4k``               geometric: of all distributions with this mean, the one that assumes nothing else
 ``lengths.txt``           the lengths of a file, one in a line; each line is equally likely
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import quoted, shown
-from hwcalc.units import MOST_TOKENS, parse_token_list, parse_tokens
+from hwcalc.units import MOST_TOKENS, parse_token_list, parse_tokens, parse_uniform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -232,6 +232,9 @@ def read_lengths(value: Any, name: str = "lengths", *, longest: int | None = Non
     if not isinstance(value, str):
         value = str(parse_tokens(value, name))
     words = value.strip()
+    uniform = parse_uniform(words, name)
+    if uniform is not None:
+        return _limited(Uniform(text=words, shortest=uniform[0], longest=uniform[1]), longest)
     if "=" in words:
         return _of_keys(words, name, longest)
     if _names_file(words):

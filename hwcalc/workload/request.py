@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +14,11 @@ from hwcalc.formulas.record import Record
 if TYPE_CHECKING:
     from collections import Counter
     from typing import Self
+
+    from hwcalc.workload.summary import Summary
+
+BLOCK_SIZE: Final = 16
+"""Tokens of a block, as vLLM has them by default."""
 
 
 class Segment(Struct, frozen=True, gc=False):
@@ -118,6 +123,12 @@ class Workload(Record):
     def of(cls, requests: list[Request] | tuple[Request, ...], name: str = "requests") -> Self:
         """A workload of requests that are at hand."""
         return cls(name=name, make=lambda: iter(requests), count=len(requests))
+
+    def summary(self, block_size: int = BLOCK_SIZE) -> Summary:
+        """What it is, in numbers. It is read once. Raises :class:`~hwcalc.errors.UsageError` if it has no requests."""
+        from hwcalc.workload.summary import summarize
+
+        return summarize(self, block_size)
 
     def first(self, count: int) -> Workload:
         """The first ``count`` requests."""

@@ -49,7 +49,7 @@ def workload_of_rows(rows: Iterable[Sequence[Any]], name: str = "rows") -> Workl
         requests.append(
             Request(
                 number=number,
-                arrival_s=arrival,
+                arrival_s=float(arrival),
                 prompt_tokens=prompt,
                 output_tokens=output,
                 prefix=prefix,

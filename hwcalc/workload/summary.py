@@ -6,18 +6,22 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION, Answer, Part
+from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.text import shown
+from hwcalc.workload.formats import format_named
+from hwcalc.workload.request import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from hwcalc.workload.request import Request, Workload
 
 QUANTILES: Final = (50, 90, 95, 99)
 """The quantiles of lengths that are shown, in percent."""
-BLOCK_SIZE: Final = 16
-"""Tokens of a block, as vLLM has them by default."""
 
 
-class Spread(Record):
+class Spread(Part, Record):
     """Lengths in tokens, of which ``quantiles`` are by percent."""
 
     mean: float
@@ -41,7 +45,7 @@ class Spread(Record):
         return cls(mean=total / number, shortest=min(counted), longest=max(counted), total=total, quantiles=quantiles)
 
 
-class Prefixes(Record):
+class Prefixes(Part, Record):
     """What prompts begin with that an earlier prompt had, in whole blocks of ``block_size``: what a prefix cache that forgets nothing hits.
 
     ``share`` is of all prompt tokens. Of each prompt the last token is computed in any case.
@@ -56,11 +60,18 @@ class Prefixes(Record):
     """Whether the workload says what prompts have in common at all."""
 
 
-class Summary(Record):
-    """What a workload is. ``duration_s`` is from the first to the last arrival, and ``rate_per_s`` the requests over it."""
+class Summary(Answer, Record):
+    """What a workload is. ``duration_s`` is from the first to the last arrival, and ``rate_per_s`` the requests over it.
 
+    ``trace`` is the format of the file, with the ``source`` and the ``licence`` of what is published in it; ``None`` if it is made.
+    """
+
+    schema_version: str
+    kvplan_version: str
     name: str
     trace: str | None
+    source: str | None
+    licence: str | None
     requests: int
     left_out: dict[str, int]
     duration_s: float
@@ -80,9 +91,29 @@ class Summary(Record):
     """How many different priorities there are."""
     notes: tuple[str, ...]
 
+    def headline(self) -> str:
+        return f"{self.name}: {self.requests:,} requests, {self.prompt.mean:,.0f} + {self.output.mean:,.0f} tokens on average"
 
-def summarize(workload: Workload, block_size: int = BLOCK_SIZE) -> Summary | None:
-    """The summary of a workload, which is read once; ``None`` if it has no requests. Counts of lengths are held, and the beginnings of prompts."""
+    def records(self) -> list[dict[str, object]]:
+        lengths = {"prompt": self.prompt, "output": self.output, "total": self.total}
+        return [
+            {
+                "tokens": name,
+                "mean": one.mean,
+                "shortest": one.shortest,
+                **one.quantiles,
+                "longest": one.longest,
+                "sum": one.total,
+            }
+            for name, one in lengths.items()
+        ]
+
+
+def summarize(workload: Workload, block_size: int = BLOCK_SIZE) -> Summary:
+    """The summary of a workload, which is read once. Counts of lengths are held, and the beginnings of prompts.
+
+    Raises :class:`~hwcalc.errors.UsageError` if it has no requests.
+    """
     prompts, outputs, totals = Counter[int](), Counter[int](), Counter[int]()
     sessions, priorities = Counter[Hashable](), set[int]()
     minutes = Counter[int]()
@@ -108,12 +139,17 @@ def summarize(workload: Workload, block_size: int = BLOCK_SIZE) -> Summary | Non
             hit = min(seen.add(request), request.prompt_tokens - 1) // block_size * block_size
             shared, sharing = shared + hit, sharing + (hit > 0)
     if not number:
-        return None
+        raise UsageError(f"{shown(workload.name, 60)} has no requests.", hint="A trace has a line for each request.")
     duration = last - first
+    known = None if workload.trace is None else format_named(workload.trace)
     prompt = Spread.of(prompts)
     return Summary(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
         name=workload.name,
         trace=workload.trace,
+        source=(known and known.source) or None,
+        licence=(known and known.licence) or None,
         requests=number,
         left_out=dict(left_out),
         duration_s=duration,

@@ -1,0 +1,79 @@
+"""``kvplan workload`` as text: the lengths of its requests, and what else it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hwcalc.report.text import csv_text, plural
+from hwcalc.report.view import View
+
+if TYPE_CHECKING:
+    from hwcalc.workload.summary import Summary
+
+
+def workload_text(summary: Summary, view: View) -> str:
+    """Name and format, the table of lengths, and a line for each other property that it has."""
+    parts = [view.paragraphs(_head(summary))]
+    header = ("tokens", "mean", "shortest", *summary.prompt.quantiles, "longest", "sum")
+    rows = [
+        [record["tokens"], *(f"{value:,.0f}" for name, value in record.items() if name != "tokens")]
+        for record in summary.records()
+    ]
+    parts.append(view.table(header, rows, right=range(1, len(header))))
+    lines = [f"{name}: {said}" for name, said in _lines(summary).items() if said]
+    if not view.quiet:
+        lines += [f"note: {note}" for note in summary.notes]
+    parts.append(view.paragraphs(lines))
+    return "\n".join(parts)
+
+
+def workload_csv(summary: Summary) -> str:
+    """A row for the prompts, the outputs and both together."""
+    rows = summary.records()
+    return csv_text(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def _head(summary: Summary) -> list[str]:
+    known = ""
+    if summary.trace is not None:
+        about = ", ".join(filter(None, (summary.source, summary.licence)))
+        known = f" ({summary.trace}{f': {about}' if about else ''})"
+    return [f"{summary.name}{known}: {plural(summary.requests, 'request')}"]
+
+
+def _lines(summary: Summary) -> dict[str, str]:
+    """What is said behind the table, by its name; empty for what it does not have."""
+    prefixes = summary.prefixes
+    shared = (
+        f"{prefixes.share:.1%} of prompt tokens begin as an earlier prompt does, in whole blocks of {prefixes.block_size:,}; "
+        f"{plural(prefixes.requests, 'request')} of {summary.requests:,}"
+    )
+    return {
+        "arrivals": _arrivals(summary),
+        "prefixes": shared if prefixes.known else "not known" if summary.trace is not None else "",
+        "sessions": f"{summary.sessions:,}, of at most {plural(summary.most_turns, 'turn')}" if summary.sessions else "",
+        "samples": f"{summary.samples:,} outputs" if summary.samples != summary.requests else "",
+        "cancelled": f"{plural(summary.cancelled, 'request')} by their users" if summary.cancelled else "",
+        "priorities": f"{summary.priorities:,} different ones" if summary.priorities > 1 else "",
+        "left out": ", ".join(f"{count:,} {reason}" for reason, count in summary.left_out.items()),
+    }
+
+
+def _arrivals(summary: Summary) -> str:
+    if summary.rate_per_s is None:
+        return "all at once"
+    peak = summary.peak_rate_per_s or 0.0
+    busiest = f", {peak:,.3g} in the busiest minute" if peak > summary.rate_per_s else ""
+    return f"{summary.rate_per_s:,.3g} requests a second over {_duration(summary.duration_s)}{busiest}"
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in the unit that people would take.
+
+    >>> _duration(90), _duration(600), _duration(86_400)
+    ('90 s', '10 min', '24 h')
+    """
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.3g} {name}"
+    return f"{seconds:,.3g} s"
