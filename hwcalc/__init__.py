@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hwcalc.check.run import check
     from hwcalc.errors import KvplanError
     from hwcalc.explore.build import explore
+    from hwcalc.launch.read import read_launch
     from hwcalc.library.blocks import free_blocks
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
@@ -43,6 +44,7 @@ __all__ = [
     "load_model",
     "plan",
     "plot",
+    "read_launch",
     "recommend",
     "strategies",
     "sweep",
@@ -66,6 +68,7 @@ def __getattr__(name: str) -> object:
         "keep": "library.keep",
         "load_model": "library.load",
         "plan": "library.plan",
+        "read_launch": "launch.read",
         "recommend": "library.recommend",
         "strategies": "library.strategies",
     }

@@ -9,13 +9,15 @@ numbers, decimals, true, false, null. Aliases, anchors, tags, a second document,
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.text import printable
 
 LARGEST_FILE: Final = 1024**2
 """Bytes of a file, and characters of a text. A thousand checks take a tenth of this."""
+LARGEST_MANIFEST: Final = 4 * 1024**2
+"""Characters of a manifest. Rendered charts of large systems take a quarter of this."""
 MAX_DEPTH: Final = 12
 """Levels of nesting. A check file has up to four. The scanner's time grows with their square, and it stops here."""
 MAX_NODES: Final = 100_000
@@ -77,10 +79,28 @@ def plain_value(node: Node) -> Any:
 
 def read_tree(text: str) -> Node:
     """The tree of a text. Raises :class:`TreeError`."""
-    import yaml
-
     if len(text) > LARGEST_FILE:
         raise TreeError(f"is larger than {LARGEST_FILE // 1024**2} MiB")
+    roots = _read(text, _Builder)
+    if not roots:
+        raise TreeError("is empty")
+    return roots[0]
+
+
+def read_forest(text: str) -> list[Node]:
+    """The trees of all documents of a manifest, as the tools that deploy it read them. Raises :class:`TreeError`.
+
+    Of a key that stands twice the last counts, an alias is the value that it names, ``<<`` merges mappings, and a tag is not obeyed. What
+    aliases stand for is counted as if it were written out.
+    """
+    if len(text) > LARGEST_MANIFEST:
+        raise TreeError(f"is larger than {LARGEST_MANIFEST // 1024**2} MiB")
+    return _read(text, _Manifests)
+
+
+def _read(text: str, builder: type[_Builder]) -> list[Node]:
+    import yaml
+
     if text.count("%") > MAX_DIRECTIVES and sum(1 for _ in _DIRECTIVE.finditer(text)) > MAX_DIRECTIVES:
         raise TreeError(f"has more than {MAX_DIRECTIVES} lines that begin with % (directives)")
     if "\\u" in text and text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
@@ -88,13 +108,13 @@ def read_tree(text: str) -> Node:
         text = _QUOTED.sub(lambda quoted: _ESCAPE.sub(_whole, quoted[0]), text)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Builder(yaml).build(yaml.parse(text, Loader=loader))
+        return builder(yaml).build(yaml.parse(text, Loader=loader))
     except yaml.MarkedYAMLError as error:
         problem, mark = printable(error.problem or "it ends too early"), error.problem_mark
         line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
         if "nesting depth" in problem:
             # Newer releases of libyaml read ahead, and stop by themselves at 1,000 levels.
-            raise TreeError(f"nested more than {MAX_DEPTH} levels deep", line=line, column=column) from error
+            raise TreeError(f"nested more than {builder.deepest} levels deep", line=line, column=column) from error
         hint = _WHOLE if "Unicode character escape" in problem else ""
         raise TreeError(f"not YAML: {problem}", line=line, column=column, hint=hint) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -113,22 +133,25 @@ def _whole(escape: re.Match[str]) -> str:
 class _Builder:
     """Turns events into nodes, with a stack of the open containers."""
 
+    deepest: ClassVar[int] = MAX_DEPTH
+    several: ClassVar[bool] = False
+
     def __init__(self, yaml: Any) -> None:
         self._yaml = yaml
         self._open: list[tuple[Node, list[Node]]] = []  # the list holds a mapping's pending key, if there is one
-        self._root: Node | None = None
+        self._roots: list[Node] = []
         self._count = 0
 
-    def build(self, events: Any) -> Node:
+    def build(self, events: Any) -> list[Node]:
         yaml = self._yaml
         documents = 0
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
-                if documents > 1:
+                if documents > 1 and not self.several:
                     raise self._error(event, "a second document (---) is not allowed")
             elif isinstance(event, yaml.AliasEvent):
-                raise self._error(event, "an alias (*name) is not allowed", _SHARE)
+                self._alias(event)
             elif isinstance(event, yaml.ScalarEvent):
                 self._add(event, self._scalar(event))
             elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -136,19 +159,27 @@ class _Builder:
                 node = self._node(event, {} if mapping else [], keys={} if mapping else None)
                 self._add(event, node)
                 self._open.append((node, []))
-                if len(self._open) > MAX_DEPTH:
-                    raise self._error(event, f"nested more than {MAX_DEPTH} levels deep")
+                if len(self._open) > self.deepest:
+                    raise self._error(event, f"nested more than {self.deepest} levels deep")
             elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                self._open.pop()
-        if self._root is None:
-            raise TreeError("is empty")
-        return self._root
+                self._close(self._open.pop()[0])
+        return self._roots
 
-    def _node(self, event: Any, value: Any, *, text: str = "", keys: dict[str, Node] | None = None) -> Node:
+    def _alias(self, event: Any) -> None:
+        raise self._error(event, "an alias (*name) is not allowed", _SHARE)
+
+    def _close(self, node: Node) -> None:
+        """A container is complete."""
+
+    def _mark(self, event: Any) -> None:
+        """Refuse what a check file must not have."""
         if event.anchor is not None:
             raise self._error(event, "an anchor (&name) is not allowed", _SHARE)
         if event.tag is not None:
             raise self._error(event, "a tag (!name) is not allowed")
+
+    def _node(self, event: Any, value: Any, *, text: str = "", keys: dict[str, Node] | None = None) -> Node:
+        self._mark(event)
         self._count += 1
         if self._count > MAX_NODES:
             raise self._error(event, f"more than {MAX_NODES:,} values")
@@ -171,7 +202,7 @@ class _Builder:
 
     def _add(self, event: Any, node: Node) -> None:
         if not self._open:
-            self._root = node
+            self._roots.append(node)
             return
         container, pending = self._open[-1]
         if container.keys is None:
@@ -182,12 +213,59 @@ class _Builder:
             if not isinstance(node.value, (str, int, float, bool)) or not node.text:
                 raise self._error(event, "a key must be plain text")
             if node.text in container.keys:
-                first = container.keys[node.text].line
-                shown = printable(node.text)[:60]
-                raise self._error(event, f"the key {shown!r} stands twice (first in line {first})", key=shown)
+                self._twice(event, container.keys[node.text], node)
             container.keys[node.text] = node
             pending.append(node)
+
+    def _twice(self, event: Any, first: Node, node: Node) -> None:
+        shown = printable(node.text)[:60]
+        raise self._error(event, f"the key {shown!r} stands twice (first in line {first.line})", key=shown)
 
     def _error(self, event: Any, problem: str, hint: str = "", *, key: str | None = None) -> TreeError:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         return TreeError(problem, line=line, column=column, hint=hint, key=key)
+
+
+class _Manifests(_Builder):
+    """Reads manifests: several documents, shared values, and keys of which the last counts."""
+
+    deepest: ClassVar[int] = 48
+    several: ClassVar[bool] = True
+
+    def __init__(self, yaml: Any) -> None:
+        super().__init__(yaml)
+        self._named: dict[str, Node] = {}
+        self._sizes: dict[int, int] = {}
+
+    def _mark(self, event: Any) -> None:
+        """Nothing is refused here; a tag is not obeyed."""
+
+    def _node(self, event: Any, value: Any, *, text: str = "", keys: dict[str, Node] | None = None) -> Node:
+        node = super()._node(event, value, text=text, keys=keys)
+        self._sizes[id(node)] = 1
+        if event.anchor is not None:
+            self._named[event.anchor] = node
+        return node
+
+    def _alias(self, event: Any) -> None:
+        node = self._named.get(event.anchor)
+        if node is None or any(node is container for container, _ in self._open):
+            raise self._error(event, f"the alias *{printable(event.anchor)[:60]} names nothing that stands before it")
+        self._count += self._sizes[id(node)]
+        if self._count > MAX_NODES:
+            raise self._error(event, f"more than {MAX_NODES:,} values")
+        self._add(event, node)
+
+    def _close(self, node: Node) -> None:
+        """Merge what ``<<`` names, and count what the container holds."""
+        if node.keys is not None and "<<" in node.keys:
+            merged, _ = node.value.pop("<<"), node.keys.pop("<<")
+            for each in merged.value if isinstance(merged.value, list) else [merged]:
+                for key, value in each.value.items() if isinstance(each.value, dict) else ():
+                    node.value.setdefault(key, value)
+                    node.keys.setdefault(key, value)
+        held = node.value.values() if isinstance(node.value, dict) else node.value
+        self._sizes[id(node)] = 1 + sum(self._sizes.get(id(each), 1) for each in held)
+
+    def _twice(self, event: Any, first: Node, node: Node) -> None:
+        """The last one counts."""

@@ -1,66 +1,301 @@
-"""The flags of an engine's server, and what kvplan makes of each: ``engines/<engine>/flags.yaml``, read compiled."""
+"""How the servers of engines are started: their programs, images, flags and variables, from ``engines/<engine>/flags.yaml``, read compiled.
+
+The one table of other programs' words: :mod:`hwcalc.launch` reads commands by it, kvplan's own line takes vLLM's and llama.cpp's names by it, and
+``--emit`` writes by it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Final
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.compiled import record
+from hwcalc.profiles.compiled import names, record
 
 SWITCH: Final = ""
 VALUE: Final = "1"
 VALUES: Final = "+"
 """How many values follow a flag: none, one, or all words up to the next flag."""
-_TAKES: Final = {"switch": SWITCH, "value": VALUE, "values": VALUES}
+_MANY: Final = {"switch": SWITCH, "words": VALUES, "list": VALUES}
+_UNREAD: Final = "its file is not read: write the flags that it sets"
+_KINDS: Final = {"switch": "switch", "value": "value", "values": "words"}
+
+
+class Flag(Record):
+    """A flag of a server.
+
+    ``name`` is the engine's own, with underscores. ``key`` is what a server that was read calls it (``speculative.method`` for a part of one), if
+    several engines mean the same. ``takes``: ``switch``, ``value`` (a number, true or false, JSON, or text), ``text``, ``secret``, ``words`` and
+    ``list`` up to the next flag, ``numbers`` and ``commas`` with commas between, ``tokens`` with a unit, ``pairs`` (JSON or ``a=1``), ``optional``
+    (a switch that may have a value), ``spec`` (``type:key=value``). ``option`` is the option of a plan, ``engine_option`` one of the engine,
+    ``together`` an option that several flags say; a name that is ``own`` means something else on kvplan's line. ``since`` and ``negated`` are the
+    first releases that have it and its ``--no-`` form; ``values`` the first release of each value, up to ``any_value``. It bears on memory with the
+    values of ``only`` alone, and with none of ``absent``; ``values_as`` is what a value means. ``off`` spells the negation, which is
+    ``off_engine_option``, or unplanned because of ``off_because``. ``because`` is why a plan does not count it. Each of one that ``repeats`` counts, and
+    is kept as ``written``. ``bears`` is false where no byte depends on it. With a value that is no number it is the key ``word``; a value to ``ask`` for
+    names files elsewhere; ``also`` keeps the value under its own name too; ``role`` is what a switch makes of the server.
+    """
+
+    spellings: tuple[str, ...]
+    name: str
+    takes: str = "value"
+    key: str | None = None
+    option: str | None = None
+    engine_option: str | None = None
+    together: str | None = None
+    own: bool = False
+    since: str | None = None
+    negated: str | None = None
+    values: Mapping[str, str] = {}
+    any_value: str | None = None
+    only: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    values_as: Mapping[str, str | None] = {}
+    off: tuple[str, ...] = ()
+    off_engine_option: str | None = None
+    off_because: str | None = None
+    because: str | None = None
+    role: str | None = None
+    repeats: bool = False
+    written: bool = False
+    variable: str | None = None
+    word: str | None = None
+    ask: bool = False
+    also: bool = False
+    bears: bool = True
+
+    @property
+    def spelled(self) -> str:
+        """The spelling that a command is written with."""
+        return self.spellings[0]
+
+
+class Program(Record):
+    """The words that start a server. The program has ``kind`` if it is none; ``launcher`` wraps the engine; ``own`` names fit other programs too."""
+
+    words: tuple[str, ...]
+    kind: str | None = None
+    launcher: str | None = None
+    own: bool = False
+
+
+class Image(Record):
+    """An image of containers: a part of its name, whether its entry point is the server (only with ``tag`` in its tag), and its version.
+
+    ``version`` is the pattern of the version in a tag, ``in_name`` the one in the name; one that is not ``versioned`` has a version of its own.
+    """
+
+    repository: str
+    starts: bool = False
+    versioned: bool = True
+    tag: str | None = None
+    version: str | None = None
+    in_name: str | None = None
+
+
+class Variable(Record):
+    """A variable that bears on memory: as a flag, as the keys ``key`` and ``also``, or by its own name; with a value of ``only`` alone."""
+
+    name: str
+    flag: str | None = None
+    key: str | None = None
+    also: str | None = None
+    only: tuple[str, ...] = ()
+    engine_option: str | None = None
+
+
+class Parameter(Record):
+    """A parameter of a Modelfile."""
+
+    name: str
+    key: str | None = None
+    engine_option: str | None = None
+    without_effect: bool = False
+
+
+class Spelling(Record):
+    """How an engine reads names: whether a beginning is enough, ``_`` is ``-``, ``-`` is ``_``, dots go into JSON, and ``+`` appends to a list."""
+
+    abbreviations: bool = False
+    underscores: bool = False
+    dashes: bool = False
+    dotted: bool = False
+    plus: bool = False
 
 
 class EngineFlags(Record):
-    """The flags of one engine's server.
+    """How the server of one engine is started.
 
-    ``options`` has the flags of each option of a plan; ``values`` and ``switches`` are engine options whose flag has the same name;
-    ``together`` has flags that say one option in common. ``takes`` says how many values follow a flag that is left out; ``unplanned`` has
-    the reason for those that bear on memory in a way that no plan counts. No planned byte depends on the others of ``takes``.
+    ``flags`` are all flags; ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
+    file of flags, which count more than the line if ``config_wins``. A line with one of ``excluded`` starts no server, and a program followed by one
+    of ``not_started`` neither. ``unnamed`` are not worth a word. ``variables`` is the prefix of the variables that flags have, ``alone`` that of
+    variables that nobody sets who does not start a server. ``models`` and ``model_flags`` tell a server of images.
     """
 
-    options: Mapping[str, tuple[str, ...]]
-    values: tuple[str, ...]
-    switches: tuple[str, ...]
-    together: Mapping[str, tuple[str, ...]]
-    takes: Mapping[str, str]
-    unplanned: Mapping[str, str]
+    engine: str
+    name: str
+    programs: tuple[Program, ...]
+    images: tuple[Image, ...]
+    spelling: Spelling
+    positional: bool
+    config: tuple[str, ...]
+    config_wins: bool
+    excluded: frozenset[str]
+    not_started: frozenset[str]
+    unnamed: frozenset[str]
+    variables: str | None
+    alone: str | None
+    models: tuple[str, ...]
+    model_flags: frozenset[str]
+    flags: tuple[Flag, ...]
+    environment: tuple[Variable, ...]
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def flags_take_model(self) -> bool:
+        """Whether a flag or a word of the command names the model."""
+        return self.positional or any(flag.key == "model" for flag in self.flags)
+
+    @cached_property
+    def spelled(self) -> Mapping[str, Flag]:
+        """Spelling -> flag, without the negations."""
+        return {spelling: flag for flag in self.flags for spelling in flag.spellings}
+
+    @cached_property
+    def negations(self) -> Mapping[str, Flag]:
+        """Spelling of the negation of a switch -> the switch."""
+        out = {
+            f"--no-{each[2:]}": flag for each, flag in self.spelled.items() if flag.takes == "switch" and each.startswith("--")
+        }
+        return {each: flag for each, flag in out.items() if each not in self.spelled} | {
+            each: flag for flag in self.flags for each in flag.off
+        }
+
+    @cached_property
+    def named(self) -> Mapping[str, Flag]:
+        """Name -> flag."""
+        return {flag.name: flag for flag in reversed(self.flags)}
+
+    @cached_property
+    def by_option(self) -> Mapping[str, Flag]:
+        """Option of a plan, or engine option -> the flag that is written for it."""
+        options = {flag.option: flag for flag in reversed(self.flags) if flag.option is not None}
+        own = {flag.engine_option: flag for flag in reversed(self.flags) if flag.engine_option is not None}
+        return {**own, **options}
+
+    @cached_property
+    def options(self) -> Mapping[str, tuple[str, ...]]:
+        """Option of a plan -> the flags that kvplan's own line takes for it, without one letter, which is kvplan's."""
+        out: dict[str, tuple[str, ...]] = {}
+        for flag in self.flags:
+            if flag.option is not None and not flag.own:
+                long = tuple(each for each in flag.spellings if len(each) > 2)
+                out[flag.option] = (*out.get(flag.option, ()), *long)
+        return out
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """Engine options whose flag has the same name and a value."""
+        return tuple(flag.engine_option for flag in self._own_options if flag.engine_option and flag.takes != "switch")
+
+    @cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Engine options whose flag is a switch of the same name."""
+        return tuple(flag.engine_option for flag in self._own_options if flag.engine_option and flag.takes == "switch")
+
+    @property
+    def _own_options(self) -> list[Flag]:
+        return [flag for flag in self.flags if flag.engine_option == flag.name and flag.option is None and not flag.own]
+
+    @cached_property
+    def together(self) -> Mapping[str, tuple[str, ...]]:
+        """Option -> the flags that say it in common."""
+        out: dict[str, tuple[str, ...]] = {}
+        for flag in self.flags:
+            if flag.together is not None:
+                out[flag.together] = (*out.get(flag.together, ()), *flag.spellings)
+        return out
+
+    @cached_property
+    def takes(self) -> Mapping[str, str]:
+        """Flag that a plan leaves out -> how many values follow it."""
+        out: dict[str, str] = {}
+        for flag in self.flags:
+            if flag.option or flag.engine_option or flag.together or flag.key in ("model", "revision"):
+                continue
+            many = _MANY.get(flag.takes, VALUE)
+            out |= dict.fromkeys(flag.spellings, many)
+            if many == SWITCH:
+                out |= dict.fromkeys((each for each, switch in self.negations.items() if switch is flag), SWITCH)
+        return out
+
+    @cached_property
+    def unplanned(self) -> Mapping[str, str]:
+        """Flag that bears on memory in a way that no plan counts -> the reason."""
+        out = {each: flag.because for flag in self.flags if flag.because for each in flag.spellings}
+        for each, flag in self.negations.items():
+            reason = flag.off_because or flag.because
+            if reason:
+                out[each] = reason
+        return out
 
 
-@lru_cache(maxsize=8)
+def engines() -> tuple[str, ...]:
+    """The engines whose flags are known."""
+    return tuple(name.partition("/")[0] for name in names("engines") if name.endswith("/flags"))
+
+
+@lru_cache(maxsize=16)
 def engine_flags(engine: str) -> EngineFlags:
     """The flags of this engine.
 
     >>> flags = engine_flags("vllm")
     >>> flags.options["seq"], flags.takes["--host"], flags.unplanned["--hf-overrides"]
     (('--max-model-len',), '1', 'it changes the model')
+    >>> engine_flags("llamacpp").spelled["-ub"].engine_option
+    'n_ubatch'
     """
     data = record("engines", f"{engine}/flags")
-    takes: dict[str, str] = {}
-    unplanned: dict[str, str] = {}
+    flags = [_flag(row) for row in data["flags"]]
     for row in (*data["unplanned"], data["without_effect"]):
-        for kind, many in _TAKES.items():
-            for flag in row.get(kind, ()):
-                takes[flag] = many
-                if "because" in row:
-                    unplanned[flag] = row["because"]
-    # A switch has a form that turns it off, unless that means something of its own.
-    for flag, many in list(takes.items()):
-        off = flag.replace("--", "--no-", 1)
-        if many == SWITCH and flag.startswith("--") and not flag.startswith("--no-") and off not in takes:
-            takes[off] = SWITCH
-            if flag in unplanned:
-                unplanned[off] = unplanned[flag]
+        for kind, takes in _KINDS.items():
+            flags += [
+                _flag({"flag": each, "takes": takes}, because=row.get("because"), bears="because" in row)
+                for each in row.get(kind, ())
+            ]
+    flags += [_flag({"flag": each, "takes": "text"}, because=_UNREAD) for each in data.get("config", ())]
+    diffusion = data.get("diffusion") or {"models": (), "flags": ()}
     return EngineFlags(
-        options={name: tuple(flags) for name, flags in data["options"].items()},
-        values=tuple(data["engine_options"]["value"]),
-        switches=tuple(data["engine_options"]["switch"]),
-        together={name: tuple(flags) for name, flags in data["together"].items()},
-        takes=takes,
-        unplanned=unplanned,
+        engine=data["id"],
+        name=data["name"],
+        programs=tuple(Program(**{**row, "words": tuple(row["words"].split())}) for row in data["programs"]),
+        images=tuple(Image(**row) for row in data["images"]),
+        spelling=Spelling(**data["spelling"]),
+        positional=data["positional"],
+        config=tuple(data.get("config", ())),
+        config_wins=data.get("config_wins", False),
+        excluded=frozenset(data.get("excluded", ())),
+        not_started=frozenset(data.get("not_started", ())),
+        unnamed=frozenset(data.get("unnamed", ())),
+        variables=data.get("variables"),
+        alone=data.get("alone"),
+        models=tuple(diffusion["models"]),
+        model_flags=frozenset(diffusion["flags"]),
+        flags=tuple(flags),
+        environment=tuple(Variable(**{**row, "only": tuple(row.get("only", ()))}) for row in data.get("environment", ())),
+        parameters=tuple(Parameter(**row) for row in data.get("parameters", ())),
     )
+
+
+def _flag(row: Mapping[str, Any], *, because: str | None = None, bears: bool = True) -> Flag:
+    given = dict(row)
+    spelled = given.pop("flag")
+    spellings = (spelled,) if isinstance(spelled, str) else tuple(spelled)
+    name = given.pop("name", None) or next((each for each in spellings if each.startswith("--")), spellings[0])
+    name = name.lstrip("-").replace("-", "_")
+    if given.get("engine_option") is True:
+        given["engine_option"] = name
+    for key in ("only", "absent", "off"):
+        given[key] = tuple(given.get(key, ()))
+    return Flag(spellings=spellings, name=name, because=because, bears=bears, **given)

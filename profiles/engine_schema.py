@@ -295,12 +295,16 @@ class EngineHardwareFile(EngineFile):
         return self
 
 
+Spelled = Words | Annotated[list[Words], Field(min_length=1)]
+"""A flag, or all its spellings, the one that is written first."""
+
+
 class FlagsByValues(Facts):
     """Flags by how many values follow: none, one, or all words up to the next flag."""
 
-    switch: list[Words] = Field(default_factory=list, description="a list of flags")
-    value: list[Words] = Field(default_factory=list, description="a list of flags")
-    values: list[Words] = Field(default_factory=list, description="a list of flags")
+    switch: list[Spelled] = Field(default_factory=list, description="a list of flags")
+    value: list[Spelled] = Field(default_factory=list, description="a list of flags")
+    values: list[Spelled] = Field(default_factory=list, description="a list of flags")
 
 
 class UnplannedFlags(FlagsByValues):
@@ -309,31 +313,155 @@ class UnplannedFlags(FlagsByValues):
     because: Words
 
 
+class FlagRow(Facts):
+    """A flag that bears on memory: ``flags`` of ``engines/<id>/flags.yaml``, where ``hwcalc.profiles.engine_flags.Flag`` says what each key means."""
+
+    flag: Spelled
+    name: Words | None = None
+    key: Words | None = None
+    takes: Literal[
+        "switch", "value", "text", "secret", "words", "list", "numbers", "commas", "tokens", "pairs", "optional", "spec"
+    ] = "value"
+    option: Words | None = None
+    engine_option: Words | Literal[True] | None = None
+    together: Words | None = None
+    own: bool = False
+    since: Words | None = None
+    negated: Words | None = None
+    values: dict[Words, Words] = Field(default_factory=dict)
+    any_value: Words | None = None
+    only: list[Words] = Field(default_factory=list)
+    absent: list[Words] = Field(default_factory=list)
+    values_as: dict[Words, Words | None] = Field(default_factory=dict)
+    off: list[Words] = Field(default_factory=list)
+    off_engine_option: Words | None = None
+    off_because: Words | None = None
+    role: Words | None = None
+    repeats: bool = False
+    written: bool = False
+    variable: Words | None = None
+    word: Words | None = None
+    ask: bool = False
+    also: bool = False
+
+
+class ProgramRow(Facts):
+    """The words that start a server."""
+
+    words: Words
+    kind: Literal["build", "model", "modelfile"] | None = None
+    launcher: Words | None = None
+    own: bool = False
+
+
+class ImageRow(Facts):
+    """An image of containers: a part of its name, whether its entry point is the server, and where its version stands."""
+
+    repository: Words
+    starts: bool = False
+    versioned: bool = True
+    tag: Words | None = None
+    version: Words | None = None
+    in_name: Words | None = None
+
+
+class VariableRow(Facts):
+    """A variable of the environment that bears on memory."""
+
+    name: Words
+    flag: Words | None = None
+    key: Words | None = None
+    also: Words | None = None
+    only: list[Words] = Field(default_factory=list)
+    engine_option: Words | None = None
+
+
+class ParameterRow(Facts):
+    """A parameter of a Modelfile."""
+
+    name: Words
+    key: Words | None = None
+    engine_option: Words | None = None
+    without_effect: bool = False
+
+
+class SpellingRow(Facts):
+    """How an engine reads the names of its flags."""
+
+    abbreviations: bool = False
+    underscores: bool = False
+    dashes: bool = False
+    dotted: bool = False
+    plus: bool = False
+
+
+class DiffusionRow(Facts):
+    """How a server of images or films is told from one of language models."""
+
+    flags: list[Words]
+    models: list[Words]
+
+
 class EngineFlagsFile(EngineFile):
-    """``engines/<id>/flags.yaml``: the flags of an engine's server, and what kvplan makes of each."""
+    """``engines/<id>/flags.yaml``: how an engine's server is started, its flags, and what kvplan makes of each."""
 
     source: Words
-    options: Annotated[dict[Words, list[Words]], Field(min_length=1, description="a mapping of options to lists of flags")]
-    own: list[Words] = Field(default_factory=list, description="a list of flags")
-    engine_options: FlagsByValues
-    together: Annotated[dict[Words, list[Words]], Field(description="a mapping of options to lists of flags")]
+    name: Words
+    programs: list[ProgramRow]
+    images: list[ImageRow]
+    spelling: SpellingRow
+    positional: bool
+    config: list[Words] = Field(default_factory=list)
+    config_wins: bool = False
+    excluded: list[Words] = Field(default_factory=list)
+    not_started: list[Words] = Field(default_factory=list)
+    unnamed: list[Words] = Field(default_factory=list)
+    variables: str | None = None
+    alone: Words | None = None
+    diffusion: DiffusionRow | None = None
+    flags: list[FlagRow]
     unplanned: Annotated[list[UnplannedFlags], Field(description="a list of rows")]
     without_effect: FlagsByValues
+    environment: list[VariableRow] = Field(default_factory=list)
+    parameters: list[ParameterRow] = Field(default_factory=list)
 
     def place(self) -> tuple[str, ...]:
         return (self.id, "flags.yaml")
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        said = [flag for flags in (*self.options.values(), *self.together.values(), self.own) for flag in flags]
-        said += [
-            f"--{name.replace('_', '-')}" for names in (self.engine_options.value, self.engine_options.switch) for name in names
-        ]
-        said += [flag for row in (*self.unplanned, self.without_effect) for flag in (*row.switch, *row.value, *row.values)]
+        said = [flag for row in self.flags for flag in (*_spellings(row.flag), *row.off)]
+        for group in (*self.unplanned, self.without_effect):
+            said += [flag for each in (*group.switch, *group.value, *group.values) for flag in _spellings(each)]
         twice = next((flag for flag in said if said.count(flag) > 1), None)
         if twice is not None:
-            raise WrongKeyError("options", f"has {twice}, which stands twice in the file")
+            raise WrongKeyError("flags", f"has {twice}, which stands twice in the file")
         return self
+
+
+def _spellings(flag: str | list[str]) -> list[str]:
+    return [flag] if isinstance(flag, str) else flag
+
+
+class LaunchFile(FactFile):
+    """``launch.yaml``: what commands and manifests are made of, whatever engine they start."""
+
+    id: Literal["launch"]
+    recorded: Date
+    source: Words
+    wrappers: list[Words]
+    shells: list[Words]
+    containers: list[Words]
+    container_switches: list[Words]
+    visible_devices: list[Words]
+    resources: list[Words]
+    slices: Words
+    gpu_labels: list[Words]
+    instance_labels: list[Words]
+    accelerators: dict[Words, Words]
+
+    def place(self) -> tuple[str, ...]:
+        return ("launch.yaml",)
 
 
 FORMS: Final[dict[str, type[EngineFile]]] = {"llamacpp": LlamacppFile, "runtime": RuntimeFile, "vllm": VllmFile}

@@ -1,0 +1,694 @@
+"""Which command of a script starts which server: programs, wrappers, containers, and what stands around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
+from hwcalc.launch.arguments import Reading, gguf_format, scalar
+from hwcalc.launch.server import Server
+from hwcalc.launch.shell import Command, Script, Word, read_script
+from hwcalc.profiles.engine_flags import EngineFlags, Image, Program, engine_flags, engines
+from hwcalc.profiles.launch import launch_words
+
+_PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*(?:\.exe)?")
+_VERSION: Final = re.compile(r"v?(\d+\.\d+(?:\.\d+)*(?:(?:\.|-)?(?:post|rc|dev|a|b)\d+)*)(?:[-+_].*)?")
+_PLACEHOLDER_IMAGE: Final = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+|<.*>")
+_DEEPEST: Final = 8
+_MOUNTS: Final = ("/model", "/mnt/")
+"""How paths begin that exist in a container alone, as a rule."""
+_STANDS_FOR_FILE: Final = frozenset({"model", "model_path", "path_to_model", "path/to/model", "MODEL"})
+_PIP: Final = r"(?<![\w-]){name}(?:\[[\w,-]*\])?==([0-9][\w.+!-]*)"
+_FEWEST_KNOWN: Final = 3
+"""Flags that a command must have in common with an engine whose program is not named."""
+
+
+class Around(Record):
+    """What stands around a command: the image that it runs in, its variables, and what a manifest says of its GPUs.
+
+    ``settings`` and ``extra`` are kept with every server. ``variables`` are values, or words where the text leaves them open. ``mounts`` has the
+    source of each folder, ``files`` the content of the files in the same text.
+    """
+
+    image: str | None = None
+    variables: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}
+    extra: Mapping[str, Any] = {}
+    unresolved: tuple[str, ...] = ()
+    mounts: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
+    hint: str = ""
+    """Names that may tell the engine."""
+    name: str = ""
+    line: int = 1
+    depth: int = 0
+    tells: bool = False
+    """Whether an image's tag and `--gpus all` are worth a word."""
+    model: str | None = None
+    """The model that the manifest names apart from the arguments, which counts if they name a folder or none."""
+
+
+# --- programs -------------------------------------------------------------------------------------------------------
+
+
+def all_flags() -> tuple[EngineFlags, ...]:
+    """The flags of all engines."""
+    return tuple(engine_flags(name) for name in engines())
+
+
+def base_name(text: str) -> str:
+    """The last part of a path, without ``.exe``."""
+    return text.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
+
+
+def program_at(words: Sequence[Word]) -> tuple[EngineFlags, Program, int, str] | None:
+    """The server that these words start: its engine, its program, how many words name it, and what is not sure."""
+    if not words:
+        return None
+    first, remark = base_name(words[0].text), ""
+    if words[0].unknown:
+        named = re.search(r"[A-Za-z_]\w*", words[0].text.rpartition("/")[2])
+        first = named[0].lower().replace("_", "-") if named else ""
+        remark = f"engine: {words[0].source or words[0].text}"
+    texts = [first, *(word.text for word in words[1:8])]
+    skip = 0
+    if _PYTHON.fullmatch(first) or (words[0].unknown and "-m" in texts[1:4]):
+        place = 1
+        while place < len(texts) and texts[place].startswith("-") and not texts[place].startswith("-m") and place < 6:
+            place += 2 if texts[place] in ("-X", "-W") else 1
+        if place >= len(texts):
+            return None
+        module = texts[place][2:] if texts[place].startswith("-m") and texts[place] != "-m" else ""
+        if texts[place] == "-m" and place + 1 < len(texts):
+            module, place = texts[place + 1], place + 1
+        elif texts[place].endswith(".py"):
+            module = texts[place].removesuffix(".py").replace("/", ".")
+        skip = place - 2
+        texts = ["python", "-m", module, *texts[place + 1 :]]
+    best: tuple[EngineFlags, Program, int, str] | None = None
+    for flags in all_flags():
+        for program in flags.programs:
+            size = len(program.words)
+            matches = tuple(texts[:size]) == program.words
+            if not matches and size > 2 and program.words[1] == "-m" and texts[:2] == ["python", "-m"] and len(texts) >= size:
+                matches = texts[2].endswith(f".{program.words[2]}") and tuple(texts[3:size]) == program.words[3:]
+            if not matches and size == 1 and words[0].unknown:
+                matches = first.endswith(program.words[0]) or first.startswith(program.words[0])
+            if not matches and words[0].unknown and size > 1 and tuple(texts[1:size]) == program.words[1:] and texts[1] != "-m":
+                matches = program.words[0] in first
+            if not matches:
+                continue
+            if program.own and not (
+                words[0].text.startswith(("./", "/")) and any(word.text in ("-m", "-hf", "--model") for word in words)
+            ):
+                continue
+            if best is None or size > len(best[1].words):
+                best = (flags, program, size + skip, remark)
+    if best is not None and best[2] < len(words) and words[best[2]].text in best[0].not_started:
+        return None
+    return best
+
+
+def guessed(words: Sequence[Word], hint: str, variables: Mapping[str, Any]) -> EngineFlags | None:
+    """The engine whose flags these are, for a program that nobody knows; ``None`` if no engine knows enough of them."""
+    spelled = [
+        word.text.partition("=")[0].partition(".")[0]
+        for word in words
+        if word.text.startswith("-") and not word.text[1:2].isdigit()
+    ]
+    hint = f"{hint} {' '.join(variables)}".lower()
+    best: tuple[int, int, EngineFlags] | None = None
+    for flags in all_flags():
+        reading = Reading(flags)
+        known = sum(reading.find(each)[0] is not None for each in spelled)
+        named = int(flags.name.replace(".", "") in hint.replace(".", "").replace("-", "") or flags.engine in hint)
+        if (known < _FEWEST_KNOWN and not named) or known * 4 < len(spelled) * 3 or not known:
+            continue
+        if best is None or (named, known) > best[:2]:
+            best = (named, known, flags)
+    return None if best is None else best[2]
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+def image_of(name: str) -> tuple[EngineFlags, Image] | None:
+    """The engine of an image, by the longest part of its name that is known."""
+    lowered = name.partition("@")[0].lower()
+    found = [(flags, image) for flags in all_flags() for image in flags.images if image.repository.lower() in lowered]
+    return max(found, key=lambda each: len(each[1].repository), default=None)
+
+
+def image_version(name: str, image: Image) -> str | None:
+    """The engine's version, if the name of an image states it.
+
+    >>> from hwcalc.profiles.engine_flags import Image
+    >>> image_version("vllm/vllm-openai:v0.6.4.post1", Image(repository="vllm"))
+    '0.6.4.post1'
+    """
+    if not image.versioned:
+        return None
+    plain = name.partition("@")[0]
+    if image.in_name is not None:
+        match = re.search(image.in_name, plain)
+        return match[1].replace("-", ".") if match else None
+    tag = tag_of(plain)
+    if image.version is not None:
+        match = re.search(image.version, tag)
+        return match[0] if match and (match.start() == 0 or not match[0][0].isdigit()) else None
+    match = _VERSION.fullmatch(tag)
+    return match[1] if match else None
+
+
+def tag_of(name: str) -> str:
+    """The tag of an image; empty without one."""
+    last = name.rpartition("/")[2]
+    return last.partition(":")[2]
+
+
+def starts_server(name: str, image: Image) -> bool:
+    """Whether the entry point of an image is the server."""
+    return image.starts and (image.tag is None or image.tag in tag_of(name))
+
+
+# --- scripts --------------------------------------------------------------------------------------------------------
+
+
+def servers_of_script(script: Script, around: Around) -> list[Server]:
+    """The servers that the commands of a script start."""
+    out: list[Server] = []
+    loaded = _Loaded()
+    around = replace(around, files={**around.files, **script.files})
+    around = _with_installed(around, script)
+    for command in script.commands:
+        if len(out) >= _MOST_SERVERS:
+            break
+        out += _servers_of_command(command, around, loaded)
+    out += loaded.servers(around)
+    return out or _by_variables(script, around)
+
+
+def _by_variables(script: Script, around: Around) -> list[Server]:
+    """The server of a text that starts none, and sets variables that nobody else reads."""
+    for flags in all_flags():
+        names = [name for name in {**script.variables, **script.exported} if flags.alone and name.startswith(flags.alone)]
+        if names and around.depth == 0:
+            loaded = _Loaded()
+            loaded.serves = (flags, Command(words=(), variables={}, own={**script.variables, **script.exported}))
+            return [_unpulled(server) for server in loaded.servers(around)]
+    return []
+
+
+_MOST_SERVERS: Final = 500
+
+
+def _with_installed(around: Around, script: Script) -> Around:
+    """With the versions that `pip install` names."""
+    said = [" ".join(word.text for word in command.words) for command in script.commands if len(command.words) < 60]
+    installed = " ".join(each for each in said if "pip" in each and "install" in each)
+    return replace(around, hint=f"{around.hint} {installed[:4000]}") if installed else around
+
+
+class _Loaded:
+    """Pieces of a server that loads models while it runs: its variables, and the model of a file or of a call."""
+
+    def __init__(self) -> None:
+        self.serves: tuple[EngineFlags, Command] | None = None
+        self.models: list[tuple[EngineFlags, str, Mapping[str, Any], Mapping[str, Any], int]] = []
+        self.made: set[str] = set()
+
+    def servers(self, around: Around) -> list[Server]:
+        """The servers: one for each model, or the one that waits for a model."""
+        if self.serves is None and not self.models:
+            return []
+        flags = self.serves[0] if self.serves else self.models[0][0]
+        own = dict(self.serves[1].own) if self.serves else {}
+        line = self.serves[1].line if self.serves else self.models[0][4]
+        out = []
+        for _, model, settings, extra, at in self.models or [(flags, "", {}, {}, line)]:
+            reading = Reading(flags)
+            reading.environment({**around.variables, **own})
+            if model:
+                reading.settings["model"] = model
+            reading.settings |= settings
+            reading.extra |= extra
+            if not model:
+                reading.say("model: pulled later" if self.serves else "model")
+            out.append(finished(reading, around, None, own, at))
+        return out
+
+
+def _servers_of_command(command: Command, around: Around, loaded: _Loaded) -> list[Server]:
+    words = command.words
+    if not words:
+        return []
+    own = {**command.own}
+    return _of_words(words, command, own, around, loaded)
+
+
+def _of_words(words: Sequence[Word], command: Command, own: dict[str, Any], around: Around, loaded: _Loaded) -> list[Server]:
+    """The servers that these words start, directly or through a wrapper."""
+    table = launch_words()
+    if around.depth > _DEEPEST or not words:
+        return []
+    first = base_name(words[0].text)
+    match = program_at(words)
+    if match is not None:
+        flags, program, size, remark = match
+        if program.kind in ("model", "modelfile") or (flags.alone and not flags.flags_take_model):
+            _load(flags, program, words[size:], command, around, loaded)
+            return []
+        server = server_of(flags, program, words[size:], around, own, line=words[0].line or command.line, remark=remark)
+        return [] if server is None else [server]
+    if first in table.containers or first == "docker-compose":
+        return _of_container(words, command, own, around, loaded)
+    if first in table.shells:
+        return _of_shell(words, command, own, around)
+    if first in table.wrappers:
+        return _of_wrapper(words, command, own, around, loaded)
+    if words[0].unknown and len(words) > _FEWEST_KNOWN:
+        flags_ = guessed(words[1:], around.hint, own)
+        if flags_ is not None:
+            named = words[0].source.strip('"') or words[0].text
+            server = server_of(flags_, None, words[1:], around, own, line=words[0].line, remark=f"engine: image {named}")
+            return [] if server is None else [server]
+    return []
+
+
+def _of_shell(words: Sequence[Word], command: Command, own: dict[str, Any], around: Around) -> list[Server]:
+    """``bash -c "..."``: the script in it, with the words behind it as its arguments."""
+    for place, word in enumerate(words[1:], start=1):
+        if not word.text.startswith("-"):
+            return []
+        if word.text.startswith("--"):
+            continue
+        if "c" in word.text and place + 1 < len(words):
+            rest = words[place + 2 :]
+            return _of_text(words[place + 1], command, own, around, arguments=rest[1:])
+    return []
+
+
+def _of_text(word: Word, command: Command, own: dict[str, Any], around: Around, arguments: Sequence[Word] = ()) -> list[Server]:
+    """The servers of a script in a word."""
+    text = word.raw or word.text
+    variables = {
+        name: value for name, value in {**around.variables, **command.variables, **own}.items() if isinstance(value, str)
+    }
+    script = read_script(text, variables, arguments, line=word.line or command.line, depth=around.depth + 1, files=around.files)
+    inner = replace(around, depth=around.depth + 1, variables={**around.variables, **own})
+    return servers_of_script(script, inner)
+
+
+def _of_wrapper(words: Sequence[Word], command: Command, own: dict[str, Any], around: Around, loaded: _Loaded) -> list[Server]:
+    """A command behind another program and its options."""
+    table = launch_words()
+    for place in range(1, min(len(words), 64)):
+        word = words[place]
+        match = re.match(r"([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL)
+        if match is not None and not word.text.startswith("-"):
+            own[match[1]] = match[2] if word.known else replace(word, text=match[2])
+            continue
+        text = base_name(word.text)
+        if word.text.startswith("-"):
+            continue
+        if any(sign in word.text for sign in " \n") and word.quoted:
+            servers = _of_text(word, command, own, around)
+            if servers:
+                return servers
+            continue
+        rest = words[place:]
+        if program_at(rest) is not None or text in table.containers or text in table.shells or text in table.wrappers:
+            return _of_words(rest, command, own, around, loaded)
+    return []
+
+
+def _of_container(words: Sequence[Word], command: Command, own: dict[str, Any], around: Around, loaded: _Loaded) -> list[Server]:
+    """``docker run [options] IMAGE [arguments]``, and ``docker exec``."""
+    table = launch_words()
+    place = next((at for at, word in enumerate(words) if word.text in ("run", "create", "exec")), None)
+    if place is None or place > 6:
+        return []
+    executes = words[place].text == "exec"
+    variables: dict[str, Any] = {}
+    mounts: dict[str, str] = {}
+    entry: Word | None = None
+    devices: Word | None = None
+    at = place + 1
+    while at < len(words) and words[at].text.startswith("-") and words[at].text != "--":
+        word = words[at]
+        option, equals, rest = word.text.partition("=")
+        at += 1
+        if equals:
+            value = replace(word, text=rest)
+        elif option in table.container_switches or at >= len(words):
+            continue
+        else:
+            value = words[at]
+            at += 1
+        if option in ("-e", "--env"):
+            name, sign, text = value.text.partition("=")
+            if sign:
+                variables[name] = text if value.known else replace(value, text=text)
+        elif option in ("-v", "--volume"):
+            source, _, target = value.text.partition(":")
+            mounts[target.partition(":")[0]] = source
+        elif option == "--mount":
+            parts = dict(each.partition("=")[::2] for each in value.text.split(","))
+            mounts[parts.get("target", parts.get("dst", parts.get("destination", "")))] = parts.get(
+                "source", parts.get("src", "")
+            )
+        elif option == "--gpus":
+            devices = replace(value, source=word.text if equals else f"{word.text} {value.text}")
+        elif option == "--entrypoint":
+            entry = value
+    if at >= len(words):
+        return []
+    image, rest = words[at], words[at + 1 :]
+    if entry is not None and entry.text:
+        rest = (entry, *rest)
+    inside = around if executes else _in_container(around, image, devices, variables, mounts)
+    return container_servers(
+        inside, rest, {**own, **variables} if executes else {**variables}, command, image_word=image, loaded=loaded
+    )
+
+
+def _in_container(
+    around: Around, image: Word, devices: Word | None, variables: Mapping[str, Any], mounts: Mapping[str, str]
+) -> Around:
+    """What stands around a command in a container that ``docker run`` starts."""
+    remarks: list[str] = [*around.unresolved]
+    settings = dict(around.settings)
+    name: str | None = image.text
+    if image.unknown and not re.search(r"[\w.-]+/[\w./-]+:", image.text):
+        remarks.append(f"image={image.raw}")
+        name = None
+    if devices is not None:
+        count = gpu_count(devices.text)
+        if count is not None:
+            settings["gpus_per_replica"] = count
+        else:
+            remarks.append(f"gpus_per_replica: {devices.source}")
+    return replace(
+        around,
+        image=name,
+        variables={**around.variables, **variables},
+        settings=settings,
+        unresolved=tuple(remarks),
+        mounts={**around.mounts, **mounts},
+        tells=True,
+    )
+
+
+def gpu_count(text: str) -> int | None:
+    """How many GPUs ``--gpus`` names; ``None`` for all of them.
+
+    >>> gpu_count("2"), gpu_count('"device=0,1"'), gpu_count("all")
+    (2, 2, None)
+    """
+    plain = text.strip("\"' ")
+    if plain.isdigit() and len(plain) < 6:
+        return int(plain)
+    match = re.search(r"device=([\w,:-]+)", plain)
+    if match is not None:
+        return len([each for each in match[1].split(",") if each])
+    match = re.search(r"count=(\d{1,5})", plain)
+    return int(match[1]) if match else None
+
+
+def container_servers(
+    around: Around,
+    words: Sequence[Word],
+    own: dict[str, Any],
+    command: Command | None = None,
+    *,
+    image_word: Word | None = None,
+    loaded: _Loaded | None = None,
+) -> list[Server]:
+    """The servers of a container: of its command, else of its image with the words as arguments."""
+    command = command or Command(words=tuple(words), variables={}, own=own, line=around.line)
+    waiting = loaded or _Loaded()
+    table = launch_words()
+    known = image_of(around.image) if around.image else None
+    if words:
+        first = base_name(words[0].text)
+        direct = program_at(words) is not None or first in table.shells or first in table.wrappers or first in table.containers
+        if direct:
+            servers = _of_words(words, command, own, around, waiting)
+            return servers if loaded is not None else [*servers, *waiting.servers(around)]
+        if words[0].quoted and any(sign in words[0].text for sign in " \n") and len(words) == 1:
+            return _of_text(words[0], command, own, around)
+    if known is not None and starts_server(around.image or "", known[1]):
+        flags = known[0]
+        if words and words[0].text == "serve":
+            words = words[1:]
+        if flags.alone and not flags.flags_take_model:
+            alone = _Loaded()
+            alone.serves = (flags, replace(command, own={**own}))
+            return [_unpulled(server) for server in alone.servers(around)]
+        server = server_of(flags, None, words, around, own, line=command.line)
+        return [] if server is None else [server]
+    if (words and words[0].text.startswith("-")) or (image_word is not None and image_word.unknown and words) or around.hint:
+        variables = {**around.variables, **own}
+        flags_ = guessed(words, f"{around.hint} {around.image or ''}", variables) or (known[0] if known and words else None)
+        if flags_ is not None and any(word.text.startswith("-") for word in words):
+            remark = "" if known else _image_remark(around, image_word)
+            server = server_of(flags_, None, words, around, own, line=command.line, remark=remark)
+            return [] if server is None else [server]
+    return []
+
+
+def _unpulled(server: Server) -> Server:
+    return replace(server, unresolved=tuple("model" if each == "model: pulled later" else each for each in server.unresolved))
+
+
+def _image_remark(around: Around, image: Word | None) -> str:
+    if image is not None and image.unknown:
+        return f"engine: image {image.raw}"
+    return f"engine: the image {around.image} does not say it" if around.image else ""
+
+
+def _load(flags: EngineFlags, program: Program, words: Sequence[Word], command: Command, around: Around, loaded: _Loaded) -> None:
+    """Note a server that loads models while it runs, or a model that it is told."""
+    if any(word.text in flags.excluded for word in words):
+        return
+    free = [word.text for word in words if not word.text.startswith("-")]
+    if program.kind is None:
+        loaded.serves = (flags, command)
+    elif program.kind == "modelfile":
+        texts = [word.text for word in words]
+        named = next((texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-f", "--file")), "Modelfile")
+        content = around.files.get(named)
+        loaded.made |= set(free[:1])
+        if content is not None:
+            model, settings, extra = modelfile(content, flags)
+            loaded.models.append((flags, model, settings, extra, command.line))
+    elif free and free[0] not in loaded.made:
+        loaded.models.append((flags, free[0], {}, {}, command.line))
+
+
+def modelfile(text: str, flags: EngineFlags) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The model of a Modelfile, its settings, and its other parameters."""
+    model, settings, extra = "", {}, {}
+    rows = {row.name: row for row in flags.parameters}
+    for line in text.splitlines()[:20_000]:
+        words = line.split("#")[0].split() if "#" in line else line.split()
+        if len(words) < 2:
+            continue
+        instruction = words[0].upper()
+        if instruction == "FROM":
+            model = words[1]
+        elif instruction == "ADAPTER":
+            settings["lora"] = {"modules": [words[1]]}
+        elif instruction == "PARAMETER" and len(words) > 2 and words[1].lower() in rows:
+            row = rows[words[1].lower()]
+            if row.key is not None:
+                settings[row.key] = scalar(words[2])
+            elif not row.without_effect:
+                extra[row.name] = scalar(words[2])
+    return model, settings, extra
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+
+
+def server_of(
+    flags: EngineFlags,
+    program: Program | None,
+    words: Sequence[Word],
+    around: Around,
+    own: Mapping[str, Any],
+    *,
+    line: int = 1,
+    remark: str = "",
+) -> Server | None:
+    """The server of an engine with these arguments; ``None`` if none would start."""
+    reading = Reading(flags)
+    if remark:
+        reading.say(remark)
+    variables = {**around.variables, **own}
+    reading.environment(variables)
+    reading.flag_variables(variables)
+    reading.read(words)
+    if reading.excluded:
+        return None
+    take_configs(reading, around)
+    return finished(reading, around, program, own, line)
+
+
+def take_configs(reading: Reading, around: Around) -> None:
+    """Read the files of flags that the arguments name, where the same text holds them."""
+    from hwcalc.launch.documents import read_documents
+
+    for name, word in reading.configs:
+        content = around.files.get(word.text)
+        document = None if content is None else next(iter(read_documents(content)), None)
+        if not isinstance(document, Mapping):
+            said = name.lstrip("-").replace("-", "_") if reading.flags.config_wins else name
+            reading.say(f"{said} {word.text}")
+            reading.ask(word)
+            continue
+        reading.config(document, wins=reading.flags.config_wins)
+
+
+def finished(reading: Reading, around: Around, program: Program | None, own: Mapping[str, Any], line: int) -> Server:
+    """The server of what was read, with what stands around it."""
+    flags = reading.flags
+    settings, extra = reading.settings, reading.extra
+    _take_free(reading)
+    _take_file(reading)
+    name = flags.name
+    model = settings.get("model")
+    if (
+        flags.models
+        and isinstance(model, str)
+        and (reading.images or any(each.lower() in model.lower() for each in flags.models))
+    ):
+        name = f"{flags.name}-diffusion"
+        reading.say("an image model: no KV cache of a language model")
+    if program is not None and program.launcher is not None:
+        extra["launcher"] = program.launcher
+    settings = {"engine": name, **around.settings, **settings}
+    _take_image(reading, settings, around)
+    _take_devices(reading, settings, {**around.variables, **own})
+    _take_model(reading, settings, around)
+    for each in around.unresolved:
+        if "gpus_per_replica" not in settings or not each.startswith("gpus_per_replica: --"):
+            reading.say(each)
+    for whole in ("speculative", "lora"):
+        if settings.get(whole) in ({}, None):
+            settings.pop(whole, None)
+    return Server(
+        settings={key: value for key, value in settings.items() if value is not None},
+        extra={**around.extra, **extra},
+        unresolved=tuple(reading.unresolved),
+        irrelevant=tuple(reading.irrelevant),
+        unknown=tuple(reading.unknown),
+        unplanned=reading.unplanned,
+        asks=tuple(reading.asks),
+        lines=reading.lines,
+        name=around.name,
+        line=line,
+        faults=tuple(reading.faults),
+    )
+
+
+def _take_free(reading: Reading) -> None:
+    """The words without flags: the model, if the engine takes it so, and words that may stand for flags."""
+    settings = reading.settings
+    for word in reading.free:
+        if reading.flags.positional and "model" not in settings and "model" not in reading.open:
+            flag = next(each for each in reading.flags.flags if each.key == "model")
+            reading.value(flag, word, "MODEL")
+        elif not word.known:
+            reading.ask(word)
+            words = (
+                "model: {} holds the words"
+                if not reading.flags.positional and "model" not in settings and not reading.open
+                else "{}"
+            )
+            reading.say(words.format(word.source.strip('"') if word.array else word.text))
+
+
+def _take_file(reading: Reading) -> None:
+    """The model of a repository of GGUF files, or of a file, and the format that its name states."""
+    settings = reading.settings
+    repository, file, url = settings.pop("repository", None), settings.pop("file", None), settings.pop("url", None)
+    docker = settings.pop("docker_repository", None)
+    if repository is not None:
+        settings["model"], _, quantization = str(repository).partition(":")
+        if quantization:
+            settings["weights"] = quantization
+        if file is not None and gguf_format(file):
+            settings["weights"] = f"{gguf_format(file)} (file {file})"
+        return
+    model = settings.get("model") or url or docker
+    if model is None:
+        return
+    settings["model"] = model
+    if isinstance(model, str) and (known := gguf_format(model)):
+        settings["weights"] = f"{known} (file name)"
+    elif not reading.flags.positional and model in _STANDS_FOR_FILE:
+        settings.pop("model")
+        reading.say(f'model: "{model}" stands for a file')
+
+
+def _take_image(reading: Reading, settings: dict[str, Any], around: Around) -> None:
+    """The image, and the engine's version if the image states it, or what `pip install` names."""
+    name = around.image
+    if name is not None and _PLACEHOLDER_IMAGE.fullmatch(name):
+        reading.say(f"image {name}")
+        name = None
+    if name is not None:
+        settings.setdefault("image", name)
+        known = image_of(name)
+        version = None if known is None else image_version(name, known[1])
+        if version is not None and "$" not in tag_of(name) and known is not None and known[0] is reading.flags:
+            settings.setdefault("engine_version", version)
+        elif around.tells and known is not None and (known[1].starts or "/" in known[1].repository) and tag_of(name):
+            reading.say(f"engine_version: tag {tag_of(name)}")
+    if "engine_version" not in settings and around.hint:
+        match = re.search(_PIP.format(name=re.escape(reading.flags.engine)), around.hint)
+        if match is not None:
+            settings["engine_version"] = match[1]
+
+
+def _take_devices(reading: Reading, settings: dict[str, Any], variables: Mapping[str, Any]) -> None:
+    """How many GPUs the variables of visible devices name."""
+    if "gpus_per_replica" in settings:
+        return
+    for name in launch_words().visible_devices:
+        value = variables.get(name)
+        if isinstance(value, Word):
+            if value.known:
+                value = value.text
+            else:
+                reading.say(f"gpus_per_replica: {name}={value.text}")
+                continue
+        if not isinstance(value, str):
+            continue
+        if "$" in value:
+            reading.say(f"gpus_per_replica: {name}={value}")
+        elif re.fullmatch(r"[\w-]+(?:,\s*[\w-]+)*", value) and value.lower() not in ("all", "void", "none", "-1", "no"):
+            settings["gpus_per_replica"] = len(value.split(","))
+            reading.unresolved[:] = [each for each in reading.unresolved if not each.startswith("gpus_per_replica:")]
+            return
+
+
+def _take_model(reading: Reading, settings: dict[str, Any], around: Around) -> None:
+    """The model that the manifest names apart, and the folder that a mount hides."""
+    model = settings.get("model")
+    if around.model is not None and (model is None or str(model).startswith("/mnt/models")):
+        settings["model"] = around.model
+        reading.unresolved[:] = [each for each in reading.unresolved if not each.startswith("model=")]
+        return
+    if isinstance(model, str) and model.startswith("/") and not model.lower().endswith(".gguf"):
+        for target, source in around.mounts.items():
+            if target and (model == target or model.startswith(target.rstrip("/") + "/")):
+                reading.say(f"model: {target} is the mounted {source}")
+                return
+        if model.startswith(_MOUNTS):
+            reading.say(f"model: {model} is a mount")

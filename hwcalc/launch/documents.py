@@ -1,0 +1,80 @@
+"""Manifests as plain values: YAML and JSON of any number of documents, by the guarded reader of :mod:`hwcalc.yaml_tree`.
+
+Templates of Helm (``{{ .Values.model }}``) stay as text. Behind the place where a text stops being YAML nothing is read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from hwcalc.yaml_tree import Node, TreeError, read_forest
+
+_TEMPLATE: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
+_MARK: Final = "kvplan-template-{}-"
+_MARKED: Final = re.compile(r"kvplan-template-(\d{1,6})-")
+_MOST_TRIES: Final = 3
+
+
+class Places:
+    """The line of each mapping and list of a document, by its identity; 1 for what has none."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, int] = {}
+        self._kept: list[Any] = []
+
+    def keep(self, value: Any, line: int) -> None:
+        """Note the line of a value, which is kept as long as this."""
+        self._lines[id(value)] = line
+        self._kept.append(value)
+
+    def line(self, value: Any) -> int:
+        """The line of a value."""
+        return self._lines.get(id(value), 1)
+
+
+def read_documents(text: str, places: Places | None = None) -> list[Any]:
+    """The documents of a text; none if it is no YAML, and those before the place where it stops being YAML."""
+    templates: list[str] = []
+
+    def marked(match: re.Match[str]) -> str:
+        templates.append(match[0])
+        return _MARK.format(len(templates) - 1)
+
+    if "{{" in text:
+        lines = text.split("\n")
+        # A line that is nothing but a template steers the others.
+        lines = ["" if re.fullmatch(r"\s*\{\{.*\}\}\s*", line) else line for line in lines]
+        text = _TEMPLATE.sub(marked, "\n".join(lines))
+    text = text.replace("\t", "  ")
+    for _ in range(_MOST_TRIES):
+        try:
+            nodes = read_forest(text)
+        except TreeError as error:
+            if error.line is None or error.line < 2 or "nested" in error.problem or "more than" in error.problem:
+                raise
+            lines = text.split("\n")
+            text = "\n".join(lines[: error.line - 1])
+            continue
+        return [_plain(node, templates, places or Places()) for node in nodes]
+    return []
+
+
+def _plain(node: Node, templates: list[str], places: Places) -> Any:
+    value = node.value
+    if isinstance(value, dict):
+        made: Any = {_restored(key, templates): _plain(each, templates, places) for key, each in value.items()}
+    elif isinstance(value, list):
+        made = [_plain(each, templates, places) for each in value]
+    elif isinstance(value, str):
+        return _restored(value, templates)
+    else:
+        return value
+    places.keep(made, node.line)
+    return made
+
+
+def _restored(text: str, templates: list[str]) -> str:
+    if "kvplan-template-" not in text:
+        return text
+    return _MARKED.sub(lambda match: templates[int(match[1])] if int(match[1]) < len(templates) else match[0], text)

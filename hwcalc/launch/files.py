@@ -1,0 +1,269 @@
+"""Files of other forms than YAML: units of systemd, Dockerfiles, Modelfiles, the presets of llama-server, and jobs of Slurm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.launch.arguments import Reading, parse_json
+from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
+from hwcalc.launch.server import Server
+from hwcalc.launch.shell import Word, read_script, words_of
+
+_INSTRUCTION: Final = re.compile(
+    r"(?m)^[ \t]*(FROM|ENV|ENTRYPOINT|CMD|RUN|ARG|EXPOSE|WORKDIR|COPY|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE|LICENSE)[ \t]+\S"
+)
+_OF_MODELFILE: Final = frozenset({"PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "MESSAGE", "LICENSE"})
+_OF_DOCKERFILE: Final = frozenset({"ENV", "ENTRYPOINT", "CMD", "RUN", "EXPOSE", "WORKDIR", "COPY", "ARG"})
+_MOST_SECTIONS: Final = 500
+
+
+def servers_of_file(text: str, variables: Mapping[str, str], name: str) -> list[Server] | None:
+    """The servers of a file that its form tells; ``None`` for a text of another form."""
+    head = text[:200_000]
+    if re.search(r"(?m)^\s*\[Service\]\s*$", head) or re.match(r"\s*(?:#[^\n]*\n\s*)*(?:Environment|EnvironmentFile)=", head):
+        return of_unit(text, variables)
+    found = [match[1] for match in _INSTRUCTION.finditer(head)]
+    begins = re.match(r"(?:\s*#[^\n]*\n|\s+)*(FROM|ARG|ENV|ENTRYPOINT|CMD|PARAMETER|ADAPTER)[ \t]", head)
+    if begins is not None and found:
+        if _OF_MODELFILE & set(found) or (found == ["FROM"] and name.lower().startswith("modelfile")):
+            return of_modelfile(text)
+        if _OF_DOCKERFILE & set(found):
+            return of_dockerfile(text, variables)
+    if re.search(r"(?m)^\s*\[[^\]\n]+\]\s*$", head) and re.search(r"(?m)^\s*(?:model|hf-repo|hf|m|LLAMA_ARG_\w+)\s*=", head):
+        return of_presets(text)
+    if re.search(r"(?m)^#SBATCH\s", head):
+        return of_job(text, variables)
+    return None
+
+
+# --- systemd --------------------------------------------------------------------------------------------------------
+
+
+def of_unit(text: str, variables: Mapping[str, str]) -> list[Server]:
+    """The servers of a unit: ``ExecStart=`` with ``Environment=``. A script that it runs is not known; its variables may say what it is told."""
+    joined = re.sub(r"\\[ \t]*\n", lambda _: "\\\n", text)
+    own: dict[str, str] = {}
+    starts: list[tuple[str, int]] = []
+    lines = joined.split("\n")
+    at = 0
+    while at < len(lines):
+        line, first = lines[at].strip(), at + 1
+        while line.endswith("\\") and at + 1 < len(lines):
+            at += 1
+            line = f"{line[:-1]} {lines[at].strip()}"
+        at += 1
+        key, equals, value = line.partition("=")
+        if not equals or line.startswith(("#", ";")):
+            continue
+        if key.strip() == "Environment":
+            for word in read_script(f"set -- {value}").commands or ():
+                del word
+            own |= _assignments(value)
+        elif key.strip() == "ExecStart" and value.strip():
+            starts.append((value.strip().lstrip("-@:+!"), first))
+    own |= variables
+    out: list[Server] = []
+    for command, line_number in starts:
+        script = read_script(command, own, line=line_number)
+        out += servers_of_script(script, Around(variables=own, line=line_number))
+    if out:
+        return out
+    around = Around(variables=own, line=starts[0][1] if starts else 1)
+    return _of_hidden(text, own, starts, around)
+
+
+def _assignments(text: str) -> dict[str, str]:
+    """The variables of ``Environment="A=1" B=2``."""
+    out: dict[str, str] = {}
+    for match in re.finditer(
+        r"\"([A-Za-z_]\w*)=((?:[^\"\\]|\\.)*)\"|'([A-Za-z_]\w*)=([^']*)'|([A-Za-z_]\w*)=(\S*)", text[:100_000]
+    ):
+        name = match[1] or match[3] or match[5]
+        value = match[2] if match[1] else match[4] if match[3] else match[6]
+        out[name] = value
+    return out
+
+
+def _of_hidden(text: str, own: dict[str, str], starts: list[tuple[str, int]], around: Around) -> list[Server]:
+    """The server of a unit that runs a script: the engine that the text speaks of, and the variables that are named like its flags."""
+    for flags in all_flags():
+        if flags.alone and any(name.startswith(flags.alone) for name in own):
+            reading = Reading(flags)
+            reading.environment(own)
+            reading.say("model")
+            return [finished(reading, around, None, own, around.line)]
+    if not starts:
+        return []
+    said = " ".join(command for command, _ in starts).lower()
+    for spoken in (said, text.lower()):
+        for flags in all_flags():
+            names = {flags.engine, flags.name, *(program.words[0] for program in flags.programs if len(program.words[0]) > 6)}
+            if not any(re.search(rf"(?<![a-z]){re.escape(each)}", spoken) for each in names if each != "ollama"):
+                continue
+            reading = Reading(flags)
+            reading.say(f"everything: ExecStart runs {starts[0][0].split()[0]}")
+            for name, value in own.items():
+                flag, negated = reading.find(f"--{name.lower().replace('_', '-')}")
+                if flag is None or flag.key is None or negated or flag.key == "model":
+                    continue
+                reading.value(flag, Word(text=value, raw=value), name)
+            return [finished(reading, around, None, own, starts[0][1])]
+    return []
+
+
+# --- Docker ---------------------------------------------------------------------------------------------------------
+
+
+def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
+    """The server of the last stage of a Dockerfile."""
+    image: str | None = None
+    own: dict[str, Any] = {}
+    known: dict[str, str] = dict(variables)
+    entry: list[Word] | None = None
+    command: list[Word] | None = None
+    line_number, start = 0, 1
+    installed: list[str] = []
+    pending = ""
+    for raw in text.split("\n"):
+        line_number += 1
+        line = raw.strip()
+        if not pending:
+            start = line_number
+        if line.startswith("#"):
+            continue
+        if line.endswith("\\"):
+            pending += line[:-1] + " "
+            continue
+        line, pending = pending + line, ""
+        instruction, _, rest = line.partition(" ")
+        rest = rest.strip()
+        kind = instruction.upper()
+        if kind == "FROM":
+            image, own, entry, command = _one(rest.split(" ")[0], known).text, {}, None, None
+        elif kind == "ARG":
+            name, equals, value = rest.partition("=")
+            if equals and name not in known:
+                known[name.strip()] = value.strip().strip("\"'")
+        elif kind == "ENV":
+            for name, value in (
+                _assignments(rest) if "=" in rest.split(" ")[0] else {rest.partition(" ")[0]: rest.partition(" ")[2]}
+            ).items():
+                word = _one(value, known)
+                own[name] = word.text if word.known else word
+                if word.known:
+                    known[name] = word.text
+        elif kind in ("ENTRYPOINT", "CMD"):
+            document = parse_json(rest) if rest.startswith("[") else None
+            words = (
+                list(words_of([str(each) for each in document], [start] * len(document)))
+                if isinstance(document, list)
+                else [Word(text="sh"), Word(text="-c"), Word(text=rest, raw=rest, quoted=True, line=start)]
+            )
+            entry, command = (words, None) if kind == "ENTRYPOINT" else (entry, words)
+        elif kind == "RUN":
+            installed.append(rest[:2000])
+    words = [*(entry or []), *(command or [])]
+    around = Around(image=image, variables={**own, **variables}, hint=" ".join(installed)[:8000], line=start)
+    return container_servers(around, words, {})
+
+
+def _one(text: str, known: Mapping[str, str]) -> Word:
+    script = read_script(f'x "{text}"', known) if '"' not in text else read_script(f"x {text}", known)
+    words = script.commands[0].words[1:] if script.commands else ()
+    return words[0] if words else Word(text=text, raw=text)
+
+
+# --- Ollama and llama.cpp -------------------------------------------------------------------------------------------
+
+
+def of_modelfile(text: str) -> list[Server]:
+    """The server that runs a Modelfile."""
+    flags = next(each for each in all_flags() if each.parameters)
+    model, settings, extra = modelfile(text, flags)
+    reading = Reading(flags)
+    if model:
+        reading.settings["model"] = model
+    reading.settings |= settings
+    reading.extra |= extra
+    return [finished(reading, Around(), None, {}, 1)]
+
+
+def of_presets(text: str) -> list[Server]:
+    """The servers of a file of presets, one for each section; ``[*]`` is for all of them."""
+    flags = next(each for each in all_flags() if each.variables)
+    common: dict[str, str] = {}
+    sections: list[tuple[str, dict[str, str], int]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        plain = line.strip()
+        if not plain or plain.startswith(("#", ";")):
+            continue
+        if plain.startswith("[") and plain.endswith("]") and len(sections) < _MOST_SECTIONS:
+            sections.append((plain[1:-1].strip(), {}, number))
+            continue
+        name, equals, value = plain.partition("=")
+        if equals:
+            (sections[-1][1] if sections else common)[name.strip()] = value.strip()
+    shared = [held for name, held, _ in sections if name == "*"]
+    for held in shared:
+        common |= held
+    out: list[Server] = []
+    for name, held, line_number in sections:
+        if name == "*":
+            continue
+        words: list[Word] = []
+        variables: dict[str, str] = {}
+        for key, value in {**common, **held}.items():
+            if key.isupper():
+                variables[key] = value
+                continue
+            spelled = f"-{key}" if f"-{key}" in flags.spelled else f"--{key}"
+            flag = flags.spelled.get(spelled)
+            if flag is not None and flag.takes == "switch":
+                words += [Word(text=spelled)] if value.lower() not in ("false", "0", "off") else []
+            elif flag is not None or not flags.negations.get(spelled):
+                words += [Word(text=spelled, line=line_number), Word(text=value, raw=value, line=line_number)]
+            else:
+                words.append(Word(text=spelled, line=line_number))
+        reading = Reading(flags)
+        reading.flag_variables(variables)
+        reading.read(words)
+        if not {"model", "repository", "url"} & reading.settings.keys():
+            if not name.count("/"):
+                continue
+            reading.settings["repository"] = name
+        out.append(replace(finished(reading, Around(name=name), None, {}, line_number), name=name))
+    return out
+
+
+# --- Slurm ----------------------------------------------------------------------------------------------------------
+
+
+def of_job(text: str, variables: Mapping[str, str]) -> list[Server]:
+    """The servers of a job of Slurm, whose head says how many nodes and GPUs there are."""
+    head = dict(re.findall(r"(?m)^#SBATCH\s+(--?[\w-]+)[=\s]+([^\s#]+)", text[:200_000]))
+    nodes = _count(head.get("--nodes", head.get("-N", "1")))
+    per_node: int | None = None
+    gpu: str | None = None
+    for option in ("--gres", "--gpus-per-node", "--gpus", "-G", "--gpus-per-task"):
+        match = re.fullmatch(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d{1,4})(?:\(.*\))?", head.get(option, ""))
+        if match is not None:
+            gpu = gpu or (match[1] if match[1] != "gpu" else None)
+            count = int(match[2])
+            per_node = count // nodes if option in ("--gpus", "-G") and nodes > 1 and count % nodes == 0 else count
+            break
+    settings: dict[str, Any] = {} if per_node is None else {"gpus_per_replica": per_node * nodes}
+    extra = {"nodes": nodes, "gpus_per_node": per_node} if nodes > 1 and per_node is not None else {}
+    settings |= {} if gpu is None else {"gpu": gpu}
+    known = {"SLURM_NNODES": str(nodes), "SLURM_JOB_NUM_NODES": str(nodes)}
+    known |= {} if per_node is None else {"SLURM_GPUS_ON_NODE": str(per_node), "SLURM_GPUS_PER_NODE": str(per_node)}
+    script = read_script(text, {**known, **variables})
+    return servers_of_script(script, Around(settings=settings, extra=extra))
+
+
+def _count(text: str) -> int:
+    match = re.match(r"\d{1,4}", text)
+    return max(1, int(match[0])) if match else 1

@@ -1,0 +1,67 @@
+"""A server that a text would start: what it is told, in words that mean the same for all engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hwcalc.formulas.record import Record
+from hwcalc.masking import without_tokens
+
+KEYS: Final = (
+    "engine", "engine_version", "image", "role", "model", "revision", "quantization", "weights", "dtype", "kv_cache_dtype", "max_model_len", "tp",
+    "pp", "dp", "ep", "dcp", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "block_size", "speculative",
+    "lora", "enforce_eager", "cpu_offload", "n_gpu_layers", "ctx", "slots", "cache_type_k", "cache_type_v", "gpu", "gpus_per_replica", "instance",
+    "replicas",
+)  # fmt: skip
+"""The settings that several engines mean alike, in the order of the JSON. What else bears on memory stands in ``extra``."""
+
+
+class Server(Record):
+    """A server. ``settings`` has the values of :data:`KEYS` that the text states, in the engine's units resolved; ``extra`` the engine's other words.
+
+    ``unresolved`` says what the text leaves open, ``asks`` the names of the variables that would close it. ``irrelevant`` are the flags on which no
+    byte depends, ``unknown`` those that the engine does not know, and ``unplanned`` those that bear on memory in a way that no plan counts, with the
+    reason. ``lines`` has the line of each setting in the text, and ``name`` what the text calls the server.
+    """
+
+    settings: Mapping[str, Any]
+    extra: Mapping[str, Any] = {}
+    unresolved: tuple[str, ...] = ()
+    irrelevant: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    unplanned: Mapping[str, str] = {}
+    asks: tuple[str, ...] = ()
+    lines: Mapping[str, int] = {}
+    name: str = ""
+    line: int = 1
+    faults: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """A setting by its name; ``None`` where the text does not state it."""
+        if name in KEYS:
+            return self.settings.get(name)
+        message = f"a server has no {name!r}"
+        raise AttributeError(message)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The server as plain values: every key of :data:`KEYS`, ``None`` where the text says nothing, and the lists. No secret is in it."""
+        document: dict[str, Any] = {key: _plain(self.settings.get(key)) for key in KEYS}
+        document["extra"] = _plain(self.extra)
+        document["unresolved"] = [without_tokens(each) for each in self.unresolved]
+        document["irrelevant"] = list(self.irrelevant)
+        return document
+
+    def __repr__(self) -> str:
+        said = ", ".join(
+            f"{key}={self.settings[key]!r}" for key in ("engine", "model", "tp", "max_model_len") if key in self.settings
+        )
+        return f"<Server: {without_tokens(said)}>"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_tokens(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

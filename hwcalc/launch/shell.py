@@ -1,0 +1,964 @@
+"""Shell text as words. Nothing is ever run: quotes are taken off, variables are put in, and what a command would print stays as it is written.
+
+A script is read from top to bottom. Assignments are kept, so that ``vllm serve $MODEL`` knows what ``MODEL=org/name`` said above, and here
+documents are kept as the files that they would write. A condition that follows from what is known is followed; of any other one all branches are
+read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hwcalc.formulas.record import Record
+
+MOST_CHARACTERS: Final = 1024**2
+"""Characters of one script. What stands behind them is not read."""
+MOST_VALUE: Final = 32 * 1024
+"""Characters of one value: ``A=$A$A`` in a row would fill any memory."""
+MOST_COMMANDS: Final = 20_000
+MOST_WORDS: Final = 20_000
+_DEEPEST: Final = 12
+"""Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
+_LONGEST_TRIMMED: Final = 1024
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?(\+?)=")
+_PLACEHOLDER: Final = re.compile(r"<[A-Za-z][^<>|&;\n$]{0,80}>")
+_TEMPLATE: Final = re.compile(r"\{\{.*?\}\}")
+_SUM: Final = re.compile(r"[0-9+\-*/%() ]{1,200}")
+_EMPTY: Final = "(empty default)"
+_TAKEN: Final = "(default taken)"
+_ABSENT: Final = "(absent unless set)"
+
+
+class Word(Record):
+    """A word of a command.
+
+    ``text`` has its variables put in; one whose value is not known stands as it was written and is in ``unknown``. ``raw`` is the word as written,
+    without quotes. ``taken`` has the variables of which the default was taken, and ``remark`` says what became of one that vanished. ``array`` is
+    a word that may stand for several, such as ``"${ARGS[@]}"``.
+    """
+
+    text: str
+    raw: str = ""
+    source: str = ""
+    """As written, quotes too."""
+    unknown: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    remark: str = ""
+    array: bool = False
+    quoted: bool = False
+    line: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether all of its text is known."""
+        return not self.unknown
+
+
+class Command(Record):
+    """A command: the words, the variables that are set at this place, the files that were written before, and whether it may not run."""
+
+    words: tuple[Word, ...]
+    variables: Mapping[str, str]
+    own: Mapping[str, Any]
+    """Assignments that stand before the command, or were exported; a word where the value is not known."""
+    line: int = 0
+    writes: str = ""
+    """The file that its output goes to."""
+
+
+class Script(Record):
+    """What a text would run, in its order, and the files that its here documents would write."""
+
+    commands: tuple[Command, ...]
+    variables: Mapping[str, str]
+    exported: Mapping[str, Any]
+    files: Mapping[str, str]
+
+
+def words_of(texts: Sequence[str], lines: Sequence[int] = ()) -> tuple[Word, ...]:
+    """Words of a list in a manifest, which no shell reads."""
+    return tuple(
+        Word(text=text, raw=text, source=text, quoted=True, line=lines[place] if place < len(lines) else 0)
+        for place, text in enumerate(texts)
+    )
+
+
+def read_script(
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[Word] = (),
+    *,
+    line: int = 1,
+    depth: int = 0,
+    files: Mapping[str, str] | None = None,
+) -> Script:
+    """The commands of a shell text, with ``variables`` set from the start and ``arguments`` as ``$@``."""
+    reader = _Reader(text[:MOST_CHARACTERS], dict(variables or {}), tuple(arguments), line, depth, dict(files or {}))
+    reader.run()
+    return Script(commands=tuple(reader.commands), variables=reader.variables, exported=reader.exported, files=reader.files)
+
+
+class _Scope:
+    """An open ``if``: whether its present branch is read, and whether a branch was surely taken."""
+
+    __slots__ = ("done", "kind", "reads")
+
+    def __init__(self, kind: str, reads: bool, done: bool) -> None:
+        self.kind, self.reads, self.done = kind, reads, done
+
+
+class _Reader:
+    """Reads a text character by character, once."""
+
+    def __init__(
+        self, text: str, variables: dict[str, str], arguments: tuple[Word, ...], line: int, depth: int, files: dict[str, str]
+    ) -> None:
+        self.text, self.at, self.line, self.depth = text, 0, line, depth
+        self.variables, self.arguments, self.files = variables, arguments, files
+        self.arrays: dict[str, list[Word]] = {}
+        self.taken: dict[str, str] = {}
+        """Variable -> the expression whose default it has."""
+        self.partly: dict[str, str] = {}
+        """Variable -> a value of which a part is not known."""
+        self.exported: dict[str, Any] = {}
+        self.commands: list[Command] = []
+        self.scopes: list[_Scope] = []
+        self.heredocs: list[tuple[str, bool, bool, str, int]] = []
+        self.last_target = ""
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Read all commands."""
+        while self.at < len(self.text) and len(self.commands) < MOST_COMMANDS:
+            self.command()
+
+    def command(self) -> None:
+        """Read a command up to its end: a newline, ``;``, ``&``, ``|`` or a parenthesis."""
+        words: list[Word] = []
+        own: dict[str, Any] = {}
+        writes = ""
+        start = self.line
+        while self.at < len(self.text):
+            self.blanks()
+            if self.at >= len(self.text):
+                break
+            sign = self.text[self.at]
+            if sign == "\n":
+                self.at += 1
+                self.line += 1
+                if self.heredocs:
+                    self.documents()
+                if words and self.flag_next():
+                    continue
+                break
+            if sign == "#":
+                self.skip_line()
+                continue
+            if sign in ";&|()":
+                self.at += 1
+                while self.at < len(self.text) and self.text[self.at] in ";&|":
+                    self.at += 1
+                if not words and not own:
+                    start = self.line
+                    continue
+                break
+            redirected = self.redirection(words)
+            if redirected is not None:
+                writes = redirected or writes
+                continue
+            before = self.at
+            if not words:
+                start = self.line
+                if self.prompt():
+                    continue
+                if self.assignment(own):
+                    continue
+            if len(words) < MOST_WORDS:
+                words += self.word()
+            else:
+                self.word()
+            if self.at == before:
+                self.at += 1
+            if words and len(words) == 1 and self.keyword(words):
+                words = []
+        self.finish(words, own, writes, start)
+
+    def finish(self, words: list[Word], own: dict[str, Any], writes: str, line: int) -> None:
+        """Keep a command, or the assignments of one that is nothing else."""
+        if any(not scope.reads for scope in self.scopes):
+            return
+        if not words:
+            self.variables |= {name: value for name, value in own.items() if isinstance(value, str)}
+            return
+        first = words[0].text
+        if first in ("export", "declare", "readonly", "local", "typeset", "set", "setx", "$env"):
+            self.export(words[1:], own)
+            return
+        if first in ("source", ".", ":", "cd", "true", "false", "shift", "return", "exit", "wait", "sleep"):
+            for word in words[1:] if first == ":" else ():
+                self.default(word)
+            return
+        if first in ("echo", "printf") and writes and self.echoed(words, writes):
+            return
+        self.commands.append(
+            Command(words=tuple(words), variables=dict(self.variables), own={**self.exported, **own}, line=line, writes=writes)
+        )
+
+    def echoed(self, words: list[Word], writes: str) -> bool:
+        """Whether the text of an ``echo`` was kept: as a file, and as the variables that a start-up file of a shell would set."""
+        texts = [word.text for word in words[1:] if not word.text.startswith("-")]
+        text = " ".join(texts)
+        match = re.fullmatch(r"export\s+([A-Za-z_]\w*)=(.*)", text.strip())
+        if match is not None and len(match[2]) <= MOST_VALUE:
+            value = match[2].strip("\"'")
+            self.variables[match[1]] = self.exported[match[1]] = value
+            return True
+        kept = self.files.get(writes, "")
+        if len(kept) + len(text) < MOST_CHARACTERS:
+            self.files[writes] = f"{kept}{text}\n"
+        return True
+
+    def export(self, words: list[Word], own: dict[str, Any]) -> None:
+        """``export A=B``, and ``export A`` of what was set above."""
+        self.exported |= own
+        self.variables |= {name: value for name, value in own.items() if isinstance(value, str)}
+        for word in words:
+            match = _ASSIGNMENT.match(word.text)
+            if match is not None:
+                self.keep(match[1], Word(**{**_fields(word), "text": word.text[match.end() :]}))
+                if word.known:
+                    self.exported[match[1]] = word.text[match.end() :]
+            elif word.text in self.variables:
+                self.exported[word.text] = self.variables[word.text]
+
+    def default(self, word: Word) -> None:
+        """``: "${A:=value}"`` sets a variable that is not set; the expansion has done so."""
+
+    def keep(self, name: str, word: Word) -> None:
+        """Keep the value of a variable, if it is known."""
+        if word.known and len(word.text) <= MOST_VALUE:
+            self.variables[name] = word.text
+            if word.taken:
+                self.taken[name] = word.taken[0]
+        else:
+            self.variables.pop(name, None)
+
+    def assignment(self, own: dict[str, Any]) -> bool:
+        """Whether an assignment stood here, and was read."""
+        match = _ASSIGNMENT.match(self.text, self.at)
+        if match is None or self.text.startswith("==", match.end() - 1):
+            return False
+        name, adds = match[1], bool(match[2])
+        self.at = match.end()
+        unread = any(not scope.reads for scope in self.scopes)
+        if self.text.startswith("(", self.at):
+            items = self.array()
+            if not unread:
+                self.arrays[name] = [*(self.arrays.get(name, []) if adds else []), *items][:MOST_WORDS]
+            return True
+        if self.at >= len(self.text) or self.text[self.at] in " \t\n;&|":
+            value = Word(text="")
+        else:
+            value = next(iter(self.word(splits=False)), Word(text=""))
+        if unread:
+            return True
+        unsure = any(scope.kind == "if" and scope.reads and not scope.done for scope in self.scopes) and bool(self.scopes)
+        if adds:
+            value = Word(**{**_fields(value), "text": self.variables.get(name, "") + value.text})
+        if value.known and len(value.text) <= MOST_VALUE:
+            if not (unsure and name in self.variables):
+                own[name] = value.text
+                if value.taken:
+                    self.taken[name] = value.taken[0]
+                # What follows on the same line, as `A=1 B=$A`, knows it.
+                if not self.command_follows():
+                    self.variables[name] = value.text
+        elif not unsure:
+            if self.command_follows():
+                own[name] = value
+            else:
+                self.variables.pop(name, None)
+                own.pop(name, None)
+                self.unknown_value(name, value)
+        return True
+
+    def unknown_value(self, name: str, value: Word) -> None:
+        """A path of which only the folder is not known, ``${DIR}/model``, stands for itself."""
+        _, slash, last = value.text.rpartition("/")
+        if slash and last and "$" not in last and len(value.text) <= MOST_VALUE and not value.array and "$(" not in value.text:
+            self.partly[name] = value.text
+
+    def command_follows(self) -> bool:
+        """Whether a word stands on the rest of the line, so that an assignment is the environment of a command alone."""
+        rest = self.text[self.at : self.at + 400].replace("\\\n", " ")
+        return bool(re.match(r"[ \t]+[^\s;&|#)]", rest))
+
+    def array(self) -> list[Word]:
+        """The items of ``(a b c)``."""
+        self.at += 1
+        items: list[Word] = []
+        while self.at < len(self.text):
+            self.blanks()
+            if self.at >= len(self.text):
+                break
+            sign = self.text[self.at]
+            if sign == ")":
+                self.at += 1
+                break
+            if sign == "\n":
+                self.at += 1
+                self.line += 1
+            elif sign == "#":
+                self.skip_line()
+            else:
+                before = self.at
+                items += self.word()
+                if self.at == before:
+                    self.at += 1
+        return items
+
+    def keyword(self, words: list[Word]) -> bool:
+        """Whether the first word of a command is a keyword, which says what is read next."""
+        word = words[0]
+        if word.quoted:
+            return False
+        text = word.text
+        if text in ("then", "do", "!", "{", "}", "time", "@"):
+            return True
+        if text in ("if", "elif", "while", "until"):
+            sure = self.condition()
+            if text == "if":
+                self.scopes.append(_Scope("if", sure is not False, sure is True))
+            elif text == "elif" and self.scopes:
+                scope = self.scopes[-1]
+                scope.reads = not scope.done and sure is not False
+                scope.done = scope.done or sure is True
+            return True
+        if text == "else":
+            if self.scopes:
+                scope = self.scopes[-1]
+                scope.reads = not scope.done
+            return True
+        if text == "fi":
+            if self.scopes:
+                self.scopes.pop()
+            return True
+        if text in ("for", "select", "case", "function"):
+            self.skip_to_end()
+            return True
+        return text in ("done", "esac")
+
+    def skip_to_end(self) -> None:
+        """Skip the head of a loop."""
+        while self.at < len(self.text) and self.text[self.at] not in ";\n":
+            self.at += 1
+
+    def condition(self) -> bool | None:
+        """Whether the condition that stands here holds; ``None`` where that is not known."""
+        end = re.compile(r";|\n|&&|\|\|").search(self.text, self.at)
+        stop = end.start() if end else len(self.text)
+        text = self.text[self.at : stop]
+        match = re.fullmatch(r"\s*\[\[?\s+(.*?)\s+\]\]?\s*", text)
+        compound = end is not None and end[0] in ("&&", "||")
+        while self.at < stop:
+            self.line += self.text[self.at] == "\n"
+            self.at += 1
+        if match is None or compound:
+            if compound:
+                self.skip_to_end()
+            return None
+        inner = _Reader(match[1], dict(self.variables), self.arguments, self.line, self.depth + 1, {})
+        inner.taken = self.taken
+        words: list[Word] = []
+        while inner.at < len(inner.text) and len(words) < 8:
+            inner.blanks()
+            before = inner.at
+            words += inner.word(splits=False)
+            if inner.at == before:
+                inner.at += 1
+        return _holds(words)
+
+    def blanks(self) -> None:
+        """Skip blanks and continued lines: a backslash, PowerShell's backtick, or cmd's caret, with or without blanks behind it."""
+        while self.at < len(self.text):
+            sign = self.text[self.at]
+            if sign in " \t\r\ufeff\u00a0":
+                self.at += 1
+            elif sign in "\\`^":
+                end = re.compile(r"[\\`^][ \t\r]*(\n|\Z)").match(self.text, self.at)
+                if end is None:
+                    return
+                self.at = end.end()
+                self.line += 1
+            else:
+                return
+
+    def flag_next(self) -> bool:
+        """Whether the next line begins with a flag, and so belongs to the command above it, although nothing says so."""
+        match = re.compile(r"[ \t]*(?=--?[A-Za-z])(?!-[A-Za-z]+:)").match(self.text, self.at)
+        return match is not None
+
+    def prompt(self) -> bool:
+        """Whether a prompt, a hyphen of a list, or a fence of Markdown stood here, and was skipped."""
+        match = re.compile(r"(?:\$|%|>|-|@|RUN|PS[^>\n]{0,60}>)[ \t]+(?=\S)|@(?=[a-z])|```[^\n]*|ExecStart=[-@:+!]*").match(
+            self.text, self.at
+        )
+        if match is None or self.text[self.text.rfind("\n", 0, self.at) + 1 : self.at].strip(" \t"):
+            return False
+        self.at = match.end()
+        return True
+
+    def skip_line(self) -> None:
+        while self.at < len(self.text) and self.text[self.at] != "\n":
+            self.at += 1
+
+    def redirection(self, words: list[Word]) -> str | None:
+        """The file that ``> file`` names, empty for other redirections; ``None`` if none stands here."""
+        match = re.compile(r"(?:\d{1,3}|&)?(?:>>|>\||>&|>|<<<|<<-?|<&|<)").match(self.text, self.at)
+        if match is None:
+            return None
+        sign = match[0].lstrip("&0123456789")
+        if sign == "<" and _PLACEHOLDER.match(self.text, self.at):
+            return None
+        if sign == "<" and match[0] != "<":
+            return None
+        self.at = match.end()
+        if sign in ("<<", "<<-"):
+            self.blanks()
+            strips = sign == "<<-"
+            tag = re.compile(r"(['\"]?)\\?([A-Za-z_][\w.-]*)\1").match(self.text, self.at)
+            if tag is None:
+                return ""
+            self.at = tag.end()
+            self.heredocs.append((tag[2], strips, bool(tag[1]), self.target(words), self.line))
+            return ""
+        if sign in (">&", "<&"):
+            number = re.compile(r"\d+|-").match(self.text, self.at)
+            if number is not None:
+                self.at = number.end()
+                return ""
+        self.blanks()
+        named = self.word(splits=False)
+        text = named[0].text if named else ""
+        if sign in (">", ">>", ">|"):
+            for place, (tag_, strips, quoted, target, line) in enumerate(self.heredocs):
+                if not target:
+                    self.heredocs[place] = (tag_, strips, quoted, text, line)
+            self.last_target = text
+            return text
+        return ""
+
+    def target(self, words: list[Word]) -> str:
+        """The file that the output of the present command goes to: one that was named before the here document, or ``tee``'s."""
+        if words and words[0].text == "tee" and len(words) > 1:
+            return words[-1].text
+        if len(words) > 1 and words[0].text == "sudo" and words[1].text == "tee":
+            return words[-1].text
+        target, self.last_target = self.last_target, ""
+        return target
+
+    def documents(self) -> None:
+        """Read the here documents that the last line announced."""
+        for tag, strips, quoted, target, _ in self.heredocs:
+            lines: list[str] = []
+            while self.at < len(self.text):
+                end = self.text.find("\n", self.at)
+                end = len(self.text) if end < 0 else end
+                line = self.text[self.at : end]
+                self.at = min(end + 1, len(self.text))
+                self.line += 1
+                if line.strip() == tag or (strips and line.lstrip("\t") == tag):
+                    break
+                lines.append(line)
+            body = "\n".join(lines) + "\n"
+            if not quoted and "$" in body and len(body) < MOST_VALUE:
+                body = self.filled(body)
+            if target:
+                self.files[target] = body
+        self.heredocs = []
+
+    def filled(self, body: str) -> str:
+        """A here document with the variables that are known."""
+
+        def known(match: re.Match[str]) -> str:
+            return self.variables.get(match[1] or match[2], match[0])
+
+        return re.sub(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", known, body)
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def word(self, *, splits: bool = True) -> list[Word]:
+        """The word that begins here: none where variables leave nothing, several where an unquoted one holds blanks."""
+        begun, line = self.at, self.line
+        pieces = _Pieces()
+        while self.at < len(self.text):
+            sign = self.text[self.at]
+            if sign in " \t\r\n;|":
+                break
+            if sign == "&":
+                break
+            if sign in "()":
+                if sign == "(" or pieces.empty:
+                    break
+                break
+            if sign == "<":
+                match = _PLACEHOLDER.match(self.text, self.at)
+                if match is None:
+                    break
+                pieces.lost(match[0])
+                self.at = match.end()
+                continue
+            if sign == ">":
+                break
+            if sign == "{" and self.text.startswith("{{", self.at):
+                match = _TEMPLATE.match(self.text, self.at)
+                if match is not None:
+                    pieces.lost(match[0])
+                    self.at = match.end()
+                    continue
+            self.piece(sign, pieces)
+        source = self.text[begun : self.at]
+        return pieces.words(source, line, splits=splits)
+
+    def piece(self, sign: str, pieces: _Pieces) -> None:
+        """Read a quoted part, an escape, a variable, or a character."""
+        if sign == "'":
+            end = self.text.find("'", self.at + 1)
+            if end < 0:
+                self.at += 1
+                return
+            inner = self.text[self.at + 1 : end]
+            pieces.add(inner, quoted=True)
+            self.line += inner.count("\n")
+            self.at = end + 1
+        elif sign == '"':
+            self.double(pieces)
+        elif sign == "\\":
+            following = self.text[self.at + 1 : self.at + 2]
+            if (
+                following == "\n"
+                or not following
+                or (following in " \t" and re.compile(r"\\[ \t]*(\n|\Z)").match(self.text, self.at))
+            ):
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end + 1
+                self.line += 1
+                pieces.ends = True
+                if self.at < len(self.text) and self.text[self.at] not in " \t\n":
+                    pieces.ends = False
+                return
+            pieces.add(following, quoted=True)
+            self.at += 2
+        elif sign == "$":
+            self.variable(pieces, quoted=False)
+        elif sign == "`":
+            end = self.text.find("`", self.at + 1)
+            newline = self.text.find("\n", self.at + 1)
+            if end < 0 or (0 <= newline < end):
+                self.at += 1
+                return
+            pieces.lost(self.text[self.at : end + 1])
+            self.at = end + 1
+        else:
+            match = re.compile(r"[^\s'\"\\$`;|&()<>{]+|\{").match(self.text, self.at)
+            text = match[0] if match else sign
+            pieces.add(text)
+            self.at += len(text)
+
+    def double(self, pieces: _Pieces) -> None:
+        """Read a double-quoted part. One that is never closed is the end of a string around this text."""
+        end = _closing(self.text, self.at + 1)
+        if end < 0:
+            self.at += 1
+            return
+        pieces.add("", quoted=True)
+        self.at += 1
+        while self.at < end:
+            sign = self.text[self.at]
+            if sign == "\\" and self.at + 1 < end and self.text[self.at + 1] in '$`"\\\n':
+                if self.text[self.at + 1] == "\n":
+                    self.line += 1
+                    pieces.script("\\\n")
+                else:
+                    pieces.add(self.text[self.at + 1], quoted=True)
+                self.at += 2
+            elif sign == "$":
+                self.variable(pieces, quoted=True)
+            else:
+                self.line += sign == "\n"
+                pieces.add(sign, quoted=True)
+                self.at += 1
+        self.at = end + 1
+
+    def variable(self, pieces: _Pieces, *, quoted: bool) -> None:
+        """Read what begins with ``$``."""
+        text, at = self.text, self.at
+        if text.startswith("$$", at) and (text.startswith("{", at + 2) or _NAME.match(text, at + 2)):
+            # Compose writes $$ for $.
+            self.at += 1
+            before = len(pieces.parts)
+            self.variable(pieces, quoted=quoted)
+            pieces.prefix(before, "$")
+            return
+        if text.startswith("$((", at):
+            end = _balanced(text, at + 1)
+            raw = text[at:end]
+            value = self.summed(raw[3:-2])
+            self.at = end
+            if value is None:
+                pieces.lost(raw, quoted=quoted)
+            else:
+                pieces.put(value, raw, quoted=quoted, taken=raw)
+        elif text.startswith("$(", at):
+            end = _balanced(text, at + 1)
+            raw, name = text[at:end], text[at + 2 : end - 1]
+            self.at = end
+            if _NAME.fullmatch(name) and name in self.variables:
+                # Kubernetes' own variables.
+                pieces.put(self.variables[name], raw, quoted=True)
+            else:
+                pieces.lost(raw, quoted=quoted)
+        elif text.startswith("${{", at):
+            end = text.find("}}", at)
+            end = len(text) if end < 0 else end + 2
+            pieces.lost(text[at:end], quoted=quoted)
+            self.at = end
+        elif text.startswith("${", at):
+            end = _brace(text, at + 1)
+            raw = text[at:end]
+            self.at = end
+            self.braces(raw, pieces, quoted=quoted)
+        elif text.startswith("$'", at) and not quoted:
+            self.at += 1
+        else:
+            match = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?0-9!-])").match(text, at)
+            if match is None:
+                pieces.add("$", quoted=quoted)
+                self.at += 1
+                return
+            self.at = match.end()
+            self.named(match[0][1:], match[0], pieces, quoted=quoted)
+
+    def named(self, name: str, raw: str, pieces: _Pieces, *, quoted: bool) -> None:
+        """A plain variable."""
+        if name in "@*" and self.arguments:
+            pieces.several(self.arguments, raw)
+        elif name in self.arrays:
+            pieces.several(self.arrays[name][:1], raw)
+        elif name in self.variables:
+            pieces.put(self.variables[name], raw, quoted=quoted, taken=self.taken.get(name, ""))
+        else:
+            pieces.lost(self.partly.get(name, raw), quoted=quoted)
+
+    def braces(self, raw: str, pieces: _Pieces, *, quoted: bool) -> None:
+        """``${A}``, ``${A:-default}``, ``${A:+words}``, ``${A##*/}``, ``${A[@]}``."""
+        inner = raw[2:-1] if raw.endswith("}") else raw[2:]
+        match = re.match(r"([A-Za-z_]\w*|[@*])(\[[@*0-9]+\])?(:?[-=+?]|##?|%%?|//?|:)?", inner)
+        if match is None or (match[3] is None and match.end() != len(inner)):
+            pieces.lost(raw, quoted=quoted)
+            return
+        name, index, operator, rest = match[1], match[2], match[3] or "", inner[match.end() :]
+        if index or name in self.arrays or name in "@*":
+            items = list(self.arguments) if name in "@*" else self.arrays.get(name)
+            if operator.endswith("+") and items is None:
+                pieces.lost(raw, quoted=quoted, array=True)
+            elif operator.endswith("-") and items is None:
+                pieces.gone(raw, _EMPTY)
+            elif items is None:
+                pieces.lost(raw, quoted=quoted, array=True)
+            else:
+                pieces.several(items, raw)
+            return
+        value = self.variables.get(name)
+        is_set = value is not None and (value != "" or not operator.startswith(":"))
+        if operator in (":-", "-", ":=", "="):
+            if is_set and value is not None:
+                pieces.put(value, raw, quoted=quoted, taken=self.taken.get(name, ""))
+                return
+            self.defaulted(name, rest, raw, pieces, quoted=quoted, sets=operator.endswith("="))
+        elif operator in (":+", "+"):
+            if is_set:
+                for word in self.inner(rest):
+                    pieces.several([word], raw)
+            else:
+                pieces.gone(raw, _ABSENT)
+        elif operator in (":?", "?", ""):
+            if value is not None:
+                pieces.put(value, raw, quoted=quoted, taken=self.taken.get(name, ""))
+            else:
+                pieces.lost(self.partly.get(name, raw), quoted=quoted)
+        elif value is not None and operator in ("##", "#", "%", "%%") and len(rest) < 200:
+            pieces.put(_trimmed(value, operator, rest), raw, quoted=quoted, taken=self.taken.get(name, ""))
+        else:
+            pieces.lost(raw, quoted=quoted)
+
+    def defaulted(self, name: str, rest: str, raw: str, pieces: _Pieces, *, quoted: bool, sets: bool) -> None:
+        """The default of a variable that is not set."""
+        words = self.inner(rest)
+        if not words:
+            pieces.gone(raw, _EMPTY, holds=quoted)
+            return
+        value = " ".join(word.text for word in words) if not quoted else self.inner_text(rest)
+        unknown = [each for word in words for each in word.unknown]
+        if unknown:
+            pieces.lost(raw, quoted=quoted)
+            return
+        if sets and len(value) <= MOST_VALUE:
+            self.variables[name] = value
+            self.taken[name] = raw
+        pieces.put(value, raw, quoted=quoted, taken=raw)
+
+    def inner(self, text: str) -> list[Word]:
+        """The words of a default."""
+        if self.depth >= _DEEPEST:
+            return [Word(text=text, raw=text, unknown=(text[:80],))]
+        inner = _Reader(text, self.variables, self.arguments, self.line, self.depth + 1, {})
+        inner.taken, inner.arrays = self.taken, self.arrays
+        words: list[Word] = []
+        while inner.at < len(inner.text) and len(words) < MOST_WORDS:
+            before = inner.at
+            if inner.text[inner.at] in " \t\r\n":
+                inner.at += 1
+                continue
+            words += inner.word()
+            if inner.at == before:
+                words.append(Word(text=inner.text[inner.at]))
+                inner.at += 1
+        if any(sign in text for sign in "|()<>;&*\\"):
+            # A pattern or a list of them is no shell text.
+            known = not any(word.unknown for word in words)
+            return [Word(text=text.strip("\"'"), raw=text)] if known and "$" not in text else words
+        return words
+
+    def inner_text(self, text: str) -> str:
+        return " ".join(word.text for word in self.inner(text)) if "$" in text else text.strip("\"'")
+
+    def summed(self, text: str) -> str | None:
+        """The value of a sum such as ``$A * 2``; ``None`` if a part is not known."""
+
+        def known(match: re.Match[str]) -> str:
+            return self.variables.get(match[1] or match[2] or match[3], "?")
+
+        filled = re.sub(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|([A-Za-z_]\w*)", known, text).strip()
+        if not _SUM.fullmatch(filled) or "**" in filled:
+            return None
+        return _sum(filled)
+
+
+class _Pieces:
+    """A word while it is read: its parts with what is known of them."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, str, bool]] = []
+        """Text, text as written, and whether its blanks part words."""
+        self.unknown: list[str] = []
+        self.taken: list[str] = []
+        self.remark = ""
+        self.quoted = False
+        self.array = False
+        self.items: list[Word] | None = None
+        self.ends = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.parts and self.items is None
+
+    def add(self, text: str, *, quoted: bool = False) -> None:
+        self.quoted |= quoted
+        self.parts.append((text, text, False))
+
+    def script(self, text: str) -> None:
+        """A continued line in a quoted script, which is no text of the word."""
+        self.parts.append(("", text, False))
+
+    def put(self, value: str, raw: str, *, quoted: bool, taken: str = "") -> None:
+        """The value of a variable."""
+        self.quoted |= quoted
+        self.parts.append((value, raw, not quoted))
+        if taken:
+            self.taken.append(taken)
+
+    def lost(self, raw: str, *, quoted: bool = False, array: bool = False) -> None:
+        """A part whose value is not known."""
+        self.quoted |= quoted
+        self.array |= array
+        self.parts.append((raw, raw, False))
+        self.unknown.append(raw)
+
+    def gone(self, raw: str, remark: str, *, holds: bool = False) -> None:
+        """A variable that leaves nothing."""
+        self.remark = remark
+        self.parts.append(("", raw, False))
+        self.unknown.append(raw)
+
+    def several(self, words: Sequence[Word], raw: str) -> None:
+        """Words in place of one."""
+        self.items = [*(self.items or []), *words]
+        self.parts.append(("", raw, False))
+
+    def prefix(self, place: int, sign: str) -> None:
+        """Put a sign before the text as written of the part at this place."""
+        if place < len(self.parts):
+            text, raw, splits = self.parts[place]
+            shown = f"{sign}{text}" if self.unknown and self.unknown[-1] == text else text
+            if shown != text:
+                self.unknown[-1] = shown
+            self.parts[place] = (shown, f"{sign}{raw}", splits)
+
+    def words(self, source: str, line: int, *, splits: bool) -> list[Word]:
+        """The words that were read."""
+        raw = "".join(part[1] for part in self.parts)
+        if self.items is not None:
+            if not any(part[0] for part in self.parts):
+                return [*self.items]
+            joined = "".join(part[0] for part in self.parts)
+            return [*self.items, *([Word(text=joined, raw=joined, source=source, line=line)] if joined.strip() else [])]
+        text = "".join(part[0] for part in self.parts)[: 2 * MOST_VALUE]
+        if not text and not self.unknown and not self.quoted:
+            return []
+        common = {
+            "raw": raw,
+            "source": source,
+            "unknown": tuple(self.unknown),
+            "taken": tuple(self.taken),
+            "remark": self.remark,
+            "array": self.array,
+            "quoted": self.quoted,
+            "line": line,
+        }
+        if splits and any(part[2] and re.search(r"\s", part[0]) for part in self.parts):
+            return [Word(text=piece, **{**common, "raw": piece}) for piece in text.split()]
+        return [Word(text=text, **common)]
+
+
+def _fields(word: Word) -> dict[str, object]:
+    return {name: getattr(word, name) for name in word.__struct_fields__}
+
+
+def _closing(text: str, at: int) -> int:
+    """Where a double-quoted part ends; -1 if nowhere."""
+    while at < len(text):
+        sign = text[at]
+        if sign == "\\":
+            at += 2
+            continue
+        if sign == '"':
+            return at
+        if text.startswith("$(", at):
+            at = _balanced(text, at + 1)
+            continue
+        if text.startswith("${", at):
+            at = _brace(text, at + 1)
+            continue
+        at += 1
+    return -1
+
+
+def _balanced(text: str, at: int) -> int:
+    """The place behind the parenthesis that closes the one at ``at``."""
+    depth, limit = 0, min(len(text), at + MOST_VALUE)
+    while at < limit:
+        depth += (text[at] == "(") - (text[at] == ")")
+        at += 1
+        if depth == 0:
+            return at
+    return at
+
+
+def _brace(text: str, at: int) -> int:
+    """The place behind the brace that closes the one at ``at``."""
+    depth, limit = 0, min(len(text), at + MOST_VALUE)
+    while at < limit:
+        depth += (text[at] == "{") - (text[at] == "}")
+        at += 1
+        if depth == 0:
+            return at
+    return at
+
+
+def _trimmed(value: str, operator: str, pattern: str) -> str:
+    """``${A##*/}`` and its like."""
+    from fnmatch import translate
+
+    if len(value) > _LONGEST_TRIMMED:
+        return value
+    match = re.compile(translate(pattern))
+    places = range(len(value) + 1)
+    if operator.startswith("#"):
+        ends = [end for end in places if match.fullmatch(value[:end])]
+        return value[(max(ends) if operator == "##" else min(ends)) :] if ends else value
+    starts = [start for start in places if match.fullmatch(value[start:])]
+    return value[: (min(starts) if operator == "%%" else max(starts))] if starts else value
+
+
+def _holds(words: list[Word]) -> bool | None:
+    """Whether a test of a shell holds, as far as its words are known."""
+    texts = [word.text for word in words]
+    if texts[:1] == ["!"]:
+        inner = _holds(words[1:])
+        return None if inner is None else not inner
+    if len(words) == 2 and texts[0] in ("-z", "-n"):
+        if words[1].unknown and not words[1].remark:
+            # A plain variable that is nowhere set is empty.
+            plain = re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?", words[1].text)
+            return None if plain is None else texts[0] == "-z"
+        return (texts[1] == "") == (texts[0] == "-z")
+    if len(words) != 3 or words[0].unknown or words[2].unknown:
+        return None
+    left, operator, right = texts
+    if operator in ("=", "=="):
+        return left == right
+    if operator == "!=":
+        return left != right
+    numbers = {"-gt": (1,), "-ge": (0, 1), "-lt": (-1,), "-le": (-1, 0), "-eq": (0,), "-ne": (-1, 1)}
+    if operator in numbers and left.lstrip("-").isdigit() and right.lstrip("-").isdigit() and len(left) + len(right) < 40:
+        return ((int(left) > int(right)) - (int(left) < int(right))) in numbers[operator]
+    return None
+
+
+def _sum(text: str) -> str | None:
+    """The value of a sum of whole numbers."""
+    tokens = re.findall(r"\d{1,18}|[+\-*/%()]", text)
+    place = 0
+
+    def factor(depth: int) -> int:
+        nonlocal place
+        if depth > _DEEPEST:
+            raise ValueError
+        token = tokens[place]
+        place += 1
+        if token == "(":
+            value = total(depth + 1)
+            place += 1
+            return value
+        return -factor(depth + 1) if token == "-" else int(token)
+
+    def product(depth: int) -> int:
+        nonlocal place
+        value = factor(depth)
+        while place < len(tokens) and tokens[place] in "*/%":
+            operator = tokens[place]
+            place += 1
+            other = factor(depth)
+            value = value * other if operator == "*" else value // other if operator == "/" else value % other
+        return value
+
+    def total(depth: int) -> int:
+        nonlocal place
+        value = product(depth)
+        while place < len(tokens) and tokens[place] in "+-":
+            operator = tokens[place]
+            place += 1
+            other = product(depth)
+            value = value + other if operator == "+" else value - other
+        return value
+
+    try:
+        value = total(0)
+    except (ValueError, IndexError, ZeroDivisionError):
+        return None
+    return str(value) if place == len(tokens) and abs(value) < 10**18 else None

@@ -1,0 +1,37 @@
+"""What commands and manifests are made of: wrappers, resources, labels of nodes, names of accelerators; ``launch.yaml``, read compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from hwcalc.formulas.record import Record
+from hwcalc.profiles.compiled import TOP, record
+
+
+class LaunchWords(Record):
+    """The words of commands and manifests that belong to no engine. ``accelerators``: name in a label or a list -> id of an accelerator."""
+
+    wrappers: frozenset[str]
+    shells: frozenset[str]
+    containers: frozenset[str]
+    container_switches: frozenset[str]
+    visible_devices: tuple[str, ...]
+    resources: tuple[str, ...]
+    slices: str
+    gpu_labels: tuple[str, ...]
+    instance_labels: tuple[str, ...]
+    accelerators: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def launch_words() -> LaunchWords:
+    """The words.
+
+    >>> launch_words().accelerators["NVIDIA-H100-80GB-HBM3"]
+    'h100-sxm5-80gb'
+    """
+    data = record(TOP, "launch")
+    sets = {name: frozenset(data[name]) for name in ("wrappers", "shells", "containers", "container_switches")}
+    tuples = {name: tuple(data[name]) for name in ("visible_devices", "resources", "gpu_labels", "instance_labels")}
+    return LaunchWords(**sets, **tuples, slices=data["slices"], accelerators=data["accelerators"])

@@ -1,0 +1,1 @@
+"""Tests of reading commands and manifests."""

@@ -1,0 +1,54 @@
+"""Commands are read by the rules of their engines. Expected values follow the engines' own parsers, as ``profiles/engines/*/flags.yaml`` cites them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwcalc import read_launch
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        # vLLM: k is 1,000 and K is 1,024; a fraction only of the decimal units.
+        ("vllm serve org/m --max-model-len 32k", "max_model_len", 32_000),
+        ("vllm serve org/m --max-model-len 32K", "max_model_len", 32_768),
+        ("vllm serve org/m --max-num-batched-tokens=25.6k", "max_num_batched_tokens", 25_600),
+        ("vllm serve org/m --max-model-len auto", "max_model_len", "auto"),
+        ("vllm serve org/m --gpu-memory-util 0.8", "gpu_memory_utilization", 0.8),
+        ("vllm serve org/m --max_num_seqs 3", "max_num_seqs", 3),
+        ("vllm serve org/m -tp=4", "tp", 4),
+        ("vllm serve org/m -tp 2 -tp 8", "tp", 8),
+        ("vllm serve --served-model-name a --dtype half org/m", "model", "org/m"),
+        ("python3 -u -m vllm.entrypoints.openai.api_server --model org/m", "model", "org/m"),
+        ("TP=2 && vllm serve org/m --tensor-parallel-size $TP", "tp", 2),
+        ("vllm serve org/m --tensor-parallel-size ${TP:-8}", "tp", 8),
+        ("docker run -e A=1 vllm/vllm-openai:v0.9.1 --model org/m", "engine_version", "0.9.1"),
+        ("sglang serve --model-path org/m --tp 2", "tp", 2),
+        ("./llama-server -m m-Q4_K_M.gguf -c 4096 -np 2", "slots", 2),
+        ("llama-server -hf org/m-GGUF:Q8_0", "weights", "Q8_0"),
+        ("trtllm-serve org/m --max_seq_len 4096", "max_model_len", 4096),
+        ("text-generation-launcher --model-id org/m --num-shard 2", "tp", 2),
+        ("lmdeploy serve api_server org/m --quant-policy 8", "kv_cache_dtype", "int8"),
+        ("OLLAMA_NUM_PARALLEL=3 ollama serve", "slots", 3),
+    ],
+)
+def test_a_flag(text: str, key: str, value: object) -> None:
+    """One server, with the value in the engine's units."""
+    [server] = read_launch(text)
+
+    assert value == server.to_dict()[key]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker rm $(docker ps -q --filter ancestor=vllm/vllm-openai)",
+        'pkill -f "vllm serve"',
+        "vllm bench serve --model m",
+        "vllm serve --help",
+    ],
+)
+def test_no_server(text: str) -> None:
+    """Nothing that starts a server."""
+    assert [] == read_launch(text)
