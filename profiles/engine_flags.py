@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
@@ -47,11 +48,11 @@ class Flag(Record):
     own: bool = False
     since: str | None = None
     negated: str | None = None
-    values: Mapping[str, str] = {}
+    values: Mapping[str, str] = MappingProxyType({})
     any_value: str | None = None
     only: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
-    values_as: Mapping[str, str | None] = {}
+    values_as: Mapping[str, str | None] = MappingProxyType({})
     off: tuple[str, ...] = ()
     off_engine_option: str | None = None
     off_because: str | None = None

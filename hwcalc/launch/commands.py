@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -35,12 +36,12 @@ class Around(Record):
     """
 
     image: str | None = None
-    variables: Mapping[str, Any] = {}
-    settings: Mapping[str, Any] = {}
-    extra: Mapping[str, Any] = {}
+    variables: Mapping[str, Any] = MappingProxyType({})
+    settings: Mapping[str, Any] = MappingProxyType({})
+    extra: Mapping[str, Any] = MappingProxyType({})
     unresolved: tuple[str, ...] = ()
-    mounts: Mapping[str, str] = {}
-    files: Mapping[str, str] = {}
+    mounts: Mapping[str, str] = MappingProxyType({})
+    files: Mapping[str, str] = MappingProxyType({})
     hint: str = ""
     """Names that may tell the engine."""
     name: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
@@ -26,13 +27,13 @@ class Server(Record):
     """
 
     settings: Mapping[str, Any]
-    extra: Mapping[str, Any] = {}
+    extra: Mapping[str, Any] = MappingProxyType({})
     unresolved: tuple[str, ...] = ()
     irrelevant: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    unplanned: Mapping[str, str] = {}
+    unplanned: Mapping[str, str] = MappingProxyType({})
     asks: tuple[str, ...] = ()
-    lines: Mapping[str, int] = {}
+    lines: Mapping[str, int] = MappingProxyType({})
     name: str = ""
     line: int = 1
     faults: tuple[str, ...] = ()
