@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Plan
     from hwcalc.plot.build import plot
+    from hwcalc.replay.simulate import simulate
     from hwcalc.sweep.rows import sweep
     from hwcalc.workload.opening import workload
 
@@ -46,6 +47,7 @@ __all__ = [
     "plot",
     "read_launch",
     "recommend",
+    "simulate",
     "strategies",
     "sweep",
     "workload",
@@ -70,6 +72,7 @@ def __getattr__(name: str) -> object:
         "plan": "library.plan",
         "read_launch": "launch.read",
         "recommend": "library.recommend",
+        "simulate": "replay.simulate",
         "strategies": "library.strategies",
     }
     if name in places:

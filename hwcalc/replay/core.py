@@ -1,26 +1,32 @@
-"""A replay: a clock that brings requests to an engine's scheduler, lets it take its steps, and keeps what it did.
+"""A replay: a clock that brings requests to the schedulers of servers, lets them take their steps, and keeps what they did.
 
 To add an engine, write a subclass of :class:`Scheduler` in a package of this room (``vllm`` is one) with the engine's own rules:
 
-1. ``add`` takes a request at the moment it arrives; its ``content`` names what is in its blocks (:mod:`hwcalc.replay.content`);
-2. ``step`` is one turn of the engine's loop: it plans a batch, notes it with ``self.log.step(...)``, and gives out what came back with
-   ``self.log.first(...)``, ``self.log.finish(...)``. It may take several turns at once in which nothing but decoding happens;
+1. ``add`` takes a request at the moment it arrives; :mod:`hwcalc.replay.content` names what is in its blocks;
+2. ``step`` is one turn of the engine's loop: it plans a batch, notes it as a row of ``self.steps``, and gives out what came back with
+   ``self.requests.firsts[number] = turn`` and ``self.requests.finish(number, turn)``. It may take several turns at once in which nothing
+   but decoding happens;
 3. ``idle`` says whether nothing is left to do, so that the clock may go on to the next arrival;
-4. :mod:`hwcalc.replay.simulate` makes it from the engine's deployment.
+4. ``load`` is what the last step computed, for whoever says how long it takes;
+5. :mod:`hwcalc.replay.simulate` makes it from the engine's deployment.
 
-Everything else (arrivals, turns of a conversation, the clock in steps or seconds, rows, totals, quantiles) is the same for all engines.
+Everything else (arrivals, turns of a conversation, several servers, the clock in steps or seconds, rows, quantiles) is the same for all
+engines.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from hwcalc.workload.request import Segment
 
 if TYPE_CHECKING:
     from hwcalc.workload.request import Request
@@ -32,85 +38,122 @@ StepRow = tuple[int, ...]
 RequestRow = tuple[int | None, int | None, int | None, int | None, int]
 
 
-class Log:
-    """What happened: a row for each step, and one for each request.
-
-    A step is ``columns`` of numbers, the first of which is the turn of the loop, from 0. A request is the turn in which it was first
-    scheduled, in which its first token came back, in which it finished, the tokens found in the prefix cache, and how often it was preempted.
-    """
+class StepLog:
+    """A row of numbers for each step that gave out tokens, the first of which is the turn of the loop, from 0."""
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self.columns = columns
         self.numbers = array("q")
+
+    def __len__(self) -> int:
+        return len(self.numbers) // len(self.columns)
+
+    def __iter__(self) -> Iterator[StepRow]:
+        return zip(*[iter(self.numbers)] * len(self.columns), strict=True)
+
+    def column(self, name: str) -> array[int]:
+        """The numbers of one column."""
+        return self.numbers[self.columns.index(name) :: len(self.columns)]
+
+
+class RequestLog:
+    """What became of each request, by its number."""
+
+    def __init__(self) -> None:
         self.scheduled: list[int | None] = []
+        """The turn in which it was first scheduled."""
         self.firsts: list[int | None] = []
+        """The turn in which its first token came back."""
         self.finishes: list[int | None] = []
         self.hits: list[int | None] = []
+        """Tokens that it found in the prefix cache when it was first admitted."""
         self.preempted: list[int] = []
+        """How often it was preempted."""
+        self.arrivals = array("d")
+        self.prompts = array("q")
+        self.outputs = array("q")
+        self.servers = array("l")
         self.preemptions: list[tuple[int, int, int]] = []
-        """The turn, the request, and its computed tokens."""
+        """The turn of each preemption, the request, and its computed tokens."""
         self.refused: list[int] = []
-        """Requests that the engine does not take: they are too long for it."""
-        self.finished_now: list[int] = []
-        """Requests that finished since the clock looked last."""
+        """Requests that are too long for the engine."""
+        self.cancelled: list[int] = []
+        self.gone: list[int] = []
+        """Requests that ended since the clock looked last."""
 
-    def open(self, number: int) -> None:
-        """Make room for requests up to this one."""
-        more = number + 1 - len(self.scheduled)
+    def __len__(self) -> int:
+        return len(self.scheduled)
+
+    def open(self, request: Request, arrival: float, server: int) -> None:
+        """Note that a request was sent."""
+        more = request.number + 1 - len(self.scheduled)
         if more > 0:
             for rows in (self.scheduled, self.firsts, self.finishes, self.hits):
                 rows.extend([None] * more)
             self.preempted.extend([0] * more)
+            self.arrivals.extend([0.0] * more)
+            for numbers in (self.prompts, self.outputs, self.servers):
+                numbers.extend([0] * more)
+        number = request.number
+        self.arrivals[number], self.servers[number] = arrival, server
+        self.prompts[number], self.outputs[number] = request.prompt_tokens, request.output_tokens
 
     def finish(self, number: int, turn: int) -> None:
         """A request has all its output."""
         self.finishes[number] = turn
-        self.finished_now.append(number)
+        self.gone.append(number)
 
     def refuse(self, number: int) -> None:
         """A request is not taken."""
         self.refused.append(number)
-        self.finished_now.append(number)
+        self.gone.append(number)
+
+    def cancel(self, number: int) -> None:
+        """The user of a request has given up."""
+        self.cancelled.append(number)
+        self.gone.append(number)
 
     @property
-    def steps(self) -> Iterator[StepRow]:
-        """The rows of the steps."""
-        width = len(self.columns)
-        return zip(*[iter(self.numbers)] * width, strict=True)
-
-    @property
-    def step_count(self) -> int:
-        """How many steps there were."""
-        return len(self.numbers) // len(self.columns)
-
-    @property
-    def requests(self) -> list[RequestRow]:
-        """The rows of the requests."""
+    def rows(self) -> list[RequestRow]:
+        """A row for each request: first scheduled, first token, finished, tokens found in the prefix cache, times preempted."""
         return list(zip(self.scheduled, self.firsts, self.finishes, self.hits, self.preempted, strict=True))
 
 
 class StepLoad(Struct):
-    """What a step computes, for whoever says how long it takes."""
+    """What a step computes."""
 
     decode_requests: int = 0
     decode_tokens: int = 0
-    """Tokens that its decoding requests have stored, all together."""
+    """Tokens that its decoding requests have stored before it, all together."""
     prefill_tokens: int = 0
     prefill_pairs: int = 0
-    """Pairs of a token of a prompt that is computed and a token that it attends to, the model's windows left aside."""
+    """Pairs of a prompt's token that is computed and a token before it or itself, windows left aside."""
     prefill_requests: int = 0
+    prefill_ends: int = 0
+    """Prompts that are complete after it."""
+
+
+class Measures(Struct, frozen=True):
+    """The names of columns."""
+
+    running: str
+    waiting: str
+    used: str
 
 
 class Scheduler(ABC):
     """An engine's scheduler with its memory."""
 
+    measures: ClassVar[Measures]
+    """Which columns of a step have what all engines have."""
     lag: int = 0
-    """How many turns after a batch was scheduled its results are looked at."""
+    """How many turns after a batch was scheduled its results are looked at: 0 or 1."""
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self.log = Log(columns)
+    def __init__(self, columns: tuple[str, ...], requests: RequestLog | None = None) -> None:
+        self.steps = StepLog(columns)
+        self.requests = RequestLog() if requests is None else requests
         self.load = StepLoad()
-        """Of the last step."""
+        """What the last step computed."""
         self.progressed = False
         """Whether the last turn scheduled anything or gave anything out."""
 
@@ -127,138 +170,215 @@ class Scheduler(ABC):
     def step(self, turn: int, most: int) -> int:
         """Take turn ``turn``, and perhaps more like it, but at most ``most``; returns how many."""
 
+    @abstractmethod
     def cancel(self, number: int) -> None:
-        """Forget a request whose user has given up."""
-        raise NotImplementedError
+        """Forget a request whose user has given up; nothing happens if it has ended."""
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """What its pool holds, in the unit of the column ``used``."""
 
     @abstractmethod
-    def totals(self) -> dict[str, Any]:
-        """What the engine counts, by the engine's words."""
+    def settings(self) -> dict[str, Any]:
+        """Its settings by the engine's names, with defaults filled in."""
+
+    @abstractmethod
+    def totals(self, turns: int) -> dict[str, Any]:
+        """Sums and peaks after so many turns, by the engine's words; those of several servers are added up, peaks apart."""
+
+    @abstractmethod
+    def waiting_tokens(self) -> int:
+        """Tokens that are still to be computed of the requests that wait or run, as a measure of its load."""
+
+    @abstractmethod
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of a request's prompt that its prefix cache holds now."""
 
 
-class Clock:
-    """When everything happened."""
+Seconds = Callable[[StepLoad], float]
+"""How long a step takes."""
+Router = Callable[["Request", Sequence[Scheduler]], int]
+"""Which server a request is sent to."""
 
-    def __init__(self, *, timed: bool) -> None:
+
+class Server:
+    """A scheduler and its own time."""
+
+    def __init__(self, scheduler: Scheduler, seconds: Seconds | None) -> None:
+        self.scheduler = scheduler
+        self.seconds = seconds
+        self.turn = 0
+        """The next turn of its loop."""
         self.turns = 0
-        """Turns of the loop that were taken."""
+        """Turns that were taken."""
+        self.now = self.before = 0.0
+        """When its last step ends, and the one before it."""
+        self.ends = array("d")
+        """When the step of each turn ends, where steps take time."""
+        self.lengths = array("d")
+        """How long the step of each turn takes, where steps take time."""
+        self.decoded = array("l")
+        """The requests that decoded in the step of each turn, where steps take time."""
+        self.quiet = 0
         self.stalled = False
-        """Whether requests are left that the engine will never serve."""
-        self.ends: array[float] | None = array("d") if timed else None
-        """The second at which the step of each turn ended, where steps take time."""
-        self.arrivals: array[float] = array("d")
-        """When each request was sent, by its number."""
+        """Whether requests are left that it will never serve."""
+
+    @property
+    def plans_at(self) -> float:
+        """When it plans its next step: while the one before runs, where results are looked at a turn late."""
+        if self.seconds is None:
+            return self.turn
+        return self.before if self.scheduler.lag else self.now
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has a next step."""
+        return not self.scheduler.idle and not self.stalled
+
+    def take(self, request: Request, arrival: float) -> None:
+        """Bring it a request."""
+        if self.scheduler.idle:
+            if self.seconds is None:
+                self.turn = max(self.turn, ceil(arrival))
+            else:
+                self.now = self.before = max(self.now, arrival)
+        self.scheduler.add(request)
+
+    def step(self, most: int) -> None:
+        """Take its next step, or up to ``most`` that are alike."""
+        scheduler = self.scheduler
+        taken = scheduler.step(self.turn, most)
+        self.turn += taken
+        self.turns += taken
+        if self.seconds is not None:
+            load = scheduler.load
+            self.before = self.now
+            length = self.seconds(load) if load.decode_requests or load.prefill_tokens else 0.0
+            self.now += length
+            self.ends.append(self.now)
+            self.lengths.append(length)
+            self.decoded.append(load.decode_requests)
+        self.quiet = 0 if scheduler.progressed else self.quiet + taken
+        if self.quiet > STALLS_AFTER:
+            self.stalled = True
+
+    def second_of(self, turn: int) -> float:
+        """When what came back in a turn was there."""
+        return self.ends[max(0, turn - self.scheduler.lag)]
 
 
 def replay(
-    scheduler: Scheduler,
+    servers: Sequence[Server],
     requests: Iterable[Request],
     *,
-    seconds: Callable[[StepLoad], float] | None = None,
+    route: Router | None = None,
     watch: Callable[[int], None] | None = None,
-) -> Clock:
-    """Bring the requests to a scheduler until all have finished, or it stalls.
+) -> RequestLog:
+    """Bring the requests to the servers until all have ended, or no server goes on.
 
-    Without ``seconds`` the clock counts turns, and a request arrives before the turn ``arrival_s``. With it, every step takes as long as
-    it says. A turn in which nothing is left to do takes no time: the clock goes on to the next arrival. ``watch`` is called with the
-    number of finished requests now and then.
+    Where steps take no time the clock counts turns, and a request arrives before the turn ``arrival_s``. A server with nothing left to do
+    takes no time: it goes on with its next request. ``route`` says which server gets a request. ``watch`` is called with the number of
+    requests that have ended.
     """
-    timed = seconds is not None
-    clock = Clock(timed=timed)
-    turn, now, before, quiet, done = 0, 0.0, 0.0, 0, 0
-    log = scheduler.log
-
-    def finished_at(number: int) -> float | None:
-        finish = log.finishes[number] if number < len(log.finishes) else None
-        return finish if finish is None or clock.ends is None else clock.ends[finish]
-
-    queue = _Arrivals(requests, clock, finished_at)
+    log = servers[0].scheduler.requests
+    timed = servers[0].seconds is not None
+    queue = _Arrivals(requests, lambda number: _ended_at(log, servers, number))
+    schedulers = [server.scheduler for server in servers]
+    alone = servers[0] if len(servers) == 1 else None
+    done = 0
     while True:
+        if alone is not None:
+            server = alone if alone.busy else None
+        else:
+            server = min([each for each in servers if each.busy], key=_plans_at, default=None)
         due = queue.next_time
-        if scheduler.idle:
-            if due is None:
+        if due is not None and (server is None or due <= server.plans_at):
+            if server is None and any(each.stalled for each in servers):
                 break
+            for request, arrival, cancelled in queue.until(due):
+                if cancelled:
+                    servers[log.servers[request.number]].scheduler.cancel(request.number)
+                    continue
+                place = 0 if route is None else route(request, schedulers)
+                log.open(request, arrival, place)
+                servers[place].take(request, arrival)
+        elif server is None:
+            break
+        else:
+            most = 1
             if not timed:
-                turn = max(turn, ceil(due))
-            else:
-                now = before = max(now, due)
-        # A batch is planned while the one before it runs, where results are looked at a turn late.
-        at = (before if scheduler.lag else now) if timed else turn
-        for request in queue.until(at):
-            log.open(request.number)
-            scheduler.add(request)
-        most = 1
-        if not timed:
-            due = queue.next_time
-            most = UNBOUNDED if due is None else max(1, ceil(due) - turn)
-        taken = scheduler.step(turn, most)
-        clock.turns += taken
-        if seconds is not None and clock.ends is not None:
-            before, now = (
-                now,
-                now + (seconds(scheduler.load) if scheduler.load.decode_requests or scheduler.load.prefill_tokens else 0.0),
-            )
-            clock.ends.append(now)
-        if log.finished_now:
-            done += len(log.finished_now)
-            for number in log.finished_now:
-                queue.finished(number, now if timed else turn + taken)
-            log.finished_now.clear()
+                most = UNBOUNDED if due is None else max(1, ceil(due) - server.turn)
+                if alone is None and queue.has_turns:
+                    most = 1
+            server.step(most)
+        if log.gone:
+            done += len(log.gone)
+            for number in log.gone:
+                queue.ended(number)
+            log.gone.clear()
             if watch is not None:
                 watch(done)
-        quiet = 0 if scheduler.progressed else quiet + taken
-        if quiet > STALLS_AFTER:
-            clock.stalled = True
-            break
-        turn += taken
-    return clock
+    return log
+
+
+def _plans_at(server: Server) -> float:
+    return server.plans_at
+
+
+def _ended_at(log: RequestLog, servers: Sequence[Server], number: int) -> float | None:
+    """When a request ended: the second, or the turn after it."""
+    finish = log.finishes[number] if number < len(log) else None
+    if finish is None:
+        return None
+    server = servers[log.servers[number]]
+    return finish + 1 if server.seconds is None else server.second_of(finish)
 
 
 class _Arrivals:
-    """The requests in the order in which they arrive; turns of a conversation when the turn before has finished."""
+    """The requests in the order in which they arrive; turns of a conversation when the turn before has ended; and those who give up."""
 
-    def __init__(self, requests: Iterable[Request], clock: Clock, finished_at: Callable[[int], float | None]) -> None:
-        self._requests = iter(requests)
-        self._clock = clock
-        self._finished_at = finished_at
+    def __init__(self, requests: Iterable[Request], ended_at: Callable[[int], float | None]) -> None:
+        self._requests = _outputs_apart(requests)
+        self._ended_at = ended_at
         self._next: Request | None = None
         self._waiting: dict[int, list[Request]] = {}
-        """A request -> those that are sent when it has finished."""
-        self._later: list[tuple[float, int, Request]] = []
+        """A request -> those that are sent when it has ended."""
+        self._later: list[tuple[float, int, bool, Request]] = []
+        """Times, numbers, whether the user gives up then, and requests."""
+        self.has_turns = False
+        """Whether a request was seen that waits for another."""
         self._advance()
 
     @property
     def next_time(self) -> float | None:
-        """When the next request arrives, as far as that is known."""
-        times = [self._later[0][0]] if self._later else []
-        if self._next is not None:
-            times.append(self._next.arrival_s)
-        return min(times, default=None)
+        """When the next thing happens, as far as that is known."""
+        first = self._next
+        if not self._later:
+            return None if first is None else first.arrival_s
+        return self._later[0][0] if first is None else min(self._later[0][0], first.arrival_s)
 
-    def until(self, now: float) -> Iterator[Request]:
-        """The requests that have arrived by now."""
+    def until(self, now: float) -> Iterator[tuple[Request, float, bool]]:
+        """What has happened by now: a request, when it arrived, and whether it is one that is given up."""
         while True:
             first = self._next
             if self._later and self._later[0][0] <= now and (first is None or self._later[0][0] < first.arrival_s):
-                time, _, request = heappop(self._later)
+                time, _, cancelled, request = heappop(self._later)
             elif first is not None and first.arrival_s <= now:
-                time, request = first.arrival_s, first
+                time, cancelled, request = first.arrival_s, False, first
                 self._advance()
             else:
                 return
-            self._note(request.number, time)
-            yield request
+            if not cancelled and request.cancel_after_s is not None:
+                heappush(self._later, (time + request.cancel_after_s, request.number, True, request))
+            yield request, time, cancelled
 
-    def finished(self, number: int, now: float) -> None:
-        """Send the turns that wait for a request."""
+    def ended(self, number: int) -> None:
+        """Send the turns that wait for a request; those of a request that was not finished are never sent."""
+        ended = self._ended_at(number)
         for request in self._waiting.pop(number, ()):
-            self._send_after(request, now)
-
-    def _note(self, number: int, time: float) -> None:
-        arrivals = self._clock.arrivals
-        if number >= len(arrivals):
-            arrivals.extend([0.0] * (number + 1 - len(arrivals)))
-        arrivals[number] = time
+            if ended is not None:
+                self._send_after(request, ended)
 
     def _advance(self) -> None:
         """Go on to the next request that does not wait for another, and set those aside that do."""
@@ -266,12 +386,31 @@ class _Arrivals:
             if request.after is None:
                 self._next = request
                 return
-            finished = self._finished_at(request.after)
-            if finished is None:
+            self.has_turns = True
+            ended = self._ended_at(request.after)
+            if ended is None:
                 self._waiting.setdefault(request.after, []).append(request)
             else:
-                self._send_after(request, finished)
+                self._send_after(request, ended)
         self._next = None
 
-    def _send_after(self, request: Request, finished: float) -> None:
-        heappush(self._later, (max(request.arrival_s, finished + request.wait_s), request.number, request))
+    def _send_after(self, request: Request, ended: float) -> None:
+        heappush(self._later, (max(request.arrival_s, ended + request.wait_s), request.number, False, request))
+
+
+def _outputs_apart(requests: Iterable[Request]) -> Iterator[Request]:
+    """The requests with one output each: of several samples each is a request with the same prompt."""
+    number, last = 0, dict[int, int]()
+    for request in requests:
+        if request.samples == 1 and not last and number == request.number:
+            number += 1
+            yield request
+            continue
+        last[request.number] = number + request.samples - 1
+        own = request.prompt_tokens - request.prefix_tokens
+        shared = () if request.samples == 1 or not own else (Segment(("prompt", request.number), own),)
+        after = request.after if request.after is None else last.get(request.after, request.after)
+        for sample in range(request.samples):
+            output_id = request.output_id if sample == request.samples - 1 else None
+            yield replace(request, number=number, prefix=(*request.prefix, *shared), after=after, samples=1, output_id=output_id)
+            number += 1

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
-_STALE: int = 4096
+_STALE: Final = 4096
 
 
 class BlockPool:
@@ -102,9 +103,11 @@ class BlockPool:
             for _ in range(count):
                 del held[queue.popleft()]
             return
+        stale = self._stale
         while count:
             block = queue.popleft()
-            if self._drop_stale(block):
+            if block in stale:
+                self._drop_stale(block)
                 continue
             del held[block]
             if block < 0:
@@ -132,17 +135,18 @@ class BlockPool:
         if self._stales > _STALE + len(self._queue) // 2:
             self._compact()
 
-    def release(self, blocks: Iterable[int], unnamed: int = 0) -> None:
+    def release(self, blocks: Sequence[int], unnamed: int = 0) -> None:
         """Let a request go of named blocks, in the order in which they may be given away, and of ``unnamed`` others."""
-        held, append, freed = self._held, self._queue.append, unnamed
-        for block in blocks:
-            count = held[block] - 1
-            held[block] = count
-            if not count:
-                append(block)
-                freed += 1
+        held = self._held
+        freed = [block for block in blocks if held[block] == 1]
+        if len(freed) < len(blocks):
+            for block in blocks:
+                held[block] -= 1
+        else:
+            held.update(dict.fromkeys(freed, 0))
+        self._queue += freed
         self.unnamed += unnamed
-        self.free += freed
+        self.free += unnamed + len(freed)
 
     def _named(self, name: int) -> int:
         if name in self._held or name in self._copies:
@@ -160,18 +164,21 @@ class BlockPool:
         if not copies:
             del self._copies[name]
 
-    def _drop_stale(self, block: int) -> bool:
-        """Whether the entry of the block that was just taken from the queue is stale; it is no longer counted then."""
-        times = self._stale.get(block)
-        if times is None:
-            return False
+    def _drop_stale(self, block: int) -> None:
+        """Count a stale entry of the block no longer, which was just taken from the queue."""
+        times = self._stale[block]
         if times == 1:
             del self._stale[block]
         else:
             self._stale[block] = times - 1
         self._stales -= 1
-        return True
 
     def _compact(self) -> None:
         """Drop the stale entries, so that the queue is not longer than the pool."""
-        self._queue = deque([block for block in self._queue if not self._drop_stale(block)])
+        kept = deque[int]()
+        for block in self._queue:
+            if block in self._stale:
+                self._drop_stale(block)
+            else:
+                kept.append(block)
+        self._queue = kept

@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.replay.core import Scheduler, StepLoad, replay
-from hwcalc.replay.result import Simulation
+from hwcalc.formulas.record import Record
+from hwcalc.model import Note
+from hwcalc.replay.core import RequestLog, Scheduler, Seconds, Server, replay
+from hwcalc.replay.result import Limits, Simulation
+from hwcalc.replay.routing import router
+from hwcalc.text import quoted
 from hwcalc.workload.request import Request, Workload
 from hwcalc.workload.rows import workload_of_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
     from hwcalc.model import ModelLike
 
-ENGINES = ("vllm",)
+ENGINES: Final = ("vllm",)
 """Engines with rules of their scheduler."""
+_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def simulate(
     model: ModelLike,
-    requests: Workload | Iterable[Request] | Iterable[Sequence[Any]] | str,
+    requests: Any,
     *,
     engine: str = "vllm",
     blocks: int | None = None,
-    seconds: Callable[[StepLoad], float] | None = None,
+    clock: str | None = None,
+    step_time: float | str | None = None,
+    ttft: float | str | None = None,
+    itl: float | str | None = None,
+    e2e: float | str | None = None,
+    replicas: int = 1,
+    route: str = "round-robin",
     watch: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Simulation:
     """Replay ``requests`` on the deployment that these options describe, step by step as its engine schedules them.
 
-    ``requests`` are a :class:`~hwcalc.workload.request.Workload` or rows of arrival, prompt tokens, output tokens, and if wanted a prefix
-    group, its tokens and a priority. ``blocks`` are those of the pool that requests get; without it the pool is the plan's, which takes
-    hardware (``gpu``). Arrivals count steps, unless ``seconds`` says how long a step takes; then they are seconds. ``watch`` is called
-    with the number of finished requests now and then. All other keywords are those of :func:`hwcalc.plan`, and ``engine_options`` has the
-    options of the engine's scheduler too.
+    ``requests`` are rows of arrival, prompt tokens, output tokens, and if wanted a prefix group, its tokens and a priority; or whatever
+    :func:`hwcalc.workload.opening.workload` takes: a trace's path, words, a workload. ``blocks`` are those of the pool that requests get;
+    without it the pool is the plan's, which takes hardware (``gpu``).
+
+    ``clock`` is ``"steps"``, in which arrivals count steps and steps take no time, or ``"seconds"``, in which each step takes the time
+    that the speed model expects on this hardware, or ``step_time``. Rows count steps unless ``clock`` or ``step_time`` says otherwise,
+    everything else seconds. ``ttft``, ``itl`` and ``e2e`` are limits, by which goodput is counted. ``replicas`` servers share the
+    requests by ``route``: ``round-robin``, ``least-loaded`` or ``prefix``. ``watch`` is called with the number of requests that have
+    ended. All other keywords are those of :func:`hwcalc.plan`, and ``engine_options`` has the options of the engine's scheduler too.
 
     >>> config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 512,
     ...           "torch_dtype": "bfloat16", "max_position_embeddings": 4096}
@@ -48,37 +64,110 @@ def simulate(
 
     Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
-    workload = as_workload(requests)
-    scheduler, occupancy = scheduler_for(model, engine=engine, blocks=blocks, **options)
-    clock = replay(scheduler, workload, seconds=seconds, watch=watch)
-    return Simulation(workload=workload, occupancy=occupancy, scheduler=scheduler, clock=clock)
+    timed = _is_timed(clock, step_time, requests)
+    limits = Limits(**{name: _seconds(value, name) for name, value in (("ttft", ttft), ("itl", itl), ("e2e", e2e))})
+    workload = opened(requests)
+    deployed = deploy(model, engine=engine, blocks=blocks, **options)
+    notes = [Note(code="workload", message=note) for note in workload.notes]
+    seconds = deployed.seconds(_seconds(step_time, "step_time"), notes) if timed else None
+    log = RequestLog()
+    if replicas < 1:
+        raise UsageError(f"replicas is {replicas}.", hint="Allowed: 1 or more.")
+    servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(replicas))
+    replay(servers, workload, route=router(route) if replicas > 1 else None, watch=watch)
+    return Simulation(
+        workload=workload, occupancy=deployed.occupancy, servers=servers, log=log, limits=limits, notes=(*deployed.notes, *notes)
+    )
 
 
-def as_workload(requests: Workload | Iterable[Request] | Iterable[Sequence[Any]] | str) -> Workload:
+def _is_timed(clock: str | None, step_time: float | str | None, requests: Any) -> bool:
+    """Whether steps take time."""
+    if clock is None:
+        rows = not isinstance(requests, (str, os.PathLike, Workload, Mapping))
+        return step_time is not None or not rows
+    if clock not in ("steps", "seconds"):
+        raise UsageError(f"clock is {quoted(clock, 40)}.", hint="Allowed: steps, seconds.")
+    if clock == "steps" and step_time is not None:
+        raise UsageError("a clock of steps knows no step_time.", hint="Leave out one of them.")
+    return clock == "seconds"
+
+
+def _seconds(value: float | str | None, name: str) -> float | None:
+    """A time that may be written as 50ms or 2s."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|m|min|h)?\s*", value)
+    if match is None:
+        raise UsageError(f"{name} is {quoted(value, 40)}.", hint="Write seconds, or a time such as 50ms or 2s.")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def opened(requests: Any) -> Workload:
     """The workload of whatever names one."""
     if isinstance(requests, Workload):
         return requests
+    if isinstance(requests, (str, os.PathLike, Mapping)):
+        from hwcalc.workload.opening import workload
+
+        return workload(requests)
     listed: list[Any] = list(requests)
     return Workload.of(listed) if listed and isinstance(listed[0], Request) else workload_of_rows(listed)
 
 
-def scheduler_for(model: ModelLike, *, engine: str, blocks: int | None, **options: Any) -> tuple[Scheduler, Occupancy]:
-    """The scheduler of the deployment that these options describe, and the deployment."""
+class Deployed(Record):
+    """A deployment that can be replayed, and the options of its scheduler."""
+
+    occupancy: VllmOccupancy
+    options: dict[str, Any]
+    blocks: int
+    notes: tuple[Note, ...]
+
+    def scheduler(self, log: RequestLog) -> Scheduler:
+        """A new scheduler of one replica."""
+        from hwcalc.replay.vllm.settings import scheduler_of
+
+        return scheduler_of(self.occupancy, self.options, self.blocks, log)
+
+    def seconds(self, constant: float | None, notes: list[Note]) -> Seconds:
+        """How long steps take; what is assumed goes to ``notes``."""
+        from hwcalc.replay.durations import Constant, Modelled
+
+        if constant is not None:
+            return Constant(constant)
+        from hwcalc.planner.step_time import step_times
+
+        times = step_times(self.occupancy)
+        if times is None or times.parameters is None:
+            what = "no hardware is given" if times is None else "no speed was measured on hardware of this class"
+            raise UsageError(
+                f"Steps have no duration: {what}.",
+                hint="Give --gpu h100, a time for each step (--step-time 25ms), or count steps (--clock steps).",
+            )
+        notes.append(
+            Note(
+                code="step-times",
+                message="Each step takes the time that the speed model expects; see docs/speed.md for its errors.",
+            )
+        )
+        return Modelled(times)
+
+
+def deploy(model: ModelLike, *, engine: str, blocks: int | None, **options: Any) -> Deployed:
+    """The deployment that these options describe."""
     from hwcalc.engines import find_engine
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
     from hwcalc.library.plan import load_request
     from hwcalc.planner.context import open_request
     from hwcalc.planner.options import take_options
-    from hwcalc.replay.vllm.settings import scheduler_of, split_options
+    from hwcalc.replay.vllm.settings import split_options
 
     name = find_engine(engine)[0].name
     of_plan, of_scheduler = split_options(_named(options.pop("engine_options", None)))
     _, asked = take_options("plan", {**options, "engine": engine, "engine_options": of_plan})
     spec, request = load_request(model, asked)
     occupancy = open_request(spec, **request)
-    if isinstance(occupancy, VllmOccupancy):
-        return scheduler_of(occupancy, of_scheduler, blocks_of(occupancy, blocks)), occupancy
-    raise UnsupportedError(f"The replay has no rules of {name}'s scheduler.", hint=f"Use: --engine {' or '.join(ENGINES)}")
+    if not isinstance(occupancy, VllmOccupancy):
+        raise UnsupportedError(f"The replay has no rules of {name}'s scheduler.", hint=f"Use: --engine {' or '.join(ENGINES)}")
+    return Deployed(occupancy=occupancy, options=of_scheduler, blocks=blocks_of(occupancy, blocks), notes=occupancy.notes)
 
 
 def _named(options: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:

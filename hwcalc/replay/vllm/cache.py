@@ -6,8 +6,9 @@ Source: vLLM 0.33, v1/core/kv_cache_manager.py and kv_cache_coordinator.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.replay.pool import BlockPool
@@ -16,7 +17,7 @@ from hwcalc.replay.vllm.groups import NEVER, Column, Group, Kept, Names, StateGr
 if TYPE_CHECKING:
     from hwcalc.replay.content import Content
 
-_GROUP: int = 1 << 56
+_GROUP: Final = 1 << 56
 """Added to the names of the blocks of each further group."""
 
 
@@ -76,6 +77,8 @@ class PagedCache:
         for group in self.groups:
             group.alignment = self.alignment
         self._alike = _alike(self.groups)
+        self._drops = any(type(group) is not Group for group in self.groups)
+        self._dense = Kept((), rules.retention)
 
     def begin_step(self) -> None:
         """States that were named in the step before are computed now."""
@@ -130,11 +133,11 @@ class PagedCache:
     def grow(self, held: Held, tokens: int) -> bool:
         """Give a running request blocks for ``tokens`` more tokens; whether they were there."""
         pool, total = self.pool, held.computed + tokens
-        processed = max(0, held.computed - held.in_flight)
-        for group, table in zip(self.groups, held.tables, strict=True):
-            group.drop(table, processed, pool)
-        needed = self._needed(held, None, total)
-        if needed > pool.free:
+        if self._drops:
+            processed = max(0, held.computed - held.in_flight)
+            for group, table in zip(self.groups, held.tables, strict=True):
+                group.drop(table, processed, pool)
+        if self._needed(held, None, total) > pool.free:
             return False
         for group, table in zip(self.groups, held.tables, strict=True):
             group.extend(table, total, pool)
@@ -147,10 +150,10 @@ class PagedCache:
             return
         if len(self.groups) > 1:
             tokens = tokens // self.alignment * self.alignment
-        kept: Kept | None = None
+        kept = self._dense
         for group, table in zip(self.groups, held.tables, strict=True):
             if tokens // group.size > table.hashed:
-                if kept is None:
+                if group.sparse and kept is self._dense and not self._dense.dense:
                     boundaries = (held.prompt - 1, held.junction) if held.junction else (held.prompt - 1,)
                     kept = Kept(boundaries, self.rules.retention)
                 group.publish(table, tokens, self._names(held, group), kept, self.pool)
@@ -188,12 +191,13 @@ class PagedCache:
 
     def _names(self, held: Held, group: Group) -> Names:
         """The names of blocks of a request in a group."""
-        content, size, offset = held.content, group.size, group.number * _GROUP
+        of_content = partial(held.content.names, group.size)
+        offset = group.number * _GROUP
+        if not offset:
+            return of_content
 
         def names(start: int, stop: int) -> Sequence[int]:
-            if not offset:
-                return content.names(size, start, stop)
-            return [name + offset for name in content.names(size, start, stop)]
+            return [name + offset for name in of_content(start, stop)]
 
         return names
 

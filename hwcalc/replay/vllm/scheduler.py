@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.replay.content import Contents
-from hwcalc.replay.core import Scheduler
+from hwcalc.replay.core import Measures, Scheduler
 from hwcalc.replay.vllm.cache import CacheRules, Held, PagedCache
 from hwcalc.replay.vllm.groups import Group
 
 if TYPE_CHECKING:
     from hwcalc.replay.content import Content
+    from hwcalc.replay.core import RequestLog
     from hwcalc.workload.request import Request
 
 COLUMNS: Final = ("iteration", "scheduled_tokens", "scheduled_requests", "running", "waiting", "used_blocks")
@@ -62,6 +63,7 @@ class Live(Held):
         "chunk_at",
         "event_at",
         "forced",
+        "hit",
         "idle_at",
         "last",
         "number",
@@ -88,6 +90,8 @@ class Live(Held):
         self.unforeseen = unforeseen
         """Whether it stops before the most tokens that it may have, so that the scheduler learns of its end from its last token."""
         self.preemptions = 0
+        self.hit = 0
+        """Tokens that it found when it was first admitted."""
         self.offset = 0
         """While it decodes: its computed tokens less the scheduler's count of steps."""
         self.event_at = -1
@@ -117,8 +121,10 @@ class Batch:
 class VllmScheduler(Scheduler):
     """vLLM's scheduler over ``blocks`` blocks for requests, the null block not counted."""
 
-    def __init__(self, rules: SchedulerRules, blocks: int) -> None:
-        super().__init__(COLUMNS)
+    measures = Measures(running="running", waiting="waiting", used="used_blocks")
+
+    def __init__(self, rules: SchedulerRules, blocks: int, requests: RequestLog | None = None) -> None:
+        super().__init__(COLUMNS, requests)
         self.rules = rules
         self.cache = PagedCache(rules.cache, blocks)
         self.contents = Contents()
@@ -132,7 +138,7 @@ class VllmScheduler(Scheduler):
         self._offsets = 0
         """The sum of the offsets of all decoding requests."""
         self.hits = dict.fromkeys(("queries", "hits", "requests", "preempted_queries", "preempted_hits", "preempted_requests"), 0)
-        self.schedule_calls = 0
+        self.schedule_calls = self.preemptions = 0
         self._is_priority = rules.policy == "priority"
         self._whole = all(type(group) is Group for group in rules.cache.groups)
         self._splits = bool(self.cache.states)
@@ -145,6 +151,7 @@ class VllmScheduler(Scheduler):
         self._turn = 0
         self._buckets: dict[int, list[Live]] = {}
         self._bucket_turns: list[int] = []
+        self._cancellable: dict[int, Live] = {}
         self._now = 0
         self._next_order = self._next_seq = 0
 
@@ -157,7 +164,7 @@ class VllmScheduler(Scheduler):
     def add(self, request: Request) -> None:
         prompt, output = request.prompt_tokens, max(1, request.output_tokens)
         if prompt >= self.rules.max_model_len:
-            self.log.refuse(request.number)
+            self.requests.refuse(request.number)
             return
         output = min(output, self.rules.max_model_len - prompt)
         most = output if request.max_tokens is None else min(request.max_tokens, self.rules.max_model_len - prompt)
@@ -168,6 +175,8 @@ class VllmScheduler(Scheduler):
             prompt + output - 1,
             unforeseen=self.lag > 0 and most > output,
         )
+        if request.cancel_after_s is not None:
+            self._cancellable[request.number] = live
         self._next_order += 1
         if self._is_priority:
             self._blocked = False
@@ -194,9 +203,67 @@ class VllmScheduler(Scheduler):
             self._take_results(batch)
         return 1
 
-    def totals(self) -> dict[str, Any]:
+    def cancel(self, number: int) -> None:
+        live = self._cancellable.pop(number, None)
+        if live is None or live.state is State.FINISHED:
+            return
+        if live.state is State.WAITING:
+            self.waiting.remove(live)
+        else:
+            del self.running[live.seq]
+            if live.state is State.PREFILL:
+                del self.prefilling[live.seq]
+                live.state = State.FINISHED
+            else:
+                self._stop_decoding(live, State.FINISHED)
+                self.cache.publish(live, live.computed - live.in_flight)
+            self.cache.release(live)
+        live.state = State.FINISHED
+        self._blocked = False
+        self._flushes = self.lag > 0
+        self.requests.cancel(number)
+
+    def waiting_tokens(self) -> int:
+        waiting = sum([live.last + 1 - live.computed for live in self.waiting])
+        running = sum([live.last + 1 - live.computed for live in self.prefilling.values()])
+        return (
+            waiting
+            + running
+            + sum([live.last - live.offset - self._turn for live in self.running.values() if live.state is State.DECODE])
+        )
+
+    def cached_tokens(self, request: Request) -> int:
+        return self.cache.look_up(Held(self.contents.of(request), request.prompt_tokens)).tokens
+
+    @property
+    def capacity(self) -> int:
+        return self.cache.pool.total
+
+    def settings(self) -> dict[str, Any]:
+        rules = self.rules
         return {
+            **{name: getattr(rules, name) for name in rules.__struct_fields__ if name != "cache"},
+            "enable_prefix_caching": rules.cache.caching,
+            "prefix_cache_retention_interval": rules.cache.retention,
+            "scheduler_reserve_full_isl": rules.cache.reserve,
+            "watermark_blocks": rules.cache.watermark,
+            "block_size": [group.size for group in rules.cache.groups],
+        }
+
+    def totals(self, turns: int) -> dict[str, Any]:
+        iterations, tokens, scheduled, running, waiting, used = (self.steps.column(name) for name in COLUMNS)
+        return {
+            "iterations": turns,
             "schedule_calls": self.schedule_calls,
+            "model_steps": len(self.steps),
+            "scheduled_tokens": sum(tokens),
+            "preemptions": self.preemptions,
+            "peak_used_blocks": max(used, default=0),
+            "sum_used_blocks": sum(used),
+            "peak_running": max(running, default=0),
+            "peak_scheduled_requests": max(scheduled, default=0),
+            "peak_waiting": max(waiting, default=0),
+            "last_iteration": iterations[-1] if iterations else None,
             "used_blocks_after": self.cache.pool.used,
             "prefix_cache": dict(self.hits),
         }
@@ -208,10 +275,10 @@ class VllmScheduler(Scheduler):
         rules, turn = self.rules, self._turn
         self.cache.begin_step()
         threshold = rules.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
-        preemptions = len(self.log.preemptions)
+        preemptions = self.preemptions
         events = self._events()
         load = self.load
-        load.prefill_tokens = load.prefill_pairs = load.prefill_requests = 0
+        load.prefill_tokens = load.prefill_pairs = load.prefill_requests = load.prefill_ends = 0
         chunks: list[tuple[Live, int]] = []
         budget = rules.max_num_batched_tokens
         if self._is_priority or self._is_tight(budget, threshold):
@@ -221,12 +288,12 @@ class VllmScheduler(Scheduler):
             deferred = []
         decoded = self.decoding - len(deferred)
         taken = decoded + sum([tokens for _, tokens in chunks])
-        if len(self.log.preemptions) == preemptions and self.waiting:
+        if self.preemptions == preemptions and self.waiting:
             taken += self._admit(budget - taken, threshold, chunks)
         requests = decoded + len(chunks)
         if taken:
             used = self.cache.pool.used
-            self.log.numbers.extend((self._now, taken, requests, len(self.running), len(self.waiting), used))
+            self.steps.numbers.extend((self._now, taken, requests, len(self.running), len(self.waiting), used))
         batch.sampled = decoded > 0
         load.decode_requests = decoded
         load.decode_tokens = self._offsets + self.decoding * turn
@@ -337,8 +404,9 @@ class VllmScheduler(Scheduler):
     def _decode(self, live: Live, batch: Batch, granted: dict[int, int] | None = None, restored: list[int] | None = None) -> bool:
         """Take and give back what a decoding request must in this step; whether it could go on."""
         self._read(live)
-        # What was filled since it was looked at last.
-        self.cache.publish(live, live.computed - live.in_flight)
+        if not self._whole:
+            # What was filled since it was looked at last, before some of it may leave.
+            self.cache.publish(live, live.computed - live.in_flight)
         if not self._serve(live, 1, granted, restored):
             return False
         turn = self._turn
@@ -389,12 +457,13 @@ class VllmScheduler(Scheduler):
             cache.publish(live, live.last - 1)
         else:
             del self.prefilling[live.seq]
-        self.log.preemptions.append((self._now, live.number, live.computed))
-        self.log.preempted[live.number] += 1
+        self.requests.preemptions.append((self._now, live.number, live.computed))
+        self.requests.preempted[live.number] += 1
         cache.release(live)
         self._blocked = False
         live.state, live.computed = State.WAITING, 0
         live.preemptions += 1
+        self.preemptions += 1
         self.waiting.put_back(live)
 
     def _admit(self, budget: int, threshold: int, chunks: list[tuple[Live, int]]) -> int:
@@ -429,9 +498,9 @@ class VllmScheduler(Scheduler):
         return start - budget
 
     def _count_hit(self, live: Live, tokens: int) -> None:
-        log = self.log
+        log = self.requests
         if not live.preemptions:
-            log.hits[live.number] = tokens
+            live.hit = tokens
         if self.rules.cache.caching:
             before = "preempted_" if live.preemptions else ""
             self.hits[f"{before}queries"] += live.known
@@ -452,7 +521,8 @@ class VllmScheduler(Scheduler):
         if live.computed < live.known:
             return
         batch.sampled = True
-        if self.log.firsts[live.number] is None:
+        load.prefill_ends += 1
+        if self.requests.firsts[live.number] is None:
             batch.firsts.append(live)
         del self.prefilling[live.seq]
         live.state = State.DECODE
@@ -496,14 +566,18 @@ class VllmScheduler(Scheduler):
 
     def _take_results(self, batch: Batch) -> None:
         """Give out the tokens of a batch, and let those go that have all."""
-        log, now = self.log, self._now
+        log, now = self.requests, self._now
         for live in batch.firsts:
-            log.firsts[live.number] = now
+            if live.state is not State.FINISHED:
+                # vLLM tells what was found in the cache together with the first token.
+                log.firsts[live.number], log.hits[live.number] = now, live.hit
         if not batch.ending:
             return
         batch.ending.sort(key=_by_seq)
         cache = self.cache
         for live in batch.ending:
+            if live.state is State.FINISHED:
+                continue
             if live.state is State.WAITING:
                 self.waiting.remove(live)
             else:
@@ -513,6 +587,7 @@ class VllmScheduler(Scheduler):
                 cache.release(live)
             live.state = State.FINISHED
             log.finish(live.number, now)
+            self._cancellable.pop(live.number, None)
         self._blocked = False
         self._flushes = self.lag > 0
         self.contents.forget(self.cache.pool.names, self._alive)
@@ -581,7 +656,7 @@ class VllmScheduler(Scheduler):
     def _decode_only(self, turn: int, steps: int) -> int:
         """Take such steps."""
         row = [self.decoding, self.decoding, len(self.running), len(self.waiting), self.cache.pool.used]
-        numbers = self.log.numbers
+        numbers = self.steps.numbers
         for number in range(turn, turn + steps):
             numbers.append(number)
             numbers.extend(row)

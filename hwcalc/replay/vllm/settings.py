@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.options import is_on
-from hwcalc.engines.vllm.settings import MAX_LENGTH
 from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, StateSpec, WindowSpec
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.replay.vllm.cache import CacheRules
@@ -18,6 +17,7 @@ from hwcalc.units import parse_tokens
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.specs import LayerSpec, Limits
+    from hwcalc.replay.core import RequestLog
 
 OPTIONS: Final = {
     "enable_chunked_prefill": "whether prompts may be computed in chunks (default: true)",
@@ -41,9 +41,11 @@ def split_options(options: Mapping[str, object]) -> tuple[dict[str, object], dic
     )
 
 
-def scheduler_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: int) -> VllmScheduler:
+def scheduler_of(
+    occupancy: VllmOccupancy, options: Mapping[str, object], blocks: int, requests: RequestLog | None = None
+) -> VllmScheduler:
     """The scheduler of a deployment that serves requests of up to ``max_model_len`` tokens from ``blocks`` blocks."""
-    return VllmScheduler(rules_of(occupancy, options, blocks), blocks)
+    return VllmScheduler(rules_of(occupancy, options, blocks), blocks, requests)
 
 
 def rules_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: int) -> SchedulerRules:
@@ -138,6 +140,3 @@ def _share(value: object) -> float:
             f"engine option watermark={brief(str(value), 40)} is no share.", hint="Allowed: 0 up to 1, such as 0.01."
         )
     return share
-
-
-__all__ = ["MAX_LENGTH", "OPTIONS", "groups_of", "rules_of", "scheduler_of", "split_options"]

@@ -1,0 +1,188 @@
+"""What users of a replayed server wait for, and how full its pool is, from the rows of the replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.model import Note
+from hwcalc.replay.result import Goodput, Simulation, Spread, Throughput, Traffic
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Times:
+    """When each request arrived, was scheduled, answered and finished: arrays by request, with NaN for what never happened."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        from numpy import array, frombuffer
+
+        log, servers = simulation.log, simulation.servers
+        self.timed = servers[0].seconds is not None
+        self.arrived: NDArray[Any] = frombuffer(log.arrivals, dtype="float64") if len(log) else array([])
+        self.outputs: NDArray[Any] = frombuffer(log.outputs, dtype="int64") if len(log) else array([], dtype="int64")
+        self.prompts: NDArray[Any] = frombuffer(log.prompts, dtype="int64") if len(log) else array([], dtype="int64")
+        lag = servers[0].scheduler.lag
+        # A step is scheduled when the one before it in its server's loop has ended, and its results are there at its end.
+        self.scheduled = self._times(simulation, log.scheduled, -1)
+        self.first = self._times(simulation, log.firsts, -lag)
+        self.finished = self._times(simulation, log.finishes, -lag)
+        if not self.timed:
+            # The turn in which a token came back has ended.
+            self.first, self.finished, self.scheduled = self.first + lag + 1, self.finished + lag + 1, self.scheduled + 1
+
+    @staticmethod
+    def _times(simulation: Simulation, turns: list[int | None], shift: int) -> NDArray[Any]:
+        from numpy import array, frombuffer, full, isnan, maximum, nan, zeros
+
+        numbers = array([nan if turn is None else turn for turn in turns], dtype="float64")
+        servers = simulation.servers
+        if servers[0].seconds is None:
+            out: NDArray[Any] = numbers + shift
+            return out
+        known = ~isnan(numbers)
+        out = full(len(numbers), nan)
+        at = frombuffer(simulation.log.servers, dtype="int64") if len(numbers) else zeros(0, dtype="int64")
+        for place, server in enumerate(servers):
+            own = known & (at == place)
+            if own.any():
+                ends = frombuffer(server.ends, dtype="float64")
+                out[own] = ends[maximum(0, numbers[own].astype("int64") + shift)]
+        return out
+
+
+def traffic_of(simulation: Simulation) -> Traffic:
+    """What a replay tells, without its rows."""
+    from numpy import isnan, maximum
+
+    occupancy, log, totals = simulation.occupancy, simulation.log, simulation.totals
+    times = Times(simulation)
+    done = ~isnan(times.finished)
+    answered = ~isnan(times.first)
+    queue = maximum(0, times.scheduled - times.arrived)
+    ttft = times.first - times.arrived
+    e2e = times.finished - times.arrived
+    more = done & (times.outputs > 1)
+    tpot = (times.finished[more] - times.first[more]) / (times.outputs[more] - 1)
+    hits = totals.get("prefix_cache", {})
+    looked = hits.get("queries", 0) + hits.get("preempted_queries", 0)
+    use, running, waiting = _over_time(simulation)
+    setup = occupancy.setup
+    return Traffic(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        model=occupancy.model.id,
+        engine=occupancy.engine.name,
+        engine_version=occupancy.deployment.version or None,
+        gpu=None if setup.hardware.gpu is None else setup.hardware.gpu.id,
+        workload=simulation.workload.name,
+        requests=len(log),
+        finished=int(done.sum()),
+        replicas=len(simulation.servers),
+        clock="seconds" if times.timed else "steps",
+        blocks=simulation.scheduler.capacity,
+        settings=simulation.scheduler.settings(),
+        totals=totals,
+        use=use,
+        running=running,
+        waiting=waiting,
+        hit_share=(hits["hits"] + hits["preempted_hits"]) / looked if looked else None,
+        queue=Spread.of(queue[~isnan(queue)]),
+        ttft=Spread.of(ttft[answered]),
+        tpot=Spread.of(tpot),
+        itl=_between_tokens(simulation) if times.timed else Spread.of(tpot, times.outputs[more] - 1),
+        e2e=Spread.of(e2e[done]),
+        throughput=_throughput(times, done),
+        goodput=_goodput(simulation, times, done),
+        notes=simulation.notes,
+        warnings=_warnings(simulation),
+    )
+
+
+def _throughput(times: Times, done: NDArray[Any]) -> Throughput | None:
+    if not times.timed or not done.any():
+        return None
+    duration = float(times.finished[done].max() - times.arrived.min())
+    if duration <= 0:
+        return None
+    output = int(times.outputs[done].sum())
+    return Throughput(
+        duration_s=duration,
+        requests_per_s=int(done.sum()) / duration,
+        output_tokens_per_s=output / duration,
+        total_tokens_per_s=(output + int(times.prompts[done].sum())) / duration,
+    )
+
+
+def _goodput(simulation: Simulation, times: Times, done: NDArray[Any]) -> Goodput | None:
+    from numpy import maximum
+
+    limits = simulation.limits
+    if not limits.any or not len(done):
+        return None
+    good = done.copy()
+    if limits.ttft is not None:
+        good &= times.first - times.arrived <= limits.ttft
+    if limits.itl is not None:
+        good &= (times.finished - times.first) / maximum(1, times.outputs - 1) <= limits.itl
+    if limits.e2e is not None:
+        good &= times.finished - times.arrived <= limits.e2e
+    throughput = _throughput(times, done)
+    number = int(good.sum())
+    rate = None if throughput is None else number / throughput.duration_s
+    return Goodput(limits=limits, requests=number, share=number / len(done), requests_per_s=rate)
+
+
+def _over_time(simulation: Simulation) -> tuple[Spread | None, Spread | None, Spread | None]:
+    """The share of blocks that are held, and requests that run and wait, over the time of all steps."""
+    from numpy import concatenate, frombuffer
+
+    measures = simulation.scheduler.measures
+    rows: dict[str, list[NDArray[Any]]] = {name: [] for name in (measures.used, measures.running, measures.waiting)}
+    weights: list[NDArray[Any]] = []
+    timed = simulation.servers[0].seconds is not None
+    for server in simulation.servers:
+        steps = server.scheduler.steps
+        if not len(steps):
+            continue
+        for name, columns in rows.items():
+            columns.append(frombuffer(steps.column(name), dtype="int64"))
+        if timed:
+            lengths = frombuffer(server.lengths, dtype="float64")
+            turns = frombuffer(steps.column(steps.columns[0]), dtype="int64")
+            weights.append(lengths[turns])
+    if not rows[measures.running]:
+        return None, None, None
+    counts = concatenate(weights) if weights else None
+    used, running, waiting = (concatenate(columns) for columns in rows.values())
+    return Spread.of(used / simulation.scheduler.capacity, counts), Spread.of(running, counts), Spread.of(waiting, counts)
+
+
+def _between_tokens(simulation: Simulation) -> Spread | None:
+    """The times between two tokens of a request: each step counts for as many as decode in it."""
+    from numpy import concatenate, frombuffer
+
+    lengths, counts = [], []
+    for server in simulation.servers:
+        if len(server.lengths):
+            lengths.append(frombuffer(server.lengths, dtype="float64"))
+            counts.append(frombuffer(server.decoded, dtype="int64"))
+    return Spread.of(concatenate(lengths), concatenate(counts)) if lengths else None
+
+
+def _warnings(simulation: Simulation) -> tuple[Note, ...]:
+    """What went wrong."""
+    log, out = simulation.log, []
+    if simulation.totals["stalled"]:
+        message = (
+            "Requests are left that the engine will never serve: one needs more blocks than there are. "
+            "vLLM refuses to start with such a pool. Give more blocks, or a smaller max_model_len."
+        )
+        out.append(Note(code="stalled", message=message))
+    if log.refused:
+        longest = simulation.scheduler.settings().get("max_model_len")
+        message = f"{len(log.refused):,} requests were refused: their prompts do not fit in max_model_len {longest:,}."
+        out.append(Note(code="refused", message=message))
+    return tuple(out)
