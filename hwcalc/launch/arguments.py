@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.launch.shell import Word
 from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable
 
@@ -184,7 +186,7 @@ class Reading:
             return {name.strip(): scalar(value.strip()) for name, _, value in pairs}
         if flag.takes == "spec":
             kind, colon, rest = text.partition(":")
-            pairs = (each.partition("=") for each in rest.split(",")) if colon else ()
+            pairs = (each.partition("=") for each in (rest.split(",") if colon else ()))
             return {"type": kind} | {name: scalar(value) for name, _, value in pairs if name}
         value = scalar(text)
         if self.holds_json(text):
@@ -248,7 +250,7 @@ class Reading:
             spelled, equals, rest = text.partition("=")
             if not spelled[1:].lstrip("-"):
                 continue
-            given = Word(**{**_fields(word), "text": rest}) if equals else None
+            given = replace(word, text=rest) if equals else None
             self.flag(spelled, given, pending)
 
     @staticmethod
@@ -575,10 +577,6 @@ def _word(text: str) -> Word:
     return Word(text=text, raw=text, source=text, unknown=unknown, quoted=True)
 
 
-def _fields(word: Word) -> dict[str, Any]:
-    return {name: getattr(word, name) for name in word.__struct_fields__}
-
-
 def scalar(text: str) -> Any:
     """A word as the number, or the true or false that it says; else the word.
 
@@ -609,7 +607,8 @@ def with_unit(text: str) -> int | None:
     if letter.isupper() and "." in digits:
         return None
     whole, _, part = digits.partition(".")
-    return int(whole + part) * (1000 if letter.islower() else 1024) ** _POWERS[letter.lower()] // 10 ** len(part)
+    factor: int = pow(1000 if letter.islower() else 1024, _POWERS[letter.lower()])
+    return int(whole + part) * factor // 10 ** len(part)
 
 
 def parse_json(text: str) -> Any:

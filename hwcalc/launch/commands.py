@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading, gguf_format, scalar
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import Command, Script, Word, read_script
+from hwcalc.launch.shell import Command, Script, Word, known_of, read_script
 from hwcalc.profiles.engine_flags import EngineFlags, Image, Program, engine_flags, engines
 from hwcalc.profiles.launch import launch_words
 
@@ -296,10 +296,9 @@ def _of_shell(words: Sequence[Word], command: Command, own: dict[str, Any], arou
 def _of_text(word: Word, command: Command, own: dict[str, Any], around: Around, arguments: Sequence[Word] = ()) -> list[Server]:
     """The servers of a script in a word."""
     text = word.raw or word.text
-    variables = {
-        name: value for name, value in {**around.variables, **command.variables, **own}.items() if isinstance(value, str)
-    }
-    script = read_script(text, variables, arguments, line=word.line or command.line, depth=around.depth + 1, files=around.files)
+    variables, taken = known_of({**around.variables, **command.variables, **own})
+    line = word.line or command.line
+    script = read_script(text, variables, arguments, line=line, depth=around.depth + 1, files=around.files, taken=taken)
     inner = replace(around, depth=around.depth + 1, variables={**around.variables, **own})
     return servers_of_script(script, inner)
 
@@ -341,10 +340,10 @@ def _of_container(words: Sequence[Word], command: Command, own: dict[str, Any], 
     at = place + 1
     while at < len(words) and words[at].text.startswith("-") and words[at].text != "--":
         word = words[at]
-        option, equals, rest = word.text.partition("=")
+        option, equals, given = word.text.partition("=")
         at += 1
         if equals:
-            value = replace(word, text=rest)
+            value = replace(word, text=given)
         elif option in table.container_switches or at >= len(words):
             continue
         else:
@@ -368,7 +367,7 @@ def _of_container(words: Sequence[Word], command: Command, own: dict[str, Any], 
             entry = value
     if at >= len(words):
         return []
-    image, rest = words[at], words[at + 1 :]
+    image, rest = words[at], tuple(words[at + 1 :])
     if entry is not None and entry.text:
         rest = (entry, *rest)
     inside = around if executes else _in_container(around, image, devices, variables, mounts)

@@ -13,7 +13,7 @@ from hwcalc.yaml_tree import Node, TreeError, read_forest
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 _MARK: Final = "kvplan-template-{}-"
 _MARKED: Final = re.compile(r"kvplan-template-(\d{1,6})-")
-_MOST_TRIES: Final = 3
+_MOST_TRIES: Final = 6
 
 
 class Places:
@@ -54,7 +54,7 @@ def read_documents(text: str, places: Places | None = None) -> list[Any]:
             if error.line is None or error.line < 2 or "nested" in error.problem or "more than" in error.problem:
                 raise
             lines = text.split("\n")
-            text = "\n".join(lines[: error.line - 1])
+            text = "\n".join(lines[: min(error.line, len(lines)) - 1])
             continue
         return [_plain(node, templates, places or Places()) for node in nodes]
     return []

@@ -12,6 +12,7 @@ from hwcalc.launch.arguments import Reading, parse_json
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import Word, read_script, words_of
+from hwcalc.profiles.engine_flags import Flag
 
 _INSTRUCTION: Final = re.compile(
     r"(?m)^[ \t]*(FROM|ENV|ENTRYPOINT|CMD|RUN|ARG|EXPOSE|WORKDIR|COPY|PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE|LICENSE)[ \t]+\S"
@@ -60,8 +61,6 @@ def of_unit(text: str, variables: Mapping[str, str]) -> list[Server]:
         if not equals or line.startswith(("#", ";")):
             continue
         if key.strip() == "Environment":
-            for word in read_script(f"set -- {value}").commands or ():
-                del word
             own |= _assignments(value)
         elif key.strip() == "ExecStart" and value.strip():
             starts.append((value.strip().lstrip("-@:+!"), first))
@@ -107,12 +106,30 @@ def _of_hidden(text: str, own: dict[str, str], starts: list[tuple[str, int]], ar
             reading = Reading(flags)
             reading.say(f"everything: ExecStart runs {starts[0][0].split()[0]}")
             for name, value in own.items():
-                flag, negated = reading.find(f"--{name.lower().replace('_', '-')}")
-                if flag is None or flag.key is None or negated or flag.key == "model":
+                flag = _flag_named(reading, name)
+                if flag is None or flag.key is None or flag.key == "model" or "." in flag.key:
                     continue
                 reading.value(flag, Word(text=value, raw=value), name)
             return [finished(reading, around, None, own, starts[0][1])]
     return []
+
+
+def _flag_named(reading: Reading, variable: str) -> Flag | None:
+    """The flag that a variable of a script is named after: ``GPU_MEM_UTIL`` has the beginnings of its words."""
+    flag, negated = reading.find(f"--{variable.lower().replace('_', '-')}")
+    if flag is not None:
+        return None if negated else flag
+    words = variable.lower().split("_")
+    near = []
+    for each in reading.flags.flags:
+        parts = each.name.split("_")
+        if (
+            each.key
+            and len(parts) == len(words) > 1
+            and all(part.startswith(word) for part, word in zip(parts, words, strict=True))
+        ):
+            near.append(each)
+    return near[0] if len(near) == 1 else None
 
 
 # --- Docker ---------------------------------------------------------------------------------------------------------
@@ -244,7 +261,7 @@ def of_presets(text: str) -> list[Server]:
 
 def of_job(text: str, variables: Mapping[str, str]) -> list[Server]:
     """The servers of a job of Slurm, whose head says how many nodes and GPUs there are."""
-    head = dict(re.findall(r"(?m)^#SBATCH\s+(--?[\w-]+)[=\s]+([^\s#]+)", text[:200_000]))
+    head: dict[str, str] = dict(re.findall(r"(?m)^#SBATCH\s+(--?[\w-]+)[=\s]+([^\s#]+)", text[:200_000]))
     nodes = _count(head.get("--nodes", head.get("-N", "1")))
     per_node: int | None = None
     gpu: str | None = None

@@ -1,12 +1,360 @@
-"""Manifests: which kind a document is, and where that kind keeps its servers."""
+"""Manifests: which kind a document is, and where Compose, SkyPilot, llama-swap, workflows and blueprints keep their servers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any, Final
 
+from msgspec.structs import replace
+
+from hwcalc.errors import UsageError
+from hwcalc.launch.charts import CHARTS
+from hwcalc.launch.commands import Around, container_servers, servers_of_script
+from hwcalc.launch.documents import Places, read_documents
+from hwcalc.launch.kubernetes import Cluster, is_object, servers_of_object
 from hwcalc.launch.server import Server
+from hwcalc.launch.shell import Word, filled_word, known_of, read_script
+from hwcalc.launch.values import at, container_words, filled, mapping, number, rows, text, texts, walk
+from hwcalc.yaml_tree import TreeError
+
+_MOST_SERVERS: Final = 500
+_OF_SERVICE: Final = frozenset({"image", "command", "entrypoint", "build"})
 
 
-def servers_of_manifest(text: str, variables: Mapping[str, str]) -> list[Server] | None:
-    """The servers of a manifest; ``None`` for a text that is none."""
-    return None
+def servers_of_manifest(given: str, variables: Mapping[str, str]) -> list[Server] | None:
+    """The servers of a manifest; ``None`` for a text that is none. Raises :class:`~hwcalc.errors.UsageError` for one that is too deep or large."""
+    places = Places()
+    try:
+        documents = [each for each in read_documents(given, places) if each is not None]
+    except TreeError as error:
+        if "nested" in error.problem or "more than" in error.problem or "larger" in error.problem:
+            raise UsageError(
+                f"the manifest is {error.problem}." if "nested" in error.problem else f"the manifest {error.problem}."
+            ) from error
+        return None
+    documents = [
+        each for document in documents for each in (rows(at(document, "items")) if at(document, "kind") == "List" else [document])
+    ]
+    if not any(isinstance(each, (Mapping, list)) for each in documents) or all(_is_command(each) for each in documents):
+        return None
+    cluster = Cluster.of(documents, variables, places)
+    out: list[Server] = []
+    for document in documents:
+        for server in _of_document(document, cluster):
+            if len(out) < _MOST_SERVERS:
+                out.append(server)
+    return out
+
+
+def _is_command(document: Any) -> bool:
+    """Whether a document is a list of texts, or no container at all: a command that looks like one."""
+    if isinstance(document, list):
+        return all(isinstance(each, str) for each in document)
+    return not isinstance(document, Mapping)
+
+
+def _of_document(document: Any, cluster: Cluster) -> list[Server]:
+    if is_object(document):
+        return servers_of_object(document, cluster)
+    if isinstance(document, Mapping):
+        for holds, read in _KINDS:
+            if holds(document):
+                return read(document, cluster)
+        for chart in CHARTS:
+            if chart.holds(document):
+                return chart.read(document, cluster)
+    return of_steps(document, cluster) or _of_pods(document, cluster)
+
+
+def _of_pods(document: Any, cluster: Cluster) -> list[Server]:
+    """The servers of whatever has containers."""
+    from hwcalc.launch.kubernetes import Place, servers_of_pod
+
+    out: list[Server] = []
+    for each in walk(document):
+        if isinstance(each.get("containers"), list):
+            out += servers_of_pod(each, cluster, Place())
+    return out
+
+
+# --- Compose --------------------------------------------------------------------------------------------------------
+
+
+def _is_compose(document: Mapping[str, Any]) -> bool:
+    return isinstance(document.get("services"), Mapping) or (
+        bool(document) and all(isinstance(each, Mapping) and _OF_SERVICE & each.keys() for each in document.values())
+    )
+
+
+def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+    """The servers of the services of a Compose file."""
+    services = mapping(document.get("services")) or document
+    out: list[Server] = []
+    for name, service in services.items():
+        if isinstance(service, Mapping):
+            out += _of_service(str(name), service, cluster)
+    return out
+
+
+def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+    line = cluster.places.line(service)
+    remarks: list[str] = []
+    own: dict[str, Any] = {}
+    given = service.get("environment")
+    pairs = given.items() if isinstance(given, Mapping) else (each.partition("=")[::2] for each in texts(given) if "=" in each)
+    for key, value in pairs:
+        word = filled_word(text(value) or "", cluster.variables, line=line)
+        own[str(key)] = "" if word.remark else word.text if word.known and not word.taken else word
+    image = text(service.get("image"))
+    if image is not None and "$" in image:
+        word = filled_word(image, cluster.variables, line=line)
+        if word.known and (re.fullmatch(r"\$\{[^}]*\}", image) or not word.taken):
+            remarks += [f"image={image} (default taken)"] if word.taken else []
+            image = word.text
+        elif re.fullmatch(r"\$\{?\w+\}?", image):
+            remarks.append(f"image={image}")
+            image = None
+    settings: dict[str, Any] = {}
+    replicas = number(at(service, "deploy", "replicas"))
+    replicas = number(service.get("scale")) if replicas is None else replicas
+    if replicas is not None:
+        settings["replicas"] = replicas
+    count, remark = _reserved(service, cluster.variables)
+    if count is not None:
+        settings["gpus_per_replica"] = count
+    remarks += [remark] if remark else []
+    mounts = dict(_mounts(service.get("volumes")))
+    variables = {**own, **cluster.variables}
+    words = container_words(service.get("entrypoint"), service.get("command"), variables, cluster.places)
+    around = Around(
+        image=image,
+        variables=variables,
+        settings=settings,
+        unresolved=tuple(remarks),
+        mounts=mounts,
+        hint=name,
+        name=name,
+        line=line,
+    )
+    return container_servers(replace(around, hint=""), words, {}) or _hinted(around, words)
+
+
+def _hinted(around: Around, words: list[Word]) -> list[Server]:
+    """A service whose image says nothing, told by its name and its flags."""
+    return container_servers(around, words, {}) if words and any(word.text.startswith("-") for word in words) else []
+
+
+def _mounts(volumes: Any) -> list[tuple[str, str]]:
+    out = []
+    for each in rows(volumes):
+        if isinstance(each, str):
+            plain = re.sub(r"\$\{[^}]*(?:\}[^:]*\})?\}?", lambda match: match[0].replace(":", ";"), each)
+            source, _, target = plain.partition(":")
+            out.append((target.partition(":")[0], source.replace(";", ":")))
+        elif isinstance(each, Mapping):
+            out.append((text(each.get("target")) or "", text(each.get("source")) or ""))
+    return out
+
+
+def _reserved(service: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[int | None, str]:
+    """How many GPUs a service has, and what to say of it."""
+    devices = rows(at(service, "deploy", "resources", "reservations", "devices"))
+    given = service.get("gpus")
+    if given is not None:
+        devices = [*devices, *(rows(given) or [{"count": given}])]
+    for device in devices:
+        if not isinstance(device, Mapping):
+            continue
+        if rows(device.get("device_ids")):
+            ids = texts(device.get("device_ids"))
+            words = filled(ids, variables, 0)
+            if any(not word.known for word in words):
+                return None, f"gpus_per_replica: device_ids {ids}"
+            remark = f"gpus_per_replica: device_ids {ids} (default taken)" if any(word.taken for word in words) else ""
+            return sum(len(word.text.split(",")) for word in words), remark
+        said = text(device.get("count"))
+        if said is not None:
+            word = filled_word(said, variables)
+            count = number(word.text) if word.known else None
+            if count is None:
+                return None, f"gpus_per_replica: count {said}"
+            return count, f"gpus_per_replica: count {said} (default taken)" if word.taken else ""
+    return None, ""
+
+
+# --- SkyPilot -------------------------------------------------------------------------------------------------------
+
+
+def _is_sky(document: Mapping[str, Any]) -> bool:
+    return "run" in document and ("resources" in document or "setup" in document or "num_nodes" in document)
+
+
+def of_sky(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+    """The servers of a task of SkyPilot."""
+    nodes = number(document.get("num_nodes")) or 1
+    resources = mapping(document.get("resources"))
+    choices = [resources, *map(mapping, (*rows(resources.get("any_of")), *rows(resources.get("ordered"))))]
+    accelerators = next((each["accelerators"] for each in choices if each.get("accelerators") is not None), None)
+    kinds, count, remarks = _accelerators(accelerators)
+    settings: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    if kinds:
+        settings["gpu"] = kinds[0] if len(kinds) == 1 else f"one of {', '.join(kinds)}"
+        settings["gpus_per_replica"] = count * nodes
+    if nodes > 1:
+        extra |= {"nodes": nodes, **({"gpus_per_node": count} if kinds else {})}
+    instance = next((each["instance_type"] for each in choices if isinstance(each.get("instance_type"), str)), None)
+    settings |= {} if instance is None else {"instance": instance}
+    service = document.get("service")
+    replicas = number(at(service, "replicas")) if not number(service) else number(service)
+    replicas = number(at(service, "replica_policy", "min_replicas")) if replicas is None else replicas
+    settings |= {} if replicas is None else {"replicas": replicas}
+    image = text(resources.get("image_id"))
+    image = image.removeprefix("docker:") if image is not None and image.startswith("docker:") else None
+    own = {
+        str(key): word
+        for part in ("envs", "secrets")
+        for key, value in mapping(document.get(part)).items()
+        if (word := text(value))
+    }
+    known: dict[str, str] = {"SKYPILOT_NUM_NODES": str(nodes)} | ({"SKYPILOT_NUM_GPUS_PER_NODE": str(count)} if kinds else {})
+    taken = {name: f"${name} ({value})" for name, value in known.items()}
+    setup = text(document.get("setup")) or ""
+    script = read_script(
+        text(document.get("run")) or "", {**known, **own, **cluster.variables}, line=cluster.places.line(document), taken=taken
+    )
+    around = Around(
+        image=image,
+        variables={**own, **cluster.variables},
+        settings=settings,
+        extra=extra,
+        unresolved=tuple(remarks),
+        hint=setup[:8000],
+    )
+    servers = servers_of_script(script, around)
+    # A server that counts its nodes itself says so already.
+    return [
+        replace(each, extra={name: value for name, value in each.extra.items() if name != "nodes" or "nnodes" not in each.extra})
+        for each in servers
+    ]
+
+
+def _accelerators(given: Any) -> tuple[list[str], int, list[str]]:
+    """The kinds of accelerators, how many of one of them a node has, and what is left open."""
+    items = list(given.items()) if isinstance(given, Mapping) else [(each, None) for each in texts(given)]
+    kinds, counts = [], []
+    for name, value in items:
+        kind, colon, many = str(name).partition(":")
+        counts.append(number(many if colon else value) or 1)
+        kinds.append(kind.strip())
+    return kinds, counts[0] if counts else 1, []
+
+
+# --- llama-swap -----------------------------------------------------------------------------------------------------
+
+
+def _is_swap(document: Mapping[str, Any]) -> bool:
+    return any(isinstance(at(each, "cmd"), str) for each in mapping(document.get("models")).values())
+
+
+def of_swap(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+    """The servers of llama-swap: a command for each model, with macros in macros."""
+    shared = mapping(document.get("macros"))
+    out: list[Server] = []
+    for name, model in mapping(document.get("models")).items():
+        command = text(at(model, "cmd"))
+        if command is None:
+            continue
+        macros = {str(key): value for key, value in ({**shared, **mapping(at(model, "macros"))}).items()}
+        macros["MODEL_ID"] = name
+        own = dict(each.partition("=")[::2] for each in texts(at(model, "env")) if "=" in each)
+        given = _expanded(command, macros)
+        line = cluster.places.line(model)
+        script = read_script(given, {**own, **cluster.variables}, line=line)
+        around = Around(variables={**own, **cluster.variables}, name=str(name), line=line)
+        out += [replace(server, name=str(name)) for server in servers_of_script(script, around)]
+    return out
+
+
+def _expanded(command: str, macros: Mapping[str, Any]) -> str:
+    """A command with its macros put in. It is cut where macros would make it endless."""
+    for _ in range(12):
+        filled_ = re.sub(r"\$\{([\w.-]+)\}", lambda match: text(macros.get(match[1])) or match[0], command)
+        if filled_ == command or len(filled_) > 256 * 1024:
+            return filled_[: 256 * 1024]
+        command = filled_
+    return command
+
+
+# --- workflows, blueprints, recipes ---------------------------------------------------------------------------------
+
+
+def of_steps(document: Any, cluster: Cluster) -> list[Server]:
+    """The servers that the ``run`` of a workflow's steps starts, or the scripts of whatever has such keys."""
+    out: list[Server] = []
+    for each in walk(document):
+        for key in ("run", "script", "cmd", "command"):
+            given = each.get(key)
+            if isinstance(given, list) and key == "script":
+                given = "\n".join(texts(given))
+            if not isinstance(given, str):
+                continue
+            own = {str(name): value for name, value in mapping(each.get("env")).items() if isinstance(value, str)}
+            known, taken = known_of({**own, **cluster.variables})
+            script = read_script(given, known, line=cluster.places.line(each), taken=taken)
+            out += servers_of_script(script, Around(variables={**own, **cluster.variables}, depth=1))
+    return out
+
+
+def of_blueprint(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+    """The server of a blueprint of OCI."""
+    own: dict[str, Any] = {}
+    for each in rows(document.get("recipe_container_env")):
+        if text(at(each, "key")) is not None:
+            own[text(at(each, "key")) or ""] = text(at(each, "value")) or ""
+    words = filled(
+        texts(document.get("recipe_container_command_args")), {**own, **cluster.variables}, cluster.places.line(document)
+    )
+    nodes = number(document.get("multinode_num_nodes_to_use_from_shared_pool")) or 1
+    count = number(document.get("recipe_nvidia_gpu_count")) or number(document.get("recipe_amd_gpu_count"))
+    settings: dict[str, Any] = {
+        "instance": text(document.get("recipe_node_shape")),
+        "replicas": number(document.get("recipe_replica_count")),
+    }
+    extra: dict[str, Any] = {}
+    if count is not None:
+        settings["gpus_per_replica"] = count * nodes
+    if nodes > 1:
+        extra |= {"nodes": nodes} | ({} if count is None else {"gpus_per_pod": count})
+    slice_ = text(document.get("mig_resource_request"))
+    if slice_ is not None:
+        settings["gpu"] = f"MIG {slice_}"
+    around = Around(
+        image=text(document.get("recipe_image_uri")),
+        variables={**own, **cluster.variables},
+        settings=settings,
+        extra=extra,
+        hint=text(document.get("recipe_image_uri")) or "",
+        name=text(document.get("deployment_name")) or "",
+    )
+    return container_servers(around, words, {})
+
+
+def of_recipe(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+    """The server of a recipe of vLLM's: the model with its usual arguments."""
+    model = mapping(document.get("model"))
+    words = [Word(text="vllm"), Word(text="serve"), Word(text=text(model.get("model_id")) or "")]
+    words += filled(texts(model.get("base_args")), cluster.variables, cluster.places.line(model))
+    own = {str(key): text(value) or "" for key, value in mapping(model.get("base_env")).items()}
+    return container_servers(Around(variables={**own, **cluster.variables}), words, {})
+
+
+_KINDS: Final = (
+    (lambda document: "recipe_id" in document and "recipe_container_command_args" in document, of_blueprint),
+    (_is_sky, of_sky),
+    (_is_swap, of_swap),
+    (lambda document: at(document, "model", "model_id") is not None and "base_args" in mapping(document.get("model")), of_recipe),
+    (_is_compose, of_compose),
+)
+"""Which documents are of which kind, and their readers."""

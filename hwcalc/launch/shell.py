@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.record import Record
 
 MOST_CHARACTERS: Final = 1024**2
@@ -94,11 +96,50 @@ def read_script(
     line: int = 1,
     depth: int = 0,
     files: Mapping[str, str] | None = None,
+    taken: Mapping[str, str] | None = None,
 ) -> Script:
-    """The commands of a shell text, with ``variables`` set from the start and ``arguments`` as ``$@``."""
+    """The commands of a shell text, with ``variables`` set from the start and ``arguments`` as ``$@``.
+
+    ``taken`` has the expressions whose default variables have.
+    """
     reader = _Reader(text[:MOST_CHARACTERS], dict(variables or {}), tuple(arguments), line, depth, dict(files or {}))
+    reader.taken |= taken or {}
     reader.run()
     return Script(commands=tuple(reader.commands), variables=reader.variables, exported=reader.exported, files=reader.files)
+
+
+def filled_word(text: str, variables: Mapping[str, Any], *, line: int = 0) -> Word:
+    """A value of a manifest with the variables in it put in: ``${A:-b}`` of Compose, ``$(A)`` of Kubernetes."""
+    if "$" not in text and "{{" not in text:
+        return Word(text=text, raw=text, source=text, quoted=True, line=line)
+    known, taken = known_of(variables)
+    reader = _Reader(text[:MOST_VALUE], known, (), line, 0, {})
+    reader.taken |= taken
+    pieces = _Pieces()
+    while reader.at < len(reader.text):
+        sign = reader.text[reader.at]
+        template = _TEMPLATE.match(reader.text, reader.at) if sign == "{" else None
+        if sign == "$":
+            reader.variable(pieces, quoted=True)
+        elif template is not None:
+            pieces.lost(template[0])
+            reader.at = template.end()
+        else:
+            end = re.compile(r"[^${]+|[${]").match(reader.text, reader.at)
+            piece = end[0] if end else sign
+            pieces.add(piece, quoted=True)
+            reader.at += len(piece)
+    made = pieces.words(text, line, splits=False)
+    return made[0] if made else Word(text="", raw=text, source=text, quoted=True, line=line)
+
+
+def known_of(variables: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables that have a value, and the expressions whose default they have."""
+    words = {name: value for name, value in variables.items() if isinstance(value, Word) and value.known}
+    texts = {name: value for name, value in variables.items() if isinstance(value, str)}
+    return texts | {name: word.text for name, word in words.items()}, {
+        name: word.taken[0] for name, word in words.items() if word.taken
+    }
 
 
 class _Scope:
@@ -128,16 +169,21 @@ class _Reader:
         self.scopes: list[_Scope] = []
         self.heredocs: list[tuple[str, bool, bool, str, int]] = []
         self.last_target = ""
+        self.chained = self.chains = False
+        """Whether the present command, and the next one, may not run."""
+        self.ended = False
+        """Whether the script surely ends here, with ``exec`` or ``exit``."""
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Read all commands."""
-        while self.at < len(self.text) and len(self.commands) < MOST_COMMANDS:
+        while self.at < len(self.text) and len(self.commands) < MOST_COMMANDS and not self.ended:
             self.command()
 
     def command(self) -> None:
         """Read a command up to its end: a newline, ``;``, ``&``, ``|`` or a parenthesis."""
+        self.chained, self.chains = self.chains, False
         words: list[Word] = []
         own: dict[str, Any] = {}
         writes = ""
@@ -159,9 +205,11 @@ class _Reader:
                 self.skip_line()
                 continue
             if sign in ";&|()":
+                begun = self.at
                 self.at += 1
                 while self.at < len(self.text) and self.text[self.at] in ";&|":
                     self.at += 1
+                self.chains = self.text[begun : self.at] in ("||", "&&") or sign in "()"
                 if not words and not own:
                     start = self.line
                     continue
@@ -195,6 +243,8 @@ class _Reader:
             self.variables |= {name: value for name, value in own.items() if isinstance(value, str)}
             return
         first = words[0].text
+        if first in ("exec", "exit") and len(words) > (first == "exec") and all(scope.done for scope in self.scopes):
+            self.ended = not self.in_list()
         if first in ("export", "declare", "readonly", "local", "typeset", "set", "setx", "$env"):
             self.export(words[1:], own)
             return
@@ -207,6 +257,10 @@ class _Reader:
         self.commands.append(
             Command(words=tuple(words), variables=dict(self.variables), own={**self.exported, **own}, line=line, writes=writes)
         )
+
+    def in_list(self) -> bool:
+        """Whether the command that was just read is a part of ``a || b``."""
+        return self.text[max(0, self.at - 2) : self.at] in ("||", "&&") or self.chained
 
     def echoed(self, words: list[Word], writes: str) -> bool:
         """Whether the text of an ``echo`` was kept: as a file, and as the variables that a start-up file of a shell would set."""
@@ -229,7 +283,7 @@ class _Reader:
         for word in words:
             match = _ASSIGNMENT.match(word.text)
             if match is not None:
-                self.keep(match[1], Word(**{**_fields(word), "text": word.text[match.end() :]}))
+                self.keep(match[1], replace(word, text=word.text[match.end() :]))
                 if word.known:
                     self.exported[match[1]] = word.text[match.end() :]
             elif word.text in self.variables:
@@ -266,9 +320,9 @@ class _Reader:
             value = next(iter(self.word(splits=False)), Word(text=""))
         if unread:
             return True
-        unsure = any(scope.kind == "if" and scope.reads and not scope.done for scope in self.scopes) and bool(self.scopes)
+        unsure = any(not scope.done for scope in self.scopes)
         if adds:
-            value = Word(**{**_fields(value), "text": self.variables.get(name, "") + value.text})
+            value = replace(value, text=self.variables.get(name, "") + value.text)
         if value.known and len(value.text) <= MOST_VALUE:
             if not (unsure and name in self.variables):
                 own[name] = value.text
@@ -344,12 +398,16 @@ class _Reader:
                 scope.reads = not scope.done
             return True
         if text == "fi":
-            if self.scopes:
+            if self.scopes and self.scopes[-1].kind == "if":
                 self.scopes.pop()
             return True
         if text in ("for", "select", "case", "function"):
             self.skip_to_end()
+            if text == "case":
+                self.scopes.append(_Scope("case", reads=True, done=False))
             return True
+        if text == "esac" and self.scopes and self.scopes[-1].kind == "case":
+            self.scopes.pop()
         return text in ("done", "esac")
 
     def skip_to_end(self) -> None:
@@ -820,7 +878,7 @@ class _Pieces:
         text = "".join(part[0] for part in self.parts)[: 2 * MOST_VALUE]
         if not text and not self.unknown and not self.quoted:
             return []
-        common = {
+        common: dict[str, Any] = {
             "raw": raw,
             "source": source,
             "unknown": tuple(self.unknown),
@@ -833,10 +891,6 @@ class _Pieces:
         if splits and any(part[2] and re.search(r"\s", part[0]) for part in self.parts):
             return [Word(text=piece, **{**common, "raw": piece}) for piece in text.split()]
         return [Word(text=text, **common)]
-
-
-def _fields(word: Word) -> dict[str, object]:
-    return {name: getattr(word, name) for name in word.__struct_fields__}
 
 
 def _closing(text: str, at: int) -> int:

@@ -1,0 +1,136 @@
+"""Values of manifests: looked up where they may be missing or of another kind, since nobody has checked them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from hwcalc.launch.documents import Places
+from hwcalc.launch.shell import Word, filled_word, read_script
+from hwcalc.profiles.launch import launch_words
+
+_MOST: Final = 100_000
+_DEEPEST: Final = 24
+
+
+def at(value: Any, *keys: str | int) -> Any:
+    """The value behind these keys; ``None`` where there is none."""
+    for key in keys:
+        if isinstance(key, int):
+            value = value[key] if isinstance(value, list) and -len(value) <= key < len(value) else None
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value, if it is a mapping; else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def rows(value: Any) -> list[Any]:
+    """The value, if it is a list; else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def text(value: Any) -> str | None:
+    """A scalar as text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (str, int, float)) else None
+
+
+def number(value: Any) -> int | None:
+    """A whole number, also one that is written as text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if abs(value) < 10**9 else None
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()):
+        return int(value)
+    return None
+
+
+def texts(value: Any) -> list[str]:
+    """A list of scalars as texts; of a single scalar a list of it."""
+    if isinstance(value, list):
+        return [each for each in map(text, value) if each is not None]
+    single = text(value)
+    return [] if single is None else [single]
+
+
+def filled(values: Sequence[str], variables: Mapping[str, Any], line: int) -> list[Word]:
+    """The words of a list in a manifest."""
+    return [filled_word(each, variables, line=line) for each in values[:_MOST]]
+
+
+def raw_words(values: Sequence[str], line: int) -> list[Word]:
+    """The words of a list of which a shell reads the script."""
+    return [Word(text=each, raw=each, source=each, quoted=True, line=line) for each in values[:_MOST]]
+
+
+def is_script(values: Sequence[str]) -> bool:
+    """Whether a list of words starts a shell that reads a script."""
+    if not values:
+        return False
+    shell = values[0].rpartition("/")[2] in launch_words().shells
+    return shell and any(re.fullmatch(r"-[a-z]*c", each) for each in values[1:4])
+
+
+def container_words(command: Any, arguments: Any, variables: Mapping[str, Any], places: Places) -> list[Word]:
+    """The words of a container: its command and its arguments, lists or texts that are split as a shell would."""
+    words: list[Word] = []
+    for given in (command, arguments):
+        line = places.line(given) if isinstance(given, list) else places.line(None)
+        if isinstance(given, list):
+            values = texts(given)
+            for value in values:
+                # A shell reads the script by itself.
+                before = [word.text for word in words]
+                script = is_script(before) and before[-1].endswith("c") and all(each.startswith("-") for each in before[1:])
+                words += raw_words([value], line) if script else filled([value], variables, line)
+        elif isinstance(given, str) and given.strip():
+            words += split_text(given, variables, line)
+    return words
+
+
+def split_text(given: str, variables: Mapping[str, Any], line: int) -> list[Word]:
+    """A command in a text. A backslash before a folded line is still one."""
+    plain = re.sub(r"\\[ \t]+(?=\S)", " ", given) if "\n" not in given.strip() else given
+    from hwcalc.launch.shell import known_of
+
+    known, taken = known_of(variables)
+    script = read_script(plain.strip(), known, line=line, taken=taken)
+    if len(script.commands) == 1:
+        return list(script.commands[0].words)
+    if not script.commands:
+        return []
+    return [Word(text=plain, raw=plain, source=plain, quoted=True, line=line)]
+
+
+def walk(value: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """All mappings in a value, from the outside in."""
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        yield value
+        for each in value.values():
+            yield from walk(each, depth + 1)
+    elif isinstance(value, list):
+        for each in value:
+            yield from walk(each, depth + 1)
+
+
+def hub_name(uri: Any) -> str | None:
+    """The repository that an address names: ``hf://org/name``.
+
+    >>> hub_name("hf://org/name"), hub_name("pvc://claim/folder")
+    ('org/name', None)
+    """
+    if not isinstance(uri, str):
+        return None
+    for start in ("hf://", "huggingface://", "https://huggingface.co/"):
+        if uri.startswith(start):
+            return uri.removeprefix(start).strip('"')
+    return None
