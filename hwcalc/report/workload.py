@@ -16,7 +16,7 @@ def workload_text(summary: Summary, view: View) -> str:
     parts = [view.paragraphs(_head(summary))]
     header = ("tokens", "mean", "shortest", *summary.prompt.quantiles, "longest", "sum")
     rows = [
-        [record["tokens"], *(f"{value:,.0f}" for name, value in record.items() if name != "tokens")]
+        [str(record["tokens"]), *(f"{value:,.0f}" for name, value in record.items() if name != "tokens")]
         for record in summary.records()
     ]
     parts.append(view.table(header, rows, right=range(1, len(header))))

@@ -40,6 +40,7 @@ def workload(
     ``turns``, ``think``, ``cancel``, ``cancel_after``, ``max``, ``seed``. Of a trace, ``requests`` takes the first so many, ``arrival``
     has other times, and ``speedup`` makes it so many times as fast. ``trace_format`` and ``columns`` say what is not seen from its content.
 
+    >>> from hwcalc import workload
     >>> [request.prompt_tokens for request in workload("prompt=1k output=10 requests=2")]
     [1024, 1024]
     >>> [request.arrival_s for request in workload([(0, 50, 5), (7.5, 60, 5)], speedup=3)]
