@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from operator import index
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
@@ -85,7 +85,7 @@ def parse_token_list(value: object, what: str, most: int) -> tuple[int, ...]:
     >>> parse_token_list("1k,8k", "lengths", 10), parse_token_list([5, "1k"], "lengths", 10)
     ((1024, 8192), (5, 1024))
     """
-    words = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    words: Any = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not 0 < len(words) <= most:
         raise UsageError(f"{what} has {len(words):,} entries.", hint=f"Allowed: 1 to {most:,}.")
     return tuple(parse_tokens(word.strip() if isinstance(word, str) else word, what) for word in words)
@@ -176,6 +176,20 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
     decimals = match[2] or ""
     power = int(match[3] or 0) - len(decimals) - (2 if percent else 0)
     return Fraction(int((match[1] or "") + decimals) * 10 ** max(power, 0), 10 ** max(-power, 0))
+
+
+def human_chance(chance: float) -> str:
+    """A chance in percent with two digits; a very small one as a bound.
+
+    >>> human_chance(0.0), human_chance(0.00186), human_chance(1e-9), human_chance(0.9999), human_chance(1.0)
+    ('0 %', '0.19 %', 'below 0.0001 %', '99.99 %', '100 %')
+    """
+    if 0 < chance < 1e-6:
+        return "below 0.0001 %"
+    percent = (
+        float(f"{100 * chance:.2g}") if chance < 0.985 else max(min(round(100 * chance, 2), 99.99), 98.5) if chance < 1 else 100.0
+    )
+    return f"{percent:.10g} %"
 
 
 def human_bytes(count: int) -> str:

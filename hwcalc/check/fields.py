@@ -150,6 +150,11 @@ def _written(node: Node, key: str) -> str:
     return text
 
 
+def _part(node: Node, key: str) -> float:
+    """A share such as ``1%`` or ``0.01``, as a number."""
+    return float(parse_share(_share(node, key), key))
+
+
 _COUNT: Final = TYPES["count"].schema
 _BYTES: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": rf"^(?:{UNITS}|[0-9][0-9_,]*)$"}]}
 _HEADROOM: Final = {
@@ -174,6 +179,7 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "policy rules": _written,
     "compaction": _written,
     "lengths": _lengths,
+    "held": _lengths,
     "model": _text,
     "pairs": _engine_options,
 }
@@ -200,6 +206,9 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
     "max_bytes_per_token": Field(_bytes, "Most bytes that one more token takes.", _BYTES),
     "min_concurrency": Field(_number_of, "Fewest sequences of seq tokens that must fit at once.", _COUNT),
     "min_seq": Field(_tokens, "Shortest acceptable longest sequence.", _COUNT),
+    "max_overrun": Field(
+        _part, "Most likely that batch sequences of the lengths of avg_seq overrun the pool: 1%.", TYPES["share"].schema
+    ),
     "max_gpus": Field(_number_of, "Most GPUs that it may take to fit.", _COUNT),
     "min_decode_tokens_per_s": Field(
         _number, "Lowest acceptable upper bound of decoding speed.", {"type": "number", "exclusiveMinimum": 0}
@@ -225,5 +234,5 @@ LENGTH_OF_SERVER: Final = "max_model_len"
 """vLLM's name for the longest sequence that a server allows: the length of a sequence, unless that is given too."""
 HARDWARE: Final = ("gpu", "instance", "kv_memory")
 """Keys that name hardware; with any of them a plan has a verdict."""
-FITTING: Final = ("fits", "headroom", "min_concurrency", "min_seq", "max_gpus", "min_decode_tokens_per_s")
+FITTING: Final = ("fits", "headroom", "min_concurrency", "min_seq", "max_overrun", "max_gpus", "min_decode_tokens_per_s")
 """Requirements that need a verdict, and so hardware."""

@@ -433,8 +433,12 @@ class _Reader:
             for key in FITTING:
                 if key in required:
                     self.fault(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
-        elif demand_fit:
+        elif demand_fit and "max_overrun" not in required:
             required.setdefault("fits", True)
+        if "max_overrun" in required and "avg_seq" not in merged:
+            self.fault(
+                merged["max_overrun"], "max_overrun needs the lengths that sequences have", "Add avg_seq: 4k, or p50=2k,p95=16k."
+            )
         if hardware and "min_decode_tokens_per_s" in required and "gpu" not in merged and "instance" not in merged:
             self.fault(
                 merged["min_decode_tokens_per_s"],

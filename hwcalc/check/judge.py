@@ -18,7 +18,7 @@ from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.profiles.hardware_file import NODE
-from hwcalc.units import human_bytes
+from hwcalc.units import human_bytes, human_chance
 
 Replan = Callable[..., Plan]
 """Makes the same plan with some options changed."""
@@ -187,6 +187,19 @@ def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Repla
     return False
 
 
+def _overrun(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
+    _fit_of(item, figures, plan)
+    overrun = _known(item, plan.overrun, figures)
+    chance, holds = overrun.chance, overrun.chance <= item.limit
+    certain = (overrun.chance - overrun.chance_error <= item.limit) is (overrun.chance_high <= item.limit)
+    span = "" if overrun.chance_high == chance else f" (up to {human_chance(overrun.chance_high)})"
+    message = f"{human_chance(chance)}{span} to overrun the pool, at most {human_chance(item.limit)} required"
+    judged = Judged(name=item.name, unit="chance", limit=item.limit, got=chance, holds=holds, certain=certain, message=message)
+    if holds:
+        return judged
+    return replace(judged, edits=number_edit("batch", overrun.expected_max_users, overrun.users, places))
+
+
 def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
     got = _known(item, figures.decode_tokens_per_s_bound, figures)
     fit = plan.fit
@@ -225,6 +238,7 @@ _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "max_bytes_per_token": _at_most(lambda figures, _: (figures.bytes_per_token,) * 3),
     "min_concurrency": _at_least("max_batch", "batch", "seq", "sequences"),
     "min_seq": _at_least("max_seq", "seq", "batch", "tokens"),
+    "max_overrun": _overrun,
     "max_gpus": _max_gpus,
     "min_decode_tokens_per_s": _decode,
 }

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.policies import Evicted
-    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
+    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo, PoolShare
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec, Note
@@ -430,6 +430,25 @@ class Occupancy:
         from hwcalc.engines.forms import Blocks
 
         return Blocks().holds(budget_bytes, self.needed_bytes)
+
+    def pool_shares(self, budget_bytes: int) -> tuple[PoolShare, ...] | None:
+        """The pools that the sequences of a replica fill in a budget per GPU, by the length of each; ``None`` where the engine has no such rule.
+
+        Here they are the bytes of each GPU, of which sequences take as much as the curve says.
+        """
+        from hwcalc.engines.forms import Curve, StagedCurve
+        from hwcalc.engines.pool import PoolShare
+
+        curve, traits = self.curve(), self.deployment.traits
+        if curve is None or type(curve) not in (Curve, StagedCurve) or traits.preallocates or traits.pads:
+            return None
+
+        def share(gpu: int) -> PoolShare:
+            once = curve.bytes_on(gpu, 1, 0)
+            of_sequence = lambda tokens: curve.bytes_on(gpu, tokens, 1) - once  # noqa: E731 - a rule of this GPU
+            return PoolShare(name="bytes", total=budget_bytes - once, of_sequence=of_sequence)
+
+        return tuple(map(share, range(len(curve.gpus))))
 
     def most_sequences(self) -> tuple[int, str] | None:
         """The most sequences that the engine runs at once, however much memory there is, and the option that says so; ``None`` is no limit."""

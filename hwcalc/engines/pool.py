@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import field
@@ -12,6 +12,20 @@ from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
+
+
+class PoolShare(Record):
+    """A pool that sequences of any lengths fill together: how many units it has, and how many a sequence takes by its tokens.
+
+    ``of_sequence`` takes a number of tokens, or an array of them. Each of ``copies`` such pools has its share of a replica's sequences.
+    Where one ``waits``, more sequences than there is room for are queued, not stopped.
+    """
+
+    name: str
+    total: int
+    of_sequence: Callable[[int], int]
+    copies: int = 1
+    waits: bool = False
 
 
 class PoolGroup(Record):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
-from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.pool import PoolInfo, PoolShare
 from hwcalc.engines.setup import Load
 from hwcalc.engines.steps import Step, figure
 from hwcalc.engines.subjects import without_policy
@@ -174,6 +174,12 @@ class PooledOccupancy(GeneralOccupancy):
         if pool is None:
             return super().holds(budget_bytes)
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
+
+    def pool_shares(self, budget_bytes: int) -> tuple[PoolShare, ...] | None:
+        pool = self.block_pool
+        if pool is None:
+            return super().pool_shares(budget_bytes)
+        return (PoolShare(name="blocks", total=pool.usable(budget_bytes), of_sequence=lambda tokens: pool.demand(tokens, 1)),)
 
     def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         pool = self.block_pool

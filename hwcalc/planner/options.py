@@ -140,6 +140,16 @@ class _Seq(TypedDict, total=False):
     )]  # fmt: skip
 
 
+class _AvgSeq(TypedDict, total=False):
+    avg_seq: Annotated[Sequence[int | str] | int | str | None, PlanOption(
+        "held", "N",
+        "Tokens that users really have, --seq being the most: 4k on average, p50=2k,p95=16k, a file of lengths or a trace. "
+        "Says how likely they overrun the pool.",
+        check="Tokens that users really have, seq being the most: 4k on average, p50=2k,p95=16k, a file of lengths or a trace.",
+        group="workload",
+    )]  # fmt: skip
+
+
 class _BatchAndDtype(TypedDict, total=False):
     batch: Annotated[Number, PlanOption(
         "count", "N", "Sequences alive at once, one for each user. Default: 1.", flags=("--batch", "--concurrency", "--users"), default=1,
@@ -400,7 +410,7 @@ class PlotOptions(
     """All options of a plan but the length, of which a picture has many."""
 
 
-class PlanOptions(_Load, PlotOptions, total=False):
+class PlanOptions(_Load, _AvgSeq, PlotOptions, total=False):
     """All options of a plan."""
 
 
@@ -461,14 +471,15 @@ DIMENSIONS: Final = tuple(_Dimensions.__annotations__)
 """The options that describe a model by its dimensions. Without a MODEL they are the bare equation."""
 OF_POLICY: Final = ("policy_rules", "compaction")
 """Options that say something of the policy, and need one."""
-_PLAIN: Final = [name for name in ROWS if name not in DIMENSIONS]
+_OF_PLAN: Final = frozenset(_AvgSeq.__annotations__)
+_PLAIN: Final = [name for name in ROWS if name not in DIMENSIONS and name not in _OF_PLAN]
 COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "plan": ROWS,
-    "explain": ROWS,
+    "explain": [name for name in ROWS if name not in _OF_PLAN],
     "diff": _PLAIN,
     "compare": CompareOptions.__annotations__,
     "sweep": SweepOptions.__annotations__,
-    "plot": ROWS,
+    "plot": [name for name in ROWS if name not in _OF_PLAN],
     "recommend": RecommendOptions.__annotations__,
     "reconcile": {**ReconcileOptions.__annotations__, "engine": None},
     "probe": _PLAIN,

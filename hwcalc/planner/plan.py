@@ -66,6 +66,8 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
         of_budget = []
     if given & {"gpu", "instance"}:
         return notes
+    if "avg_seq" in given and "kv_memory" not in given:
+        notes.append(Note(code="no-gpu", message="--avg-seq: no effect without a GPU or --kv-memory, of which the pool is made."))
     gpus, others = keywords.get("gpus"), prod(keywords.get(name) or 1 for name in ("pp", "dp"))
     ranks = {others * (tp or 1) for tp in tps or (keywords.get("tp"),)}
     becomes_tp = gpus != 1 and 1 in ranks
@@ -249,7 +251,7 @@ def plan_opened(
     policy = _policy_info(opened)
     definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
-    pool, fit, speed, sharing = None, None, None, None
+    pool, fit, speed, sharing, overrun = None, None, None, None, None
     if hardware.gpu is not None or hardware.kv_memory is not None:
         from hwcalc.planner.fit import Search, plan_fit
 
@@ -271,6 +273,10 @@ def plan_opened(
         from hwcalc.planner.sharing import sharing_info
 
         sharing = sharing_info(opened)
+    if limits and opened.setup.others.get("avg_seq") is not None:
+        from hwcalc.planner.overrun import overrun_info
+
+        overrun = overrun_info(opened, opened.setup.others["avg_seq"])
     return result.Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -283,6 +289,7 @@ def plan_opened(
         speed=speed,
         policy=policy,
         sharing=sharing,
+        overrun=overrun,
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )

@@ -277,6 +277,7 @@ class RequestInfo(Part):
     lengths: tuple[int, ...] = ()
     samples: int = 1
     beams: int = 1
+    avg_seq: str | None = None
     environment: tuple[str, ...] = ()
     """Variables that must be set for the engine to accept the request, as ``NAME=1``."""
     settings: dict[str, int | str | bool] = field(default_factory=dict)
@@ -464,6 +465,34 @@ class FitInfo(Part):
     all_layers: int | None = None
 
 
+class OverrunInfo(Part):
+    """Sequences of the lengths that users really have (``--avg-seq``) in the pool: ``users`` of them at once, each by itself.
+
+    ``chance`` is that they need more than the pool has, by the expected budget; it is exact but for ``chance_error``, which is what it may be
+    too high, or two standard errors where it was drawn ``samples`` times. ``chance_high`` is for the low end of the budget. So many as
+    ``expected_max_users`` may run so that the ``quantile`` of what they use stays within the pool; ``max_users`` for sure. ``limiting`` is
+    what keeps more from running. A sequence takes ``mean_units`` of the ``pool_units`` of each of ``copies`` pools of this name, the one that
+    fills first.
+    """
+
+    lengths: str
+    mean_tokens: float
+    longest_tokens: int
+    users: int
+    chance: float
+    chance_error: float
+    chance_high: float
+    samples: int | None
+    quantile: float
+    max_users: int
+    expected_max_users: int
+    limiting: str | None
+    pool: str | None
+    pool_units: int | None
+    mean_units: float | None
+    copies: int
+
+
 class MemoryInfo(Part):
     """The sum for one copy of the model; null where a part is unknown. Activations and overhead need hardware.
 
@@ -494,6 +523,7 @@ class Plan(Answer, Record):
     speed: SpeedInfo | None
     policy: PolicyInfo | None
     sharing: SharingInfo | None
+    overrun: OverrunInfo | None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]
 

@@ -85,6 +85,12 @@ def _lengths(value: Any, name: str) -> tuple[int, ...]:
     return parse_token_list(value, name, _MOST_LENGTHS)
 
 
+def _held(value: Any, name: str) -> str:
+    from hwcalc.workload.held import check_words
+
+    return check_words(value, name)
+
+
 def _lengths_text(value: tuple[int, ...]) -> str:
     return ",".join(map(_tokens_text, value))
 
@@ -212,6 +218,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "policy": ValueType(_policy, _TEXT, attrgetter("text")),
     "policy rules": ValueType(one_of(POLICY_RULES), {"enum": list(POLICY_RULES)}),
     "lengths": ValueType(_lengths, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}, _lengths_text),
+    "held": ValueType(_held, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}),
     "compaction": ValueType(one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),
     "model": ValueType(_as_given, _TEXT, _model_text),
     "pairs": ValueType(_engine_options, _PAIRS),

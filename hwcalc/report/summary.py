@@ -24,7 +24,7 @@ from hwcalc.planner.verdict import UNLIMITED, layout_text
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut, printable
-from hwcalc.units import human_bytes
+from hwcalc.units import human_bytes, human_chance
 
 # The dimensions by which people compare models, and how they are printed; ``explain`` has the others.
 _SPOKEN: Final = {
@@ -276,6 +276,7 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         if plan.request.lengths:
             whom = f" for the longest of {plan.request.batch:,} {each}s, shorter ones as they are"
         out.append(("longest", _most(fit.max_seq, fit.expected_max_seq, "token", whom, fit.limiting_seq)))
+    out += overrun_lines(plan)
     if (fewest := _fewest(fit)) and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits):
         out.append(("fewest", fewest))
     speed = plan.speed
@@ -317,6 +318,23 @@ def _budget_lines(plan: Plan, fit: FitInfo) -> list[tuple[str, str]]:
     if pool.max_seq is not None and fit.gpu is None:
         out.append(("longest", f"{pool.max_seq:,} tokens for one request"))
     return out
+
+
+def overrun_lines(plan: Plan) -> list[tuple[str, str]]:
+    """How likely the planned users overrun the pool, how many may run, and of what lengths that is; none where nothing is said of lengths."""
+    info = plan.overrun
+    if info is None:
+        return []
+    chance = human_chance(info.chance)
+    if info.samples is not None:
+        chance += f" (drawn {info.samples:,} times, within {human_chance(info.chance_error)})"
+    elif info.chance_high != info.chance:
+        chance += f" (up to {human_chance(info.chance_high)})"
+    within = human_chance(1 - info.quantile)
+    most = _most(info.max_users, info.expected_max_users, "user", f" with at most {within}", info.limiting)
+    together = plural(info.users, "user")
+    lengths = f"{info.lengths}: {info.mean_tokens:,.0f} tokens on average"
+    return [("users", f"{together} overrun the pool with a chance of {chance}; {most}"), ("lengths", f"{lengths} (--avg-seq)")]
 
 
 def _most(sure: int, expected: int | None, what: str, of: str, limiting: str | None) -> str:

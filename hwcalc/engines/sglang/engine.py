@@ -16,7 +16,7 @@ from hwcalc.engines.facts import Command, Facts, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, is_auto, is_on, parse_lora
-from hwcalc.engines.pool import Allocation, PoolInfo
+from hwcalc.engines.pool import Allocation, PoolInfo, PoolShare
 from hwcalc.engines.setup import Load
 from hwcalc.engines.sglang.layout import KINDS, SWA, PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.pools import (
@@ -299,6 +299,21 @@ class SglangOccupancy(GeneralOccupancy):
     def holds(self, budget_bytes: int) -> bool:
         rules = self.deployment.pool_rules
         return budget_bytes >= 0 and rules.holds(rules.figures(budget_bytes), self.demand)
+
+    def pool_shares(self, budget_bytes: int) -> tuple[PoolShare, ...]:
+        deployment, rules = self.deployment, self.deployment.pool_rules
+        figures = rules.figures(budget_bytes)
+        starts = rules.error(figures) is None
+
+        def share(place: int, name: str, total: int) -> PoolShare:
+            def of_sequence(tokens: int) -> int:
+                return list(rules.places(figures, deployment.demand(tokens, 1)))[place][2]
+
+            runs = name.startswith("running")
+            return PoolShare(name=name, total=total if starts else -1, of_sequence=of_sequence, waits=runs)
+
+        places = rules.places(figures, deployment.demand(1, 1))
+        return tuple(share(place, name.replace("_", " "), have) for place, (name, have, _) in enumerate(places))
 
     def at_once(self, figures: Figures, steps: list[Step] | None = None) -> int:
         """How many requests of the planned length these pools hold."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.options import is_auto
+from hwcalc.engines.pool import PoolShare
 from hwcalc.engines.stored import Blocks, Dtypes, InCommon, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
 from hwcalc.engines.subjects import Reported, Traits
 from hwcalc.engines.vllm import formats, policies
@@ -404,6 +405,13 @@ class VllmOccupancy(Occupancy):
         if blocks is None:
             blocks = self.blocks_for(self.request.replica_requests) + 1
         return pool_buffers(self.layout, blocks, stage)
+
+    def pool_shares(self, budget_bytes: int) -> tuple[PoolShare, ...]:
+        pool, blocks_of = self.deployment.block_pool, self.deployment.blocks_of
+        if pool is None:
+            return ()
+        total = pool.scheduler_blocks(budget_bytes)
+        return (PoolShare(name="blocks", total=total, of_sequence=blocks_of, copies=pool.schedulers),)
 
     def most_sequences(self) -> tuple[int, str]:
         return self.settings.sequences * self.setup.parallel.dp, LIMITED_BY
