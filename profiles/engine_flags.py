@@ -32,7 +32,7 @@ class Flag(Record):
     (a switch that may have a value), ``spec`` (``type:key=value``). ``option`` is the option of a plan, ``engine_option`` one of the engine,
     ``together`` an option that several flags say; a name that is ``own`` means something else on kvplan's line. ``since`` and ``negated`` are the
     first releases that have it and its ``--no-`` form; ``values`` the first release of each value, up to ``any_value``. It bears on memory with the
-    values of ``only`` alone, and with none of ``absent``; ``values_as`` is what a value means. ``off`` spells the negation, which is
+    values of ``only`` alone, and with none of ``absent``; ``values_as`` is what a value means, ``plan_as`` what a plan calls it, ``None`` if it says nothing to a plan. ``off`` spells the negation, which is
     ``off_engine_option``, or unplanned because of ``off_because``. ``because`` is why a plan does not count it. Each of one that ``repeats`` counts, and
     is kept as ``written``. ``bears`` is false where no byte depends on it. With a value that is no number it is the key ``word``; a value to ``ask`` for
     names files elsewhere; ``also`` keeps the value under its own name too; ``role`` is what a switch makes of the server.
@@ -53,6 +53,7 @@ class Flag(Record):
     only: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     values_as: Mapping[str, str | None] = MappingProxyType({})
+    plan_as: Mapping[str, str | None] = MappingProxyType({})
     off: tuple[str, ...] = ()
     off_engine_option: str | None = None
     off_because: str | None = None

@@ -333,6 +333,7 @@ class FlagRow(Facts):
     only: list[Words] = Field(default_factory=list)
     absent: list[Words] = Field(default_factory=list)
     values_as: dict[Words, Words | None] = Field(default_factory=dict)
+    plan_as: dict[Words, Words | None] = Field(default_factory=dict)
     off: list[Words] = Field(default_factory=list)
     off_engine_option: Words | None = None
     off_because: Words | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import TOP, record
@@ -32,6 +33,7 @@ def launch_words() -> LaunchWords:
     'h100-sxm5-80gb'
     """
     data = record(TOP, "launch")
-    sets = {name: frozenset(data[name]) for name in ("wrappers", "shells", "containers", "container_switches")}
-    tuples = {name: tuple(data[name]) for name in ("visible_devices", "resources", "gpu_labels", "instance_labels")}
-    return LaunchWords(**sets, **tuples, slices=data["slices"], accelerators=data["accelerators"])
+    fields: dict[str, Any] = {"slices": data["slices"], "accelerators": data["accelerators"]}
+    fields |= {name: frozenset(data[name]) for name in ("wrappers", "shells", "containers", "container_switches")}
+    fields |= {name: tuple(data[name]) for name in ("visible_devices", "resources", "gpu_labels", "instance_labels")}
+    return LaunchWords(**fields)

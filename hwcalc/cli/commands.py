@@ -248,6 +248,7 @@ USUAL: Final = {
     "probe": ("device", "scale", "receipt"),
     "reconcile": ("log",),
     "strategies": ("lengths", "block_size"),
+    "launch": ("sets", "env_file"),
     "workload": ("requests", "arrival", "trace_format", "block_size"),
 }
 """The options of a command's own that its short help has, beside those with a short text."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hwcalc.cli.launch_line import LAUNCH, launch_line
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.options import ROWS, options_of
@@ -51,7 +52,7 @@ _AS_PUBLISHED: Final = frozenset(
 def with_command(words: Sequence[str]) -> list[str]:
     """The line with its command in front: the first word that is neither an option of ``plan`` nor its value; else ``plan``."""
     words = list(words)
-    if not words or words[0] in COMMANDS or words[0].partition("=")[0] in _OF_ROOT:
+    if not words or (words[0] in COMMANDS and words[0] != LAUNCH) or words[0].partition("=")[0] in _OF_ROOT:
         return words
     takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
     takes_value |= {flag for flag, alias in aliases(PLANNING).items() if not alias.value}
@@ -60,6 +61,9 @@ def with_command(words: Sequence[str]) -> list[str]:
         from hwcalc.cli.llamacpp import FOLLOWED
 
         takes_value |= FOLLOWED
+    launched = None if _HELP & set(words[:2]) else launch_line(words, takes_value)
+    if launched is not None:
+        return launched
     skip = False
     for index, word in enumerate(words):
         if skip:
@@ -357,6 +361,8 @@ class _Line:
         if self.free[:1] and self.free[0].rpartition("/")[2] in ("llama-server", "llama-cli"):
             hint = "Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags after it"
             raise UsageError(f"kvplan plans what {self.free[0]} would start.", hint=hint)
+        if self.command == LAUNCH:
+            return
         if serves:
             hint = "Write: kvplan MODEL --engine vllm, and vLLM's flags after it"
             raise UsageError("kvplan plans what vllm serve would start.", hint=hint)

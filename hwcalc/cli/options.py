@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "policies": "hwcalc.cli.lists",
     "strategies": "hwcalc.cli.explain",
     "schema": "hwcalc.cli.lists",
+    "launch": "hwcalc.cli.launch",
     "workload": "hwcalc.cli.workload",
     "mcp": "hwcalc.cli.agents",
     "help": "hwcalc.cli.commands",

@@ -65,6 +65,26 @@ class Facts(Record):
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
 
 
+class Told(Record):
+    """What a server was told: the ``options`` of a plan that its flags name, and all that was read of it.
+
+    ``settings`` has the words that all engines mean alike, such as ``dp`` and ``speculative``, and ``extra`` the engine's own.
+    """
+
+    options: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    extra: Mapping[str, Any]
+
+    def changed(self, **options: Any) -> dict[str, Any]:
+        """The options with others; ``None`` leaves one out."""
+        return {name: value for name, value in {**self.options, **options}.items() if value is not None}
+
+    def knobs(self, **options: Any) -> dict[str, str]:
+        """The options of the engine with others; ``None`` leaves one out."""
+        held = {**self.options.get("engine_options", {}), **options}
+        return {name: str(value) for name, value in held.items() if value is not None}
+
+
 class Command:
     """How the engine is told a plan: by flags, on its command line, or in a file."""
 
@@ -85,6 +105,10 @@ class Command:
     def words(self, planned: CommandInput) -> list[str]:
         """The words of the engine's command line for a plan. Raises an error for what the engine cannot be told."""
         raise NotImplementedError
+
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """The options of a plan for what a server of this engine was told, where they are not simply its flags' values."""
+        return said.options
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
         """A command that has to run before, such as one that converts the model, and a sentence; both empty if nothing is to be done."""

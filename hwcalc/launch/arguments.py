@@ -607,8 +607,12 @@ def with_unit(text: str) -> int | None:
     if letter.isupper() and "." in digits:
         return None
     whole, _, part = digits.partition(".")
-    factor: int = pow(1000 if letter.islower() else 1024, _POWERS[letter.lower()])
-    return int(whole + part) * factor // 10 ** len(part)
+    number = int(whole + part)
+    for _ in range(_POWERS[letter.lower()]):
+        number *= 1000 if letter.islower() else 1024
+    for _ in part:
+        number //= 10
+    return number
 
 
 def parse_json(text: str) -> Any:

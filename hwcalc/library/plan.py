@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.launch.server import Server
 from hwcalc.library.load import Missing, load
 from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.context import open_request
@@ -15,11 +16,11 @@ from hwcalc.planner.result import Plan
 
 
 @takes(PlanOptions)
-def plan(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Plan:
+def plan(model: ModelLike | Server | None = None, **options: Unpack[PlanOptions]) -> Plan:
     """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights, as published or in the format ``weights``.
 
     Keyword arguments are the options of the command, with ``_`` in place of ``-``; token counts may be written ``"32k"``. ``model`` may
-    be whatever :func:`load_model` takes. Without one, ``layers``, ``heads``, ``kv_heads`` and ``head_dim`` are the bare equation; beside
+    be whatever :func:`load_model` takes, or a server that :func:`read_launch` has read, of which ``options`` change what the text says. Without one, ``layers``, ``heads``, ``kv_heads`` and ``head_dim`` are the bare equation; beside
     one they say what to change. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
 
     >>> config = {"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -29,6 +30,11 @@ def plan(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Plan
     >>> plan(layers=32, heads=32, kv_heads=8, head_dim=128, seq="32k").cache.total_bytes
     4294967296
     """
+    if isinstance(model, Server):
+        from hwcalc.launch.planned import planned
+
+        told = planned(model, options)
+        return plan(told.model, **told.options)
     _, asked = take_options("plan", options)
     from hwcalc.planner.command_line import command_line
     from hwcalc.planner.plan import plan_model

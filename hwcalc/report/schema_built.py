@@ -30,6 +30,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
     from hwcalc.report import probe, records
+    from hwcalc.report.launch import LaunchDocument
     from hwcalc.sweep.grid import SweepDocument
     from hwcalc.workload.summary import Summary
 
@@ -54,6 +55,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "keep": Kept,
         "strategies": Strategies,
         "workload": Summary,
+        "launch": LaunchDocument,
         "probe": probe.ProbeDocument,
         "receipt": receipt.Receipt,
         "verify": receipt.Verified,

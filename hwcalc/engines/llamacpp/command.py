@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from hwcalc.engines.facts import Told
 from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
+from hwcalc.text import brief
 
 FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "n_ctx": ("-c", "--ctx-size"),
@@ -151,6 +153,55 @@ def flag_text(name: str, value: object) -> str:
     if name.startswith("type_"):
         text = cache_type(text)
     return f"{FLAGS[name][0]} {text}" if name in FLAGS else ""
+
+
+def asked(said: Told) -> Mapping[str, Any]:
+    """The options of a plan for what llama-server was told.
+
+    ``-c`` is the context of all slots together, and the length of a sequence is that of one slot. It takes all GPUs that it sees.
+    """
+    options = dict(said.options.get("engine_options", {}))
+    context, slots = options.pop("n_ctx", None), options.pop("n_seq_max", None)
+    changed: dict[str, Any] = {}
+    many = int(slots) if slots is not None and slots.isdigit() and int(slots) > 0 else 1
+    if slots is not None and many == int(slots):
+        changed["batch"] = many
+    if context is not None and context.isdigit() and int(context):
+        size = int(context)
+        changed["seq"] = max(1, size // many)
+        if size % many:
+            options |= {"n_ctx": str(size), "n_seq_max": str(many)}
+    elif context == "0":
+        options["n_ctx"] = "0"
+    if options.get("n_gpu_layers") in ("auto", "-1"):
+        del options["n_gpu_layers"]
+    elif options.get("n_gpu_layers") == "-2":
+        options["n_gpu_layers"] = "all"
+    draft = said.settings.get("speculative")
+    if isinstance(draft, Mapping):
+        kind, tokens = str(draft.get("type", "")), draft.get("n_max")
+        if kind in ("draft-mtp", "mtp"):
+            options |= {"load_mtp": "true"} | ({} if tokens is None else {"n_rs_seq": str(tokens)})
+        elif draft.get("draft_model"):
+            changed["draft"] = draft["draft_model"]
+        elif kind not in ("", "none", "draft-simple") and not kind.startswith("ngram"):
+            message = f"--spec-type {brief(kind, 40)} is not planned."
+            raise UsageError(message, hint="Plan a second model of the same vocabulary as --draft MODEL.")
+    gpus = said.settings.get("gpus_per_replica")
+    if isinstance(gpus, int) and gpus > 1 and options.get("split_mode") != "none":
+        changed["gpus"] = gpus
+    return said.changed(**changed, engine_options=options)
+
+
+def asked_of_ollama(said: Told) -> Mapping[str, Any]:
+    """The options of a plan for what ``ollama serve`` and a Modelfile say. ``num_ctx`` is the context of one slot."""
+    options = dict(said.options.get("engine_options", {}))
+    context, slots, kind = options.pop("num_ctx", None), options.pop("num_parallel", None), options.pop("kv_cache_type", None)
+    changed: dict[str, Any] = {"seq": context, "batch": slots, "dtype": kind}
+    gpus = said.settings.get("gpus_per_replica")
+    if isinstance(gpus, int) and gpus > 1:
+        changed["gpus"] = gpus
+    return said.changed(**changed, engine_options=options)
 
 
 # --- Ollama -----------------------------------------------------------------------------------------------------------

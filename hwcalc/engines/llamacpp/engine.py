@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
-from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
+from hwcalc.engines.facts import Command, Facts, RequestRules, Told, Turns, WeightFormats
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine
 from hwcalc.engines.llamacpp.builds import VERSIONS, BuildRules, build_of, resolve, rules_of
@@ -437,6 +437,11 @@ class LlamacppCommand(Command):
         from hwcalc.engines.llamacpp.command import flag_text
 
         return flag_text(name, value)
+
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        from hwcalc.engines.llamacpp.command import asked
+
+        return asked(said)
 
     def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
         """The changes in llama.cpp's options: length and number of sequences make the context of all slots."""

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.facts import Command, Facts, Turns
+from hwcalc.engines.facts import Command, Facts, Told, Turns
 from hwcalc.engines.llamacpp.builds import NEWEST, OLDEST, ollama_build, rules_of
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
 from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, LlamacppRequests
@@ -280,6 +280,11 @@ class OllamaCommand(Command):
         from hwcalc.engines.llamacpp.command import ollama_flag
 
         return ollama_flag(name, value)
+
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        from hwcalc.engines.llamacpp.command import asked_of_ollama
+
+        return asked_of_ollama(said)
 
     def file(self, planned: CommandInput) -> EmittedFile | None:
         from hwcalc.engines.llamacpp.command import modelfile

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Engine
-from hwcalc.engines.facts import Command, Facts, WeightFormats
+from hwcalc.engines.facts import Command, Facts, Told, WeightFormats
 from hwcalc.engines.lmdeploy.deployment import LmdeployDeployment, LmdeployOccupancy
 from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
 from hwcalc.engines.options import is_on
@@ -27,6 +27,11 @@ class LmdeployCommand(Command):
     """``lmdeploy serve api_server`` for a plan."""
 
     known: ClassVar[bool] = True
+
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """Its ``--tp`` counts the ranks of all replicas."""
+        tp, dp = said.options.get("tp", 1), said.options.get("dp", 1)
+        return said.changed(tp=tp // dp) if dp > 1 and tp % dp == 0 else said.options
 
     def flag(self, name: str, value: object) -> str:
         """How LMDeploy spells one option; empty if it has no flag for it."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.facts import Command, Facts, WeightFormats
+from hwcalc.engines.facts import Command, Facts, Told, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, is_auto, is_on, parse_lora
@@ -573,6 +573,23 @@ class SglangCommand(Command):
     """``python -m sglang.launch_server`` for a plan."""
 
     known: ClassVar[bool] = True
+
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """With attention data parallelism the replicas lie inside the ranks of tensor parallelism, and a draft is said by several flags."""
+        changed: dict[str, Any] = {}
+        tp, dp = said.options.get("tp", 1), said.options.get("dp", 1)
+        if said.extra.get("enable_dp_attention") and dp > 1 and tp % dp == 0:
+            changed["tp"] = tp // dp
+        draft, lora = said.settings.get("speculative"), said.settings.get("lora")
+        if isinstance(draft, Mapping):
+            method = str(draft.get("algorithm", "")).upper()
+            if method == "STANDALONE":
+                changed["draft"] = draft.get("draft_model_path")
+            elif method:
+                changed["engine_options"] = said.knobs(speculative=f"eagle:1:{draft.get('num_draft_tokens', 4)}")
+        if isinstance(lora, Mapping) and (lora.get("enable") or "paths" in lora):
+            changed["lora"] = f"rank={lora.get('max_lora_rank', 16)},count={lora.get('max_loras_per_batch', 8)}"
+        return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
         """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.engine import EVERY_TOKEN
-from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
+from hwcalc.engines.facts import Command, Facts, RequestRules, Told, Turns, WeightFormats
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import (
@@ -579,6 +579,11 @@ class TgiCommand(Command):
     """``text-generation-launcher`` for a plan: most options are flags, some are variables."""
 
     known: ClassVar[bool] = True
+
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """Without ``--num-shard`` it takes all GPUs that it sees."""
+        gpus = said.settings.get("gpus_per_replica")
+        return said.changed(tp=gpus) if "tp" not in said.options and isinstance(gpus, int) and gpus > 1 else said.options
 
     def flag(self, name: str, value: object) -> str:
         """How TGI spells one option of kvplan or one engine option; empty if it has no flag for it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec import Struct
 
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.facts import Command, Facts, RequestRules, WeightFormats
+from hwcalc.engines.facts import Command, Facts, RequestRules, Told, WeightFormats
 from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
@@ -19,7 +19,7 @@ from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, TEXT_ALONE_SINCE, 
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import planned_version, since
-from hwcalc.text import brief
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
@@ -58,6 +58,28 @@ OPTIONS: Final[Mapping[str, EngineOption]] = {
         ("speculative", "ngram:N, mtp:N, eagle:, dflash: or draft:MODEL[:N]", "none", lambda _, value: value),
     )
 }
+
+
+_OF_MODEL: Final = ("eagle", "dflash", "draft")
+"""Methods of drafting with a model of their own, as the engine option ``speculative`` spells them."""
+_SPECULATIVE: Final = "Write: --engine-option speculative=ngram:N, mtp:N, eagle:MODEL:N or draft:MODEL:N"
+
+
+def drafted_by(said: Mapping[str, Any]) -> str:
+    """The engine option ``speculative`` for vLLM's ``--speculative-config``, which says method, model and number of tokens.
+
+    >>> drafted_by({"method": "ngram", "num_speculative_tokens": 4})
+    'ngram:4'
+    >>> drafted_by({"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3})
+    'eagle:org/head:3'
+    """
+    method, model, tokens = (str(said.get(name) or "") for name in ("method", "model", "num_speculative_tokens"))
+    kind = "draft" if method in ("", "draft_model") and model else method.removesuffix("3") if method == "eagle3" else method
+    kind = "mtp" if method.endswith("mtp") else "ngram" if "ngram" in (method, model.strip("[]")) else kind
+    parts = [kind, *([model] if kind in _OF_MODEL else []), *([tokens] if tokens else [])]
+    if kind not in ("ngram", "mtp", *_OF_MODEL) or (kind in _OF_MODEL and not model):
+        raise UsageError(f"the method {shown(method or model, 40)} of drafting is not planned.", hint=_SPECULATIVE)
+    return ":".join(parts)
 
 
 class Flag(Struct, frozen=True):
@@ -202,6 +224,19 @@ class VllmCommand(Command):
     """``vllm serve`` for a plan."""
 
     known: ClassVar[bool] = True
+
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """Experts are dealt out over all ranks of tensor and data parallelism, and a draft and adapters are said by several flags."""
+        options, settings = said.options, said.settings
+        ranks = options.get("tp", 1) * options.get("dp", 1)
+        changed: dict[str, Any] = {"ep": (ranks if ranks > 1 else None) if options.get("ep") is True else None}
+        draft = settings.get("speculative")
+        if isinstance(draft, Mapping) and draft:
+            changed["engine_options"] = said.knobs(speculative=drafted_by(draft))
+        lora = settings.get("lora")
+        if isinstance(lora, Mapping) and lora.get("enable"):
+            changed["lora"] = f"rank={lora.get('max_lora_rank', 16)},count={lora.get('max_loras', 1)}"
+        return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
         """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it.

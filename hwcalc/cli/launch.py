@@ -1,0 +1,234 @@
+"""``kvplan launch``: what a command, a script or a manifest would start, planned. ``kvplan -- vllm serve ...`` and ``kvplan FILE`` are the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.cli.launch_line import starts_server
+from hwcalc.cli.options import DETAIL, OUTPUT, Option, command, given_options, plan_options, progress, say_unreachable
+from hwcalc.cli.output import Answer, answer, view_of
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.text import brief, shell_word, shown
+
+if TYPE_CHECKING:
+    from hwcalc.launch.server import Server
+    from hwcalc.planner.result import Plan
+
+_LARGEST: Final = 4 * 1024**2
+_VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
+_MOST_SHOWN: Final = 12
+
+
+@command(
+    (
+        Option(
+            "words",
+            (),
+            "COMMAND | FILE | -",
+            "A command of any engine, files of commands or manifests, or - for standard input.",
+            "list",
+        ),
+        Option(
+            "sets",
+            ("--set",),
+            "NAME=VALUE",
+            "A variable that the text leaves open, or model=ORG/NAME; repeatable.",
+            "list",
+            group="model",
+        ),
+        Option("env_file", ("--env-file",), "FILE", "Variables, a line each: NAME=VALUE.", group="model"),
+        *plan_options("plan"),
+        *OUTPUT,
+        *DETAIL,
+    ),
+    {
+        "Does this command fit on an L4?": "kvplan --gpu l4 -- vllm serve Qwen/Qwen3-8B --max-model-len 16k --kv-cache-dtype fp8",
+        "The same, without dashes": "kvplan vllm serve Qwen/Qwen3-8B --max-model-len 16k --gpu l4",
+        "What would the servers of a file take?": "kvplan launch compose.yaml --set MODEL=Qwen/Qwen3-8B",
+    },
+)
+def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: str | None = None, **options: Any) -> Answer:
+    """Plan what a command, a script or a manifest would start. Nothing is run, and nothing is fetched because a manifest says so.
+
+    Commands of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI, LMDeploy, mlx-lm and Ollama, alone, behind docker, srun or a shell, and in files of Compose,
+    Kubernetes, Helm values, SkyPilot, systemd, llama-swap, Slurm, Dockerfiles and Modelfiles. What the text leaves open is named; options of a
+    plan change what it says. The exit status is 1 if one of the servers does not fit.
+    """
+    from hwcalc.report.plan import FORMATS
+
+    view = view_of(**options, formats=FORMATS)
+    given = given_options("plan", options)
+    variables, changes = _variables(sets or (), env_file)
+    found = [server for text, name in _texts(words or []) for server in _servers(text, name, variables, changes)]
+    if not found:
+        said = shown(" ".join(words or ()), 60)
+        raise UsageError(f"nothing in {said} starts a server that kvplan knows.", hint="See: kvplan help launch")
+    outcomes = [_planned(server, given, one=len(found) == 1 and view.format != "json") for server in found]
+    status = max(outcome.status for outcome in outcomes)
+    remarks = tuple(remark for outcome in outcomes for remark in outcome.remarks) if not view.quiet else ()
+    if view.format == "json":
+        from hwcalc.report.launch import launch_document
+
+        return answer(launch_document([(each.server, each.plan, each.error) for each in outcomes]), status=status)
+    from hwcalc.report.plan import plan_report
+
+    pieces = []
+    for outcome in outcomes:
+        if outcome.plan is None:
+            pieces.append(f"{_heading(outcome.server)}\nnot planned: {outcome.failure}\n")
+            continue
+        detail = "brief" if len(outcomes) > 1 and view.detail == "usual" else view.detail
+        style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": detail, "command": ""}
+        text = plan_report(outcome.plan, view.format, **style)
+        pieces.append(text if len(outcomes) == 1 else f"{_heading(outcome.server)}\n{text}")
+    return Answer(text="\n".join(pieces), remarks=remarks, status=status)
+
+
+class _Outcome:
+    """A server with its plan, or why there is none."""
+
+    def __init__(self, server: Server, plan: Plan | None, error: KvplanError | None, remarks: tuple[str, ...]) -> None:
+        self.server, self.plan, self.error, self.remarks = server, plan, error, remarks
+
+    @property
+    def status(self) -> int:
+        if self.error is not None:
+            return self.error.exit_code
+        return 1 if self.plan is not None and self.plan.refutes else 0
+
+    @property
+    def failure(self) -> str:
+        return "" if self.error is None else " ".join(filter(None, (self.error.message, self.error.hint)))
+
+
+def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
+    """Plan a server. The error of ``one`` server alone is raised."""
+    from hwcalc.launch.planned import planned
+    from hwcalc.library.plan import plan
+
+    remarks = tuple(_remarks(server))
+    try:
+        told = planned(server, given)
+        with progress():
+            made = plan(told.model, **told.options)
+    except KvplanError as error:
+        if one:
+            raise
+        return _Outcome(server, None, error, remarks)
+    say_unreachable(made.notes)
+    return _Outcome(server, made, None, (*remarks, *told.remarks))
+
+
+def _remarks(server: Server) -> Iterator[str]:
+    """What to say of a text beside its plan: what it leaves open, and which flags the plan is without."""
+    called = f"{server.name}: " if server.name else ""
+    if server.unresolved:
+        more = len(server.unresolved) - _MOST_SHOWN
+        said = "; ".join(brief(each, 120) for each in server.unresolved[:_MOST_SHOWN])
+        yield f"{called}left open: {said}{f'; and {more} more' if more > 0 else ''}."
+    by_reason: dict[str, list[str]] = {}
+    for flag, reason in server.unplanned.items():
+        by_reason.setdefault(reason, []).append(flag)
+    for reason, flags in by_reason.items():
+        yield f"warning: {called}the plan is without {', '.join(flags)}, which may bear on memory: {reason}."
+    if server.unknown:
+        yield f"{called}not known of {server.settings.get('engine')}: {', '.join(brief(each, 40) for each in server.unknown)}."
+    for fault in server.faults:
+        yield f"warning: {called}{brief(fault, 80)}: the engine does not take it so."
+    dropped = [each for each in server.irrelevant if each not in server.unknown]
+    if dropped:
+        yield f"{called}left out, because no byte that is planned depends on it: {', '.join(dropped)}."
+
+
+def _heading(server: Server) -> str:
+    model = server.settings.get("model") or "model not known"
+    name = f"{server.name}: " if server.name else ""
+    return f"== {name}{server.settings.get('engine')} {model} (line {server.line})"
+
+
+def _variables(sets: Sequence[str], env_file: str | None) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables of ``--env-file`` and ``--set``, and those of ``--set`` in small letters, which are settings of the server."""
+    out: dict[str, str] = {}
+    if env_file is not None:
+        for line in _content(env_file, "--env-file").splitlines():
+            match = _VARIABLE.fullmatch(line.strip())
+            if match is not None and not line.lstrip().startswith("#"):
+                out[match[1]] = match[2].strip().strip("\"'")
+    changes: dict[str, str] = {}
+    for each in sets:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {shown(each, 40)} has no value.", hint="Write: --set NAME=VALUE")
+        out[name] = value
+        if name.islower():
+            changes[name] = value
+    return out, changes
+
+
+def _servers(text: str, name: str, variables: dict[str, str], changes: dict[str, str]) -> list[Server]:
+    from msgspec.structs import replace
+
+    from hwcalc.launch.arguments import scalar
+    from hwcalc.launch.read import read_launch
+    from hwcalc.launch.server import KEYS
+
+    servers = read_launch(text, variables, name=name)
+    known = {key: value if key in ("model", "revision") else scalar(value) for key, value in changes.items() if key in KEYS}
+    if not known:
+        return servers
+    return [
+        replace(
+            server,
+            settings={**server.settings, **known, **({"weights": None} if "model" in known else {})},
+            unresolved=tuple(each for each in server.unresolved if re.split(r"[=:]", each)[0] not in known),
+        )
+        for server in servers
+    ]
+
+
+def _texts(words: list[str]) -> Iterator[tuple[str, str]]:
+    """The texts that the words are or name, with the names of files."""
+    if not words:
+        raise UsageError("there is no command and no file.", hint="Write: kvplan -- vllm serve MODEL, or kvplan launch FILE")
+    if words == ["-"]:
+        stream: Any = getattr(sys.stdin, "buffer", sys.stdin)
+        if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+            raise UsageError("standard input is a terminal.", hint="Pipe a command or a manifest in: kvplan launch - < FILE")
+        data = stream.read(_LARGEST + 1)
+        yield (data.decode("utf-8", "replace") if isinstance(data, bytes) else data), ""
+        return
+    if all(os.path.isfile(word) for word in words):
+        for word in words:
+            yield _content(word, "FILE"), os.path.basename(word)
+        return
+    if len(words) == 1:
+        if not starts_server(words[0].split()) and "\n" not in words[0]:
+            raise UsageError(
+                f"{shown(words[0], 60)} is no file here and starts no server that kvplan knows.", hint="See: kvplan help launch"
+            )
+        yield words[0], ""
+        return
+    yield " ".join(_quoted(word) for word in words), ""
+
+
+def _quoted(word: str) -> str:
+    """A word of a line that a shell has read, for a reader of shell text. Variables in it are still looked up."""
+    if re.search(r"[\s'\"\\;&|<>()#]", word) or not word:
+        escaped = re.sub(r"([\"\\`])", r"\\\1", word)
+        return f'"{escaped}"' if "$" in word else shell_word(word)
+    return word
+
+
+def _content(path: str, called: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(
+            f"{called} {shown(path, 60)} cannot be read: {error.strerror}.", hint="Name a file that is there."
+        ) from error
+    return data.decode("utf-8", "replace")

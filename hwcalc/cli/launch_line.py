@@ -1,0 +1,134 @@
+"""Lines that hold another program's command, or name a file of commands: they are lines of ``kvplan launch``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Container, Sequence
+from typing import Any, Final
+
+LAUNCH: Final = "launch"
+_SUFFIXES: Final = (".yaml", ".yml", ".sh", ".bash", ".service", ".ini", ".sbatch", ".slurm", ".job", ".txt", ".cmd", ".ps1")
+_NAMES: Final = ("dockerfile", "containerfile", "modelfile", "compose", "docker-compose")
+_OF_MODEL: Final = r"(?m)^(?:layers|model_type|architectures|checks)\s*:"
+"""Keys of a model that is written in YAML, and of a check file."""
+_OF_MANIFEST: Final = r'"(?:recipe_id|apiVersion|services)"\s*:'
+
+
+def launch_line(words: Sequence[str], takes_value: Container[str]) -> list[str] | None:
+    """The line of ``kvplan launch`` for one that holds another program's command or names a file of commands; else ``None``.
+
+    ``takes_value`` are kvplan's options that a value follows. Options of kvplan's own may stand before the command, and behind it where its
+    engine has no such flag.
+    """
+    if "--" in words:
+        dashes = list(words).index("--")
+        after = list(words[dashes + 1 :])
+        before = [word for word in words[:dashes] if word != LAUNCH]
+        return [LAUNCH, *before, "--", *after] if after and starts_server(after) else None
+    place = _first_free(words, takes_value)
+    if place is None:
+        return None
+    word = words[place]
+    if word == LAUNCH:
+        rest = launch_line([*words[:place], *words[place + 1 :]], takes_value)
+        return rest or [LAUNCH, *words[:place], *words[place + 1 :]]
+    if is_launch_file(word) or (word == "-" and piped_launch()):
+        return [LAUNCH, *words]
+    if " " in word.strip() and starts_server(word.split()):
+        return [LAUNCH, *words]
+    if len(words) - place < 2 or _is_model(word) or not starts_server(words[place:]):
+        return None
+    own, rest = _parted(words[place:])
+    return [LAUNCH, *words[:place], *own, "--", *rest]
+
+
+def _first_free(words: Sequence[str], takes_value: Container[str]) -> int | None:
+    skip = False
+    for place, word in enumerate(words):
+        if skip:
+            skip = False
+        elif word.startswith("-") and word != "-":
+            skip = word in takes_value
+        else:
+            return place
+    return None
+
+
+def _is_model(word: str) -> bool:
+    """Whether a word is the id of a model, which no program is: ``org/name``."""
+    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?:[@:][\w./-]+)?", word)) and not os.path.exists(word)
+
+
+def starts_server(words: Sequence[str]) -> bool:
+    """Whether these words begin with a server's program, or with one that starts another."""
+    from hwcalc.launch.commands import base_name, program_at
+    from hwcalc.launch.shell import words_of
+    from hwcalc.profiles.launch import launch_words
+
+    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        words = words[1:]
+    if not words:
+        return False
+    table = launch_words()
+    first = base_name(words[0])
+    if first in table.containers or first in table.shells or first in table.wrappers:
+        return len(words) > 1
+    return program_at(words_of(list(words[:10]))) is not None
+
+
+def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of kvplan among the words of a server's command, which its engine does not have, and the command."""
+    from hwcalc.launch.commands import program_at
+    from hwcalc.launch.shell import words_of
+
+    match = program_at(words_of(list(words[:10])))
+    if match is None:
+        return [], list(words)
+    from hwcalc.cli.launch import launch
+
+    flags, _, size, _ = match
+    ours = {flag: option for option in launch.options for flag in option.flags if flag.startswith("--")}
+    own, rest = [], list(words[:size])
+    pending = list(words[size:])
+    while pending:
+        word = pending.pop(0)
+        spelled, equals, _ = word.partition("=")
+        option = None if spelled in flags.spelled else ours.get(spelled)
+        if option is None:
+            rest.append(word)
+            continue
+        own.append(word)
+        if option.kind != "flag" and not equals and pending:
+            own.append(pending.pop(0))
+    return own, rest
+
+
+def is_launch_file(word: str) -> bool:
+    """Whether a word names a file of commands or manifests: by its name, and, where that may be a model too, by what stands in it."""
+    name = os.path.basename(word).lower()
+    if not (name.endswith((*_SUFFIXES, ".json")) or name.startswith(_NAMES)) or not os.path.isfile(word):
+        return False
+    if name.endswith((".yaml", ".yml", ".json", ".txt")):
+        try:
+            with open(word, encoding="utf-8", errors="replace") as file:
+                start = file.read(64 * 1024)
+        except OSError:
+            return False
+        return bool(re.search(_OF_MANIFEST, start)) if name.endswith(".json") else not re.search(_OF_MODEL, start)
+    return True
+
+
+def piped_launch() -> bool:
+    """Whether standard input begins with a command or a manifest, and not with a config or a GGUF file. Nothing of it is taken."""
+    stream: Any = getattr(sys.stdin, "buffer", None)
+    if stream is None or not hasattr(stream, "peek") or sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return False
+    start = stream.peek(64 * 1024)[: 64 * 1024]
+    if start.startswith(b"GGUF") or b"\0" in start[:1024]:
+        return False
+    text = start.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+    if text.startswith("{"):
+        return bool(re.search(_OF_MANIFEST, text))
+    return bool(text) and not re.search(_OF_MODEL, text)

@@ -1,0 +1,211 @@
+"""A server that was read, as the model and the options of a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.facts import Told
+from hwcalc.errors import KvplanError, UnknownNameError, UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.hardware.named import gpu_named, instance_named
+from hwcalc.launch.commands import all_flags
+from hwcalc.launch.server import Server
+from hwcalc.model import OLLAMA
+from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.profiles.launch import launch_words
+from hwcalc.text import brief, shown
+
+_COUNTS: Final = ("tp", "pp", "dp", "dcp", "ep")
+_LONGEST: Final = ("auto", "-1")
+"""Lengths that ask for the longest sequence that fits."""
+
+
+class Planned(Record):
+    """The model and the keywords of :func:`hwcalc.plan` for a server, and remarks on what a plan takes otherwise."""
+
+    model: str
+    options: Mapping[str, Any]
+    remarks: tuple[str, ...] = ()
+
+
+def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
+    """What to plan for a server; ``more`` are options that count more than those of the text.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a server whose engine or model is not known, with the variable to set.
+    """
+    flags = _flags_of(server)
+    more = dict(more or {})
+    remarks: list[str] = []
+    model = _model_of(server, flags)
+    options: dict[str, Any] = {}
+    knobs: dict[str, str] = {}
+    for flag, value in _said(flags, server):
+        _take(flag, value, options, knobs)
+    for name, row in _variables(flags, server):
+        knobs[row] = str(name)
+    if knobs:
+        options["engine_options"] = knobs
+    rules = find_engine(flags.engine)[0]
+    told = Told(options=options, settings=server.settings, extra=server.extra)
+    options = dict(rules.command.asked(told))
+    if not options.get("engine_options"):
+        options.pop("engine_options", None)
+    if server.settings.get("revision") is not None:
+        options["revision"] = str(server.settings["revision"])
+    options["engine"] = _versioned(flags, server, remarks)
+    _take_hardware(server, options, more, remarks)
+    options |= more
+    return Planned(model=model, options=options, remarks=tuple(remarks))
+
+
+def _flags_of(server: Server) -> EngineFlags:
+    name = server.settings.get("engine")
+    flags = next((each for each in all_flags() if each.name == name and each.engine in ENGINES), None)
+    if flags is None:
+        known = ", ".join(each.name for each in all_flags())
+        raise UsageError(f"no plan is made for {shown(str(name), 40)}.", hint=f"Planned are: {known}.")
+    return flags
+
+
+def _model_of(server: Server, flags: EngineFlags) -> str:
+    """The model. Raises :class:`~hwcalc.errors.UsageError` if the text leaves it open."""
+    model = server.settings.get("model")
+    called = f"the server {shown(server.name, 40)}" if server.name else "the server"
+    if not isinstance(model, str) or not model:
+        left = next((each for each in server.unresolved if each.startswith("model")), "")
+        variable = server.asks[0] if server.asks and "$" in left else "model"
+        said = f": {brief(left, 80)}" if left else ""
+        raise UsageError(f"{called} leaves its model open{said}.", hint=f"Add: --set {variable}=ORG/NAME")
+    if model.endswith(" (preset)"):
+        preset = model.removesuffix(" (preset)")
+        raise UsageError(f"{called} names the preset {shown(preset, 60)}, and no model.", hint="Add: --set model=ORG/NAME")
+    if flags.parameters and "/" not in model.removeprefix("hf.co/") and not model.startswith(("~", ".")):
+        return f"{OLLAMA}{model}"
+    model = model.removeprefix("hf.co/")
+    weights = str(server.settings.get("weights") or "")
+    if weights and "(" not in weights:
+        return f"{model}:{weights}"
+    if "(file " in weights and model.count("/") == 1:
+        return f"{model}:{weights.partition('(file ')[2].removesuffix(')')}"
+    return model
+
+
+def _said(flags: EngineFlags, server: Server) -> list[tuple[Flag, Any]]:
+    """The flags that a plan has an option for, with their values."""
+    out: list[tuple[Flag, Any]] = []
+    for flag in flags.flags:
+        if not (flag.option or flag.engine_option or flag.off_engine_option):
+            continue
+        held: Any = server.settings if flag.key else server.extra
+        whole, _, part = (flag.key or flag.name).partition(".")
+        value = held.get(whole)
+        if part:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if flag.also and flag.name in server.extra:
+            value = server.settings.get(flag.key or "")
+        if value is not None:
+            out.append((flag, value))
+    return out
+
+
+def _take(flag: Flag, value: Any, options: dict[str, Any], knobs: dict[str, str]) -> None:
+    """Put the value of a flag under the option that it is for a plan."""
+    if flag.written:
+        _take_written(flag, value, knobs)
+        return
+    said = str(value).lower() if isinstance(value, bool) else value
+    if str(said).lower() in flag.plan_as:
+        said = flag.plan_as[str(said).lower()]
+        if said is None:
+            return
+    if flag.takes == "switch" and value is False and flag.off_engine_option:
+        knobs[flag.off_engine_option] = "true"
+        return
+    if flag.option is not None and not (flag.option == "memory_utilization" and flag.engine_option in knobs):
+        if flag.option == "seq" and str(said).lower() in _LONGEST:
+            return
+        options.setdefault(flag.option, value if flag.option in (*_COUNTS, "seq", "kv_memory") else str(said))
+    elif flag.engine_option is not None:
+        text = (
+            ",".join(map(str, said)) if isinstance(said, list) else json.dumps(said) if isinstance(said, Mapping) else str(said)
+        )
+        knobs.setdefault(flag.engine_option, text)
+
+
+def _take_written(flag: Flag, value: Any, knobs: dict[str, str]) -> None:
+    """Flags that are kept as they were written, such as ``-ot PATTERN=CPU``, which may stand several times."""
+    for each in value if isinstance(value, list) else [value]:
+        spelled, _, given = str(each).partition(" ")
+        if spelled not in flag.spellings or flag.engine_option is None:
+            continue
+        if flag.takes == "switch":
+            knobs[flag.engine_option] = "true"
+        elif flag.takes == "text" and flag.engine_option in knobs:
+            knobs[flag.engine_option] += f",{given}"
+        else:
+            knobs[flag.engine_option] = given
+
+
+def _variables(flags: EngineFlags, server: Server) -> list[tuple[Any, str]]:
+    """The variables and parameters that are options of the engine."""
+    out: list[tuple[Any, str]] = []
+    rows = [(row.name, row.key, row.engine_option) for row in flags.environment]
+    rows += [(row.name, row.key, row.engine_option) for row in flags.parameters]
+    for name, key, option in rows:
+        value = server.settings.get(key) if key else server.extra.get(name)
+        if value is not None and option is not None:
+            out.append((str(value).lower() if isinstance(value, bool) else value, option))
+    return out
+
+
+def _versioned(flags: EngineFlags, server: Server, remarks: list[str]) -> str:
+    """The engine with its version, if there are rules for that."""
+    version = server.settings.get("engine_version")
+    if not isinstance(version, str):
+        return flags.engine
+    rules = find_engine(flags.engine)[0]
+    plain = version.partition("-")[0].partition("+")[0]
+    try:
+        rules.version(plain)
+    except UnknownNameError:
+        remarks.append(f"there are no rules for {flags.name} {brief(version, 30)}: it is planned as {rules.versions[0]}.")
+        return flags.engine
+    return f"{flags.engine}@{plain}"
+
+
+def _take_hardware(server: Server, options: dict[str, Any], more: Mapping[str, Any], remarks: list[str]) -> None:
+    """The accelerators of a server: those that the text names, as many as its parallel sizes take."""
+    if {"gpu", "instance", "kv_memory"} & more.keys():
+        _leave_gpus(options)
+        return
+    gpu, instance = server.settings.get("gpu"), server.settings.get("instance")
+    if isinstance(instance, str):
+        with suppress(KvplanError):
+            options["gpu"] = instance_named(instance).accelerator
+            _leave_gpus(options)
+            return
+        remarks.append(f"the instance type {shown(instance, 40)} is not known: add --gpu.")
+    if isinstance(gpu, str):
+        first = gpu.removeprefix("one of ").split(", ")[0]
+        known = {name.lower(): id_ for name, id_ in launch_words().accelerators.items()}
+        name = known.get(first.lower(), first)
+        try:
+            options["gpu"] = gpu_named(name, "--gpu").id
+        except KvplanError:
+            remarks.append(f"the accelerator {shown(gpu, 40)} is not known: add --gpu.")
+        else:
+            if gpu.startswith("one of "):
+                remarks.append(f"the text names {gpu}: it is planned on {first}. Others: --gpu.")
+            _leave_gpus(options)
+            return
+    options.pop("gpus", None)
+
+
+def _leave_gpus(options: dict[str, Any]) -> None:
+    """A number of GPUs stands beside no parallel sizes."""
+    if any(options.get(name, 1) != 1 for name in ("tp", "pp", "dp")):
+        options.pop("gpus", None)

@@ -1,0 +1,63 @@
+"""The JSON document of ``kvplan launch``: each server as it was read, with its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.record import Record
+from hwcalc.launch.server import Server
+from hwcalc.planner.result import Plan
+
+
+class Failed(Record):
+    """Why a server has no plan."""
+
+    code: int
+    type: str
+    message: str
+    hint: str
+
+
+class Launched(Record):
+    """A server: what the text says of it, and its plan, or why it has none. ``flags`` of which a plan is without have the reason."""
+
+    name: str
+    line: int
+    server: dict[str, Any]
+    unknown: tuple[str, ...]
+    unplanned: dict[str, str]
+    asks: tuple[str, ...]
+    plan: Plan | None
+    error: Failed | None
+
+
+class LaunchDocument(Record):
+    """All servers of a text."""
+
+    schema_version: str
+    kvplan_version: str
+    servers: tuple[Launched, ...]
+
+
+def launch_document(outcomes: Sequence[tuple[Server, Plan | None, KvplanError | None]]) -> LaunchDocument:
+    """The document of servers with their plans or errors."""
+    servers = tuple(
+        Launched(
+            name=server.name,
+            line=server.line,
+            server=server.to_dict(),
+            unknown=server.unknown,
+            unplanned=dict(server.unplanned),
+            asks=server.asks,
+            plan=plan,
+            error=None
+            if error is None
+            else Failed(code=error.exit_code, type=error.type, message=error.message, hint=error.hint),
+        )
+        for server, plan, error in outcomes
+    )
+    return LaunchDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, servers=servers)
