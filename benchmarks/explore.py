@@ -5,12 +5,17 @@ Run it where kvplan is installed, on one core::
     taskset -c 0 python benchmarks/explore.py
 
 Seconds of a slow machine say little: the limits are ratios to plans that are made in the same run, one by one. A page of one model has
-thousands of forms, and must not take longer than so many plans of it. A slider's time is measured by the tests in a browser.
+thousands of forms, and must not take longer than so many plans of it. With ``--browser PROGRAM`` (a Chromium, and
+playwright) a page of twenty models is opened, and the length's slider moved: what it changes must be drawn within a frame.
 """
 
 from __future__ import annotations
 
+import argparse
+import statistics
+import tempfile
 import time
+from pathlib import Path
 
 from hwcalc import explore, load_model, plan
 from hwcalc.profiles.catalog import list_models
@@ -22,6 +27,21 @@ MODEL = "meta-llama/Llama-3.1-8B"
 MODELS = 20
 GPU = "h100-sxm5-80gb"
 PLANNED = 50
+FRAME_MS = 1000 / 60
+MOVES = """async () => {
+  const slider = document.getElementById("seq");
+  const times = [];
+  for (let step = 0; step < 25; step += 1) {
+    slider.value = String(Number(slider.max) - 3 * step - 1);
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    // Callbacks of one frame run in the order in which they were asked for: the page's own is first.
+    const begun = await new Promise((done) => requestAnimationFrame(done));
+    void document.body.offsetHeight;
+    times.push(performance.now() - begun);
+  }
+  return times;
+}"""
+"""Milliseconds from the start of a frame until what a move of the length's slider changes is laid out, 25 times."""
 
 
 def plan_seconds() -> float:
@@ -40,8 +60,27 @@ def page_seconds(models: list[str]) -> tuple[float, int]:
     return time.process_time() - started, len(page.encode())
 
 
+def slider_ms(models: list[str], program: str) -> float:
+    """Milliseconds that a move of the slider takes in a frame, on a page of these models in a Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        path = Path(folder) / "page.html"
+        path.write_text(explore(models, offline=True), encoding="utf-8")
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(path.as_uri())
+        page.wait_for_function("() => globalThis.kvplan !== undefined && kvplan.settled()")
+        times = page.evaluate(MOVES)
+        browser.close()
+    return statistics.median(times)
+
+
 def main() -> None:
     """Measure."""
+    reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    reader.add_argument("--browser", metavar="PROGRAM", help="a Chromium that moves the slider of a page of twenty models")
+    program = reader.parse_args().browser
     each = plan_seconds()
     catalog = list_models()
     models = [MODEL, *catalog[:: max(1, len(catalog) // MODELS)]][:MODELS]
@@ -54,6 +93,10 @@ def main() -> None:
             f"{size:,} bytes (limit {LIMIT_BYTES:,})"
         )
         missed = missed or taken > limit * each or size > LIMIT_BYTES
+    if program is not None:
+        median = slider_ms(models, program)
+        print(f"slider: {median:.1f} ms in a frame of {FRAME_MS:.1f}")
+        missed = missed or median > FRAME_MS
     if missed:
         raise SystemExit(1)
 

@@ -21,8 +21,8 @@ from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import MIB
 
-CASES: Final = 549
-CHUNKS: Final = 3
+CASES: Final = 150
+CHUNKS: Final = 2
 LONGEST: Final = 72
 MOST: Final = 40
 
