@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hwcalc.library.load import load_model
     from hwcalc.library.plan import plan
     from hwcalc.library.recommend import recommend
+    from hwcalc.library.speed import speed
     from hwcalc.library.strategies import strategies
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Plan
@@ -48,6 +49,7 @@ __all__ = [
     "read_launch",
     "recommend",
     "simulate",
+    "speed",
     "strategies",
     "sweep",
     "workload",
@@ -73,6 +75,7 @@ def __getattr__(name: str) -> object:
         "read_launch": "launch.read",
         "recommend": "library.recommend",
         "simulate": "replay.simulate",
+        "speed": "library.speed",
         "strategies": "library.strategies",
     }
     if name in places:

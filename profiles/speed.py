@@ -5,13 +5,12 @@ The parameters were fitted to public measurements by ``scripts/fit_speed.py``; e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import convert, field
-from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import records
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 FOLDER: Final = "speed"
+FEW: Final = 20
+"""Classes with fewer measurements say so."""
 
 
 class StepParameters(Record):
@@ -27,12 +28,16 @@ class StepParameters(Record):
 
     bandwidth_share: float
     """Of the memory bandwidth, while weights are read."""
+    expert_bandwidth: float = 1.0
+    """How much of that share the experts of a step reach: each has few tokens, and many are read one after another."""
     cache_times: float = 1.0
     """How often the bytes of the cache count: attention reads them less evenly than matrices are read."""
     expert_power: float = 1.0
     """t tokens of a step choose experts as if t to this power were drawn at random: tokens of one text are alike."""
     compute_shares: Mapping[str, float]
     """Of the peak rate, by how the weights are multiplied: ``floats``, ``eight_bit``, ``four_bit``, ``weight_only``, ``gguf``."""
+    unpack_shares: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Of the peak rate of 32-bit numbers, while quantised weights are unpacked: of ``blocks`` and of ``superblocks`` of GGUF."""
     expert_compute: float = 1.0
     """How much of those shares the matrices of experts reach."""
     attention_share: float = 0.4
@@ -63,8 +68,8 @@ class SpeedRange(Record):
 class SpeedClass(Record):
     """Engines and accelerators that reach alike shares, and with which error that is known.
 
-    ``ranges`` and ``errors`` go by what is predicted: ``decode``, ``prompt`` and ``serving`` (prompts and steps mixed, under load).
-    ``backends`` are other parameters where the engine runs on another one of its backends.
+    ``ranges`` and ``errors`` go by what is predicted: ``decode``, ``prompt`` and ``serving`` (prompts and steps mixed, under load). The
+    errors are those of the rows that it was fitted to, and, as ``apart_``, those of each row without its source.
     """
 
     id: str
@@ -75,13 +80,20 @@ class SpeedClass(Record):
     architectures: Sequence[str] = ()
     memory_types: Sequence[str] = ()
     """The beginnings of the names of memories: ``HBM``. Empty are all, as with categories and architectures."""
+    backends: Sequence[str] = ()
+    """Words in the names of the engine's backends, where it has several that differ."""
+    usual_backend: bool = False
+    """Whether the class holds where no backend is named."""
+    family: str = ""
+    """``local`` or ``server``: what parameters are taken from that the rows of the class do not determine."""
     parameters: StepParameters
-    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
     ranges: Mapping[str, SpeedRange]
     errors: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     rows: Mapping[str, int]
     sources: Sequence[str]
     source: str
+    untuned_times: float | None = None
+    """How much longer servers take that are started with the defaults of their engine, by measurements; ``None`` where none are known."""
     note: str | None = None
 
     @property
@@ -89,35 +101,55 @@ class SpeedClass(Record):
         """The number of measurements that the parameters were fitted to."""
         return sum(self.rows.values())
 
-    def covers(self, engine: str, gpu: Gpu) -> bool:
-        """Whether the engine on this accelerator belongs to the class."""
+    @property
+    def text(self) -> str:
+        """The class, and what it was fitted to, in words."""
+        errors = {kind: found["median"] for kind, found in self.errors.items() if "median" in found}
+        off = ", ".join(f"{kind} {100 * error:.0f} %" for kind, error in errors.items())
+        of = f"{self.measurements:,} measurements of {len(self.sources):,} source{'s' * (len(self.sources) != 1)}"
+        few = "few measurements, wide range: " if self.measurements < FEW else ""
+        return f"{few}{self.name}, fitted to {of}" + (f"; median error {off}" if off else "")
+
+    def range_of(self, kind: str) -> tuple[float, float]:
+        """Low and high as factors of the expected speed. Decoding alone and under load stand for each other where one of them has none."""
+        spread = self.ranges.get(kind) or self.ranges.get("decode") or self.ranges["serving"]
+        return spread.low, spread.high
+
+    def covers(self, engine: str, gpu: Gpu, backend: str | None = None) -> bool:
+        """Whether the engine, with this backend, on this accelerator belongs to the class."""
+        words = (backend or "").lower().replace("hip", "rocm").replace("rocwmma", "rocm")
         return (
             engine in self.engines
             and gpu.vendor in self.vendors
             and (not self.categories or gpu.category in self.categories)
             and (not self.architectures or gpu.architecture in self.architectures)
             and (not self.memory_types or (gpu.memory_type or "").startswith(tuple(self.memory_types)))
+            and (not self.backends or any(word in words for word in self.backends) or (self.usual_backend and not words))
         )
 
-    def on(self, backend: str | None) -> SpeedClass:
-        """The class with the parameters of a backend, where they differ."""
-        changes = None if backend is None else self.backends.get(backend)
-        if not changes:
-            return self
-        shares = {**self.parameters.compute_shares, **changes.get("compute_shares", {})}
-        return replace(self, parameters=replace(self.parameters, **{**changes, "compute_shares": shares}))
+
+def narrowest_first(classes: Iterable[SpeedClass]) -> tuple[SpeedClass, ...]:
+    """Classes so that one of some accelerators comes before one of more of them."""
+    return tuple(sorted(classes, key=lambda one: (not one.architectures, not one.memory_types, not one.categories, one.id)))
+
+
+def of_classes(classes: Iterable[SpeedClass], engine: str, gpu: Gpu, backend: str | None = None) -> SpeedClass | None:
+    """The first class that covers the engine on the accelerator."""
+    return next((one for one in classes if one.covers(engine, gpu, backend)), None)
 
 
 @lru_cache(maxsize=1)
 def speed_classes() -> tuple[SpeedClass, ...]:
-    """All classes, the narrowest first: one of some architectures comes before one of all."""
-    classes = [convert(dict(data, schema_version=None), SpeedClass) for data in records(FOLDER).values()]
-    return tuple(sorted(classes, key=lambda one: (not one.architectures, not one.memory_types, not one.categories, one.id)))
+    """All classes, the narrowest first."""
+    return narrowest_first(convert({**data, "schema_version": None}, SpeedClass) for data in records(FOLDER).values())
+
+
+@lru_cache(maxsize=1)
+def measured_engines() -> frozenset[str]:
+    """The engines of all classes."""
+    return frozenset(name for one in speed_classes() for name in one.engines)
 
 
 def find_speed_class(engine: str, gpu: Gpu, backend: str | None = None) -> SpeedClass | None:
     """The class of an engine on an accelerator; ``None`` if nothing like it was measured."""
-    for one in speed_classes():
-        if one.covers(engine, gpu):
-            return one.on(backend)
-    return None
+    return of_classes(speed_classes(), engine, gpu, backend)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,9 +20,11 @@ class ParametersFacts(Facts):
     """``parameters``: those of :class:`~hwcalc.profiles.speed.StepParameters`."""
 
     bandwidth_share: Share
+    expert_bandwidth: Share = 1.0
     cache_times: Annotated[float, Field(ge=1, le=4, description="a number from 1 to 4")] = 1.0
     expert_power: Annotated[float, Field(ge=0.5, le=1, description="a number from 0.5 to 1")] = 1.0
     compute_shares: dict[Multiplied, Share]
+    unpack_shares: dict[Literal["blocks", "superblocks"], Times] = Field(default_factory=dict)
     expert_compute: Share = 1.0
     attention_share: Share = 0.4
     step_us: Times = 0.0
@@ -52,13 +54,16 @@ class SpeedClassFile(FactFile):
     categories: Names = Field(default_factory=list)
     architectures: Names = Field(default_factory=list)
     memory_types: Names = Field(default_factory=list)
+    backends: Names = Field(default_factory=list)
+    usual_backend: bool = False
+    family: Literal["local", "server"]
     parameters: ParametersFacts
-    backends: dict[str, dict[str, Any]] = Field(default_factory=dict)
     ranges: dict[Kind, RangeFacts]
     errors: dict[Kind, dict[str, float]] = Field(default_factory=dict)
     rows: dict[Kind, Count]
     sources: Names
     source: Words
+    untuned_times: Annotated[float, Field(ge=1, le=10, description="a factor from 1 to 10")] | None = None
     note: Words | None = None
 
     def place(self) -> tuple[str, ...]:

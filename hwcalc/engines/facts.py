@@ -47,6 +47,8 @@ class Facts(Record):
     """Whether the layers of a draft share the pool of the model's, so that ``--draft`` changes the cache itself."""
     sums_in_32_bits: bool = False
     """Whether its kernels add up the products of 16-bit numbers in 32 bits. Where that is not known, the higher rate is a bound all the same."""
+    mixes_prompts: bool = True
+    """Whether it begins the prompt of a request while it decodes others, instead of all prompts of a batch first."""
     splits_layers: bool = False
     """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
     beams_and_samples: bool = False

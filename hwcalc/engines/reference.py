@@ -148,6 +148,7 @@ class Reference(GeneralEngine):
         cache_is="what must be kept, to the token",
         choices=Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4")),
         beams_and_samples=True,
+        mixes_prompts=False,
     )
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"

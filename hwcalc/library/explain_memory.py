@@ -397,18 +397,22 @@ def speed(plan: Plan) -> ExplainedSection | None:
     found = plan.speed
     if found is None or not found.steps:
         return None
-    last = found.steps[-1].name
-    places = _SPEED | ({last: "prefill_s_bound"} if last in ("prompt_s", "prefill_s") else {})
+    bounds = [one.name for one in found.steps if not one.name.startswith("expected_")]
+    places = _SPEED | ({bounds[-1]: "prefill_s_bound"} if bounds and bounds[-1] in ("prompt_s", "prefill_s") else {})
     figures: list[ExplainedFigure] = []
     for number, one in enumerate(found.steps):
         place = f"speed.{places[one.name]}" if one.name in places else f"speed.steps.{number}.expected"
         source = found.source if one.name == "decode_tokens_per_s" else ""
-        figures.append(figure_of(one, place, definition=str(found.definition), source=source))
+        definition = str(found.definition)
+        if one.name.startswith("expected_"):
+            definition, source = str(Definition.ESTIMATE), found.expected_source or ""
+        figures.append(figure_of(one, place, definition=definition, source=source))
     words = [f"{what} is bound by {by}." for what, by in (("A step", found.bound_by), ("A prompt", found.prefill_bound_by)) if by]
     return ExplainedSection(
         name="speed",
         title="speed",
-        about="The fastest that any engine could be: a step must read its weights and caches once, and compute its operations.",
+        about="The fastest that any engine could be: a step must read its weights and caches once, and compute its operations."
+        + (" What is expected is the sum of a step's terms, as engines of the class were measured." if found.speed_class else ""),
         figures=tuple(figures),
         remarks=tuple(words),
     )

@@ -150,7 +150,7 @@ class _AvgSeq(TypedDict, total=False):
     )]  # fmt: skip
 
 
-class _BatchAndDtype(TypedDict, total=False):
+class _Batch(TypedDict, total=False):
     batch: Annotated[Number, PlanOption(
         "count", "N", "Sequences alive at once, one for each user. Default: 1.", flags=("--batch", "--concurrency", "--users"), default=1,
         helps={
@@ -161,6 +161,9 @@ class _BatchAndDtype(TypedDict, total=False):
         lists=("compare", "sweep"), check="Sequences alive at once; concurrency and users are the same. Default: 1.", in_reconciliation=True,
         group="workload", short="Sequences at once, one for each user: 40.",
     )]  # fmt: skip
+
+
+class _Dtype(TypedDict, total=False):
     dtype: Annotated[str | None, PlanOption(
         "text", "D", "KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
         complete="dtypes",
@@ -182,7 +185,7 @@ class _NamesOfSeq(TypedDict, total=False):
     context: Annotated[Count, SameAs("seq")]
 
 
-class _Load(_Seq, _BatchAndDtype, _NamesOfBatch, _NamesOfSeq, total=False):
+class _Load(_Seq, _Batch, _Dtype, _NamesOfBatch, _NamesOfSeq, total=False):
     pass
 
 
@@ -404,7 +407,7 @@ class _Hub(TypedDict, total=False):
 
 
 class PlotOptions(
-    _BatchAndDtype, _NamesOfBatch, _NamesOfSeq, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
+    _Batch, _Dtype, _NamesOfBatch, _NamesOfSeq, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
     _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """All options of a plan but the length, of which a picture has many."""
@@ -441,6 +444,13 @@ class ReconcileOptions(
 
 class FitOptions(_Load, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Utilization, _Margin, _EngineOptions, total=False):
     """Options of a plan that many models share on one kind of GPU."""
+
+
+class SpeedOptions(
+    _Dtype, _Weights, _Engine, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _EngineOptions, _Assumed,
+    _Dimensions, _Revision, _Hub, total=False,
+):  # fmt: skip
+    """Options of a plan besides its load."""
 
 
 class StrategiesOptions(
@@ -484,6 +494,7 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "reconcile": {**ReconcileOptions.__annotations__, "engine": None},
     "probe": _PLAIN,
     "fit": FitOptions.__annotations__,
+    "speed": SpeedOptions.__annotations__,
     "strategies": StrategiesOptions.__annotations__,
     "explore": ExploreOptions.__annotations__,
     "check": _Hub.__annotations__,

@@ -266,9 +266,10 @@ def plan_opened(
     )
     request, cache = _request_info(opened, stored), _cache_info(opened, stored, definition)
     if limits and hardware.gpu is not None:
-        from hwcalc.planner.speed import bound_of
+        from hwcalc.planner.expected import not_measured, speed_of
 
-        speed = bound_of(opened)
+        speed = speed_of(opened, 0 if fit is None or fit.max_batch is None else fit.max_batch)
+        opened.tell(*not_measured(opened, speed))
     if load.sharing != UNSHARED or load.lengths:
         from hwcalc.planner.sharing import sharing_info
 

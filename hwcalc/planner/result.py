@@ -59,6 +59,18 @@ class DeviceInfo(Record):
     """Bytes of weights that patterns of the user (``override_tensor``) have put in host memory."""
 
 
+class Expected(Part):
+    """A speed or a time: the bound that nothing beats, the expected value, and the ends between which four of five measurements lie.
+
+    ``low`` is the smaller number. Null is unknown: all but the bound where nothing like it was measured.
+    """
+
+    bound: float | None
+    expected: float | None
+    low: float | None
+    high: float | None
+
+
 class SpeedInfo(Part):
     """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
 
@@ -69,6 +81,12 @@ class SpeedInfo(Part):
     caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
     ``definition`` is ``bound`` (by the profile's peak), ``measured`` (by the bandwidth that the user's own machine reached) or
     ``unknown``. ``steps`` say how the figures come about.
+
+    The other fields have an expected value as well: ``decode_tokens_per_s`` and ``tokens_per_s_each`` while every sequence holds ``seq``
+    tokens, ``prefill_s`` of one prompt alone. With ``prompt``, the rest of ``seq`` is the output of each request: ``ttft_s`` until its first
+    token, ``itl_s`` between two tokens with what the prompts of others take, ``e2e_s`` until its last. ``each_at_most`` are the tokens per
+    second of each of as many sequences as fit for sure (``fit.max_batch``). ``speed_class`` names the class of engine and hardware in
+    ``profiles/speed``, null where nothing like it was measured, and ``expected_source`` what it was fitted to.
     """
 
     definition: Definition
@@ -83,6 +101,15 @@ class SpeedInfo(Part):
     prefill_flops: int | None
     source: str
     steps: tuple[Step, ...]
+    decode_tokens_per_s: Expected | None = None
+    tokens_per_s_each: Expected | None = None
+    each_at_most: Expected | None = None
+    prefill_s: Expected | None = None
+    ttft_s: Expected | None = None
+    itl_s: Expected | None = None
+    e2e_s: Expected | None = None
+    speed_class: str | None = None
+    expected_source: str | None = None
 
 
 class PolicyLayers(Record):

@@ -46,12 +46,15 @@ if TYPE_CHECKING:
 
 Number = Any
 """A number, or an array of numbers."""
-TERMS: Final = ("weights", "cache", "matrices", "attention", "launches", "exchange")
-"""The terms of a step, in the order in which they are explained."""
+TERMS: Final = ("weights", "experts", "cache", "unpacking", "matrices", "attention", "launches", "exchange")
+"""The terms of a step, in the order in which they are explained: reading weights, the experts of its tokens and caches; unpacking quantised
+weights; multiplying matrices; attention; launching kernels; and what the ranks exchange."""
 _FLOATS: Final = frozenset({"fp32", "fp16", "bf16"})
 _EIGHT: Final = frozenset({"fp8", "fp8_channel", "fp8_block", "mxfp8", "int8", "bnb8"})
 _FOUR: Final = frozenset({"mxfp4", "nvfp4"})
 _WEIGHT_ONLY: Final = frozenset({"int4", "gptq", "awq", "bnb4", "bnb4_double", "ternary"})
+_HOST_LOW: Final = 0.6
+"""How much lower the low end is where the host has a part of the model."""
 _HIDDEN_BYTES: Final = 2
 """Bytes of a number that ranks exchange: engines keep hidden states in 16 bits."""
 _EXCHANGES: Final = 2
@@ -61,8 +64,8 @@ _EXCHANGES: Final = 2
 class StepTime(Struct, frozen=True):
     """Seconds of a step: the expected time, the sum of its ``terms``, and the ``bound`` that nothing is faster than.
 
-    ``low`` and ``high`` are times too: ``low`` is the shortest of the range. All are numbers, or arrays of one shape. What an unmeasured
-    class would take is ``None``.
+    The bound is the longer of ``reading`` and ``computing`` at full rates. ``low`` and ``high`` are times too: ``low`` is the shortest of
+    the range. All are numbers, or arrays of one shape. What an unmeasured class would take is ``None``.
     """
 
     bound: Number
@@ -70,6 +73,8 @@ class StepTime(Struct, frozen=True):
     low: Number
     high: Number
     terms: Mapping[str, Number]
+    reading: Number
+    computing: Number
 
 
 class _Place(Struct, frozen=True):
@@ -80,10 +85,18 @@ class _Place(Struct, frozen=True):
     cache: tuple[Growing, ...]
     bandwidth: float | None
 
-    def weight_bytes(
-        self, times: StepTimes, tokens: Number, routed: Number, sampled: Number, prompts: Number, power: float
-    ) -> Number:
-        return sum(times.touched(share, tokens, routed, sampled, prompts, power) for share in self.shares)
+
+class _Work(Struct, frozen=True):
+    """What a step does: tokens of prompts and decoded ones together, decoded sequences, and prompts that end.
+
+    ``caches`` are the bytes of cache that are read at each place, and ``scored`` the operations of attention.
+    """
+
+    tokens: Number
+    decoding: Number
+    prompts: Number
+    caches: tuple[Number, ...]
+    scored: Number
 
 
 class StepTimes(Struct, frozen=True):
@@ -107,12 +120,23 @@ class StepTimes(Struct, frozen=True):
     expert_ranks: int
     replicas: int
     chunk: int
+    servers: int = 1
+    """Data-parallel replicas, each with its own requests."""
+    mixes_prompts: bool = True
+    """Whether the engine begins a prompt while it decodes other sequences."""
+    whole_experts: int = 1
+    """The ranks over which whole experts are dealt; 1 where each expert is divided instead."""
     encoder_tokens: int = 0
 
     @property
     def parameters(self) -> StepParameters | None:
         """The shares and times of the class."""
         return None if self.speed_class is None else self.speed_class.parameters
+
+    def range_of(self, kind: str) -> tuple[float, float]:
+        """Low and high as factors of the expected speed. Nobody measured models of which the host has a part: the low end is far off then."""
+        low, high = (1.0, 1.0) if self.speed_class is None else self.speed_class.range_of(kind)
+        return low * (1.0 if len(self.places) == 1 else _HOST_LOW), high
 
     def step(
         self,
@@ -132,15 +156,19 @@ class StepTimes(Struct, frozen=True):
         """
         ending = smaller(prompt_tokens, 1) if prompts is None else prompts
         pairs = self.prompt_flops(prompt_context + prompt_tokens) - self.prompt_flops(prompt_context)
-        scored = decoding * _sum(self.form.attention, larger(context, 1)) + pairs
+        # A chunk reads what lies before it once.
         ahead = smaller(prompt_tokens, 1) * smaller(prompt_context, 1)
-        caches = [
-            decoding * self._read(place, larger(context, 1)) + ahead * self._read(place, larger(prompt_context, 1))
-            for place in self.places
-        ]
-        return self._time(
-            prompt_tokens + decoding, decoding, ending, caches, scored, "decode" if _is_zero(prompt_tokens) else "serving"
+        work = _Work(
+            tokens=prompt_tokens + decoding,
+            decoding=decoding,
+            prompts=ending,
+            caches=tuple(
+                decoding * self._read(place, larger(context, 1)) + ahead * self._read(place, larger(prompt_context, 1))
+                for place in self.places
+            ),
+            scored=decoding * _sum(self.form.attention, larger(context, 1)) + pairs,
         )
+        return self._time(work, "decode" if _is_zero(prompt_tokens) else "serving")
 
     def mixed(self, chunks: Sequence[tuple[int, int]], contexts: Sequence[int]) -> StepTime:
         """The time of a step of unlike requests: ``chunks`` are tokens and context of each prompt, ``contexts`` the tokens of each decoded sequence.
@@ -149,16 +177,19 @@ class StepTimes(Struct, frozen=True):
         """
         from numpy import array
 
-        tokens = sum(count for count, _ in chunks)
         lengths = array([max(1, one) for one in contexts], dtype="int64")
-        scored = sum(self.prompt_flops(before + count) - self.prompt_flops(before) for count, before in chunks)
-        scored += float(_sum(self.form.attention, lengths).sum())
-        caches = [
-            sum(self._read(place, before) for _, before in chunks if before) + float(self._read(place, lengths).sum())
-            for place in self.places
-        ]
-        kind = "decode" if not chunks else "serving" if contexts else "prompt"
-        return self._time(tokens + len(contexts), len(contexts), len(chunks), caches, scored, kind)
+        pairs = sum(self.prompt_flops(before + count) - self.prompt_flops(before) for count, before in chunks)
+        work = _Work(
+            tokens=sum(count for count, _ in chunks) + len(contexts),
+            decoding=len(contexts),
+            prompts=len(chunks),
+            caches=tuple(
+                sum(self._read(place, before) for _, before in chunks if before) + float(self._read(place, lengths).sum())
+                for place in self.places
+            ),
+            scored=pairs + float(_sum(self.form.attention, lengths).sum()),
+        )
+        return self._time(work, "decode" if not chunks else "serving" if contexts else "prompt")
 
     def prompt(self, tokens: Number, context: Number = 0) -> StepTime:
         """The time to compute a prompt of ``tokens`` tokens behind ``context`` cached ones, with nothing else running, chunk by chunk.
@@ -168,112 +199,131 @@ class StepTimes(Struct, frozen=True):
         passes = ceil_div(tokens, self.chunk)
         each = tokens / passes
         whole = self.step(prompt_tokens=tokens, prompt_context=context)
-        # Chunks differ in what lies before them alone, so that of the mean chunk counts for all.
-        middle = context + (tokens - each) / 2
-        pairs = self.prompt_flops(context + tokens) - self.prompt_flops(context)
-        behind = smaller(middle, 1)
-        caches = [behind * self._read(place, larger(middle // 1, 1)) for place in self.places]
-        one = self._time(each, 0, 1, caches, pairs / passes, "prompt")
+        one = self._time(self._chunk_work(each, tokens, context), "prompt")
         if one.expected is None:
-            return replace(whole, bound=whole.bound / self.pp)
+            return _unmeasured(whole.reading / self.pp, whole.computing / self.pp)
         # The first chunk passes all stages, and each further one leaves the last stage a stage's time later.
         times = (passes + self.pp - 1) / self.pp
-        bound = whole.bound / self.pp
-        return _ranged({name: times * value for name, value in one.terms.items()}, bound, self.speed_class, "prompt")
+        terms = {name: times * value for name, value in one.terms.items()}
+        return _ranged(terms, whole.reading / self.pp, whole.computing / self.pp, self.range_of("prompt"))
+
+    def with_prompts(self, chunk: Number, prompt: Number, prompt_context: Number, decoding: Number, context: Number) -> StepTime:
+        """The time of a step that decodes, and computes ``chunk`` tokens of prompts of ``prompt`` tokens: parts of one, or several."""
+        added = self._chunk_work(chunk, prompt, prompt_context)
+        work = _Work(
+            tokens=chunk + decoding,
+            decoding=decoding,
+            prompts=added.prompts,
+            caches=tuple(
+                decoding * self._read(place, larger(context, 1)) + read
+                for place, read in zip(self.places, added.caches, strict=True)
+            ),
+            scored=decoding * _sum(self.form.attention, larger(context, 1)) + added.scored,
+        )
+        return self._time(work, "serving")
+
+    def _chunk_work(self, chunk: Number, prompt: Number, context: Number) -> _Work:
+        """The work of ``chunk`` tokens of prompts: chunks differ in what lies before them alone, so the middle of the prompt counts for all."""
+        share = chunk / prompt
+        pairs = self.prompt_flops(context + prompt) - self.prompt_flops(context)
+        middle = context + larger(prompt - chunk, 0) / 2
+        behind = smaller(middle, 1)
+        return _Work(
+            tokens=chunk,
+            decoding=0,
+            prompts=larger(share, 1),
+            caches=tuple(behind * self._read(place, larger(middle // 1, 1)) for place in self.places),
+            scored=pairs * share,
+        )
 
     def prompt_flops(self, tokens: Number) -> Number:
         """Operations of attention for a prompt of so many tokens, on one rank."""
         return sum(each * positions_sum(span, tokens, self.encoder_tokens, most) for each, span, most in self.prompt_attention)
 
-    def touched(
-        self, share: WeightShare, tokens: Number, routed: Number, sampled: Number, prompts: Number, power: float
-    ) -> Number:
-        """The bytes of these weights that a rank reads in a step."""
+    def _touched(self, share: WeightShare, work: _Work, power: float, *, fullest: bool) -> Number:
+        """The share of these weights that a rank reads in a step, of those of all ranks."""
         if share.use is Use.ENCODER:
-            return share.bytes / self.tp * smaller(prompts, 1)
+            return smaller(work.prompts, 1) / self.tp
         if share.use is Use.LAST:
-            return share.bytes / self.tp * smaller(sampled, 1)
-        if share.use is Use.CHOSEN:
-            return share.touched_bytes(routed, power) / self.expert_ranks
-        return share.touched_bytes(tokens) / self.tp
+            return smaller(work.decoding + work.prompts, 1) / self.tp
+        if share.use is not Use.CHOSEN:
+            return share.touched_bytes(work.tokens) / share.bytes / self.tp if share.bytes else 0.0
+        used = share.touched_bytes(work.tokens * self.replicas, power) / share.bytes
+        if not fullest or self.whole_experts == 1:
+            return used / self.expert_ranks
+        from statistics import NormalDist
+
+        # Of whole experts, the fullest rank has more than the mean: about as much as the largest of so many normal numbers.
+        most = NormalDist().inv_cdf((self.whole_experts - 0.375) / (self.whole_experts + 0.25))
+        held = share.copies / self.whole_experts
+        mean = used * held
+        return smaller(mean + most * (mean * (1 - used)) ** 0.5, held) / share.copies
 
     def _read(self, place: _Place, tokens: Number) -> Number:
         """The bytes that a rank reads there of the caches of one sequence."""
         return _sum(place.cache, tokens) / self.dcp
 
-    def _flops(self, tokens: Number, sampled: Number, prompts: Number) -> list[tuple[WeightShare, tuple[str, ...], Number]]:
-        """The operations of a rank with each share of the weights."""
+    def _flops(self, work: _Work) -> list[tuple[WeightShare, tuple[str, ...], Number]]:
+        """The operations of a rank with each share of the weights, and the rates at which they may run."""
         counts = []
         for share, rates in self.form.shares:
             if share.use is Use.ROW:
                 continue
             ranks = self.expert_ranks / self.replicas if share.use is Use.CHOSEN else self.tp
-            used: Number = {Use.LAST: sampled, Use.ENCODER: prompts * self.encoder_tokens}.get(share.use, tokens)
+            others = {Use.LAST: work.decoding + work.prompts, Use.ENCODER: work.prompts * self.encoder_tokens}
+            used: Number = others.get(share.use, work.tokens)
             counts.append((share, rates, used * share.flops_per_token / ranks))
         return counts
 
-    def _time(
-        self, tokens: Number, decoding: Number, prompts: Number, caches: Sequence[Number], scored: Number, kind: str
-    ) -> StepTime:
-        sampled = decoding + prompts
-        routed = tokens * self.replicas
-        flops = self._flops(tokens, sampled, prompts)
-        read = [
-            (place.bandwidth, place.weight_bytes(self, tokens, routed, sampled, prompts, ALIKE), cache)
-            for place, cache in zip(self.places, caches, strict=True)
-        ]
-        reading = sum((weights + cache) / rate for rate, weights, cache in read if rate)
-        counts = [*((names, count) for _, names, count in flops), (self.form.attention_rates, scored)]
+    def _time(self, work: _Work, kind: str) -> StepTime:
+        flops = self._flops(work)
+        reading: Number = 0.0
+        for place, cache in zip(self.places, work.caches, strict=True):
+            if place.bandwidth:
+                weights = sum(share.bytes * self._touched(share, work, ALIKE, fullest=False) for share in place.shares)
+                reading = reading + (weights + cache) / place.bandwidth
+        counts = [*((names, count) for _, names, count in flops), (self.form.attention_rates, work.scored)]
         computing = sum(count / peak[1] for names, count in counts if (peak := fastest(self.gpu, names)) is not None)
-        bound = larger(reading, computing)
         chosen = self.parameters
         if chosen is None:
-            return StepTime(bound, None, None, None, {})
-        terms = self._terms(chosen, tokens, routed, sampled, decoding, prompts, caches, flops, scored)
-        return _ranged(terms, bound, self.speed_class, kind)
+            return _unmeasured(reading, computing)
+        return _ranged(self._terms(chosen, work, flops), reading, computing, self.range_of(kind))
 
     def _terms(
-        self,
-        chosen: StepParameters,
-        tokens: Number,
-        routed: Number,
-        sampled: Number,
-        decoding: Number,
-        prompts: Number,
-        caches: Sequence[Number],
-        flops: Sequence[tuple[WeightShare, tuple[str, ...], Number]],
-        scored: Number,
+        self, chosen: StepParameters, work: _Work, flops: Sequence[tuple[WeightShare, tuple[str, ...], Number]]
     ) -> dict[str, Number]:
         """Seconds of each term of :data:`TERMS`."""
-        weights_s: Number = 0.0
-        cache_s: Number = 0.0
-        for place, cache in zip(self.places, caches, strict=True):
+        terms: dict[str, Number] = dict.fromkeys(TERMS, 0.0)
+        vectors = self.gpu.tflops_dense.get("fp32")
+        for place, cache in zip(self.places, work.caches, strict=True):
+            for share in place.shares:
+                touched = self._touched(share, work, chosen.expert_power, fullest=True)
+                if place.bandwidth:
+                    term, reached = ("experts", chosen.expert_bandwidth) if share.use is Use.CHOSEN else ("weights", 1.0)
+                    rate = place.bandwidth * chosen.bandwidth_share * reached
+                    terms[term] = terms[term] + share.bytes * touched / rate
+                unpacked = chosen.unpack_shares.get(packed(share.format))
+                if unpacked is not None and vectors is not None and share.use is not Use.ROW:
+                    terms["unpacking"] = terms["unpacking"] + 2 * share.parameters * touched / (vectors * 1e12 * unpacked)
             if place.bandwidth:
-                rate = place.bandwidth * chosen.bandwidth_share
-                weights_s = weights_s + place.weight_bytes(self, tokens, routed, sampled, prompts, chosen.expert_power) / rate
-                cache_s = cache_s + chosen.cache_times * cache / rate
-        matrices_s: Number = 0.0
+                terms["cache"] = terms["cache"] + chosen.cache_times * cache / (place.bandwidth * chosen.bandwidth_share)
         for share, names, count in flops:
             peak = fastest(self.gpu, names)
             if peak is not None:
-                reached = chosen.compute_shares[multiplied(share.format)] * (
-                    chosen.expert_compute if share.use is Use.CHOSEN else 1.0
-                )
-                matrices_s = matrices_s + count / (peak[1] * reached)
+                reached = chosen.compute_shares[multiplied(share.format)]
+                if share.use is Use.CHOSEN:
+                    reached = reached * chosen.expert_compute
+                terms["matrices"] = terms["matrices"] + count / (peak[1] * reached)
         peak = fastest(self.gpu, self.form.attention_rates)
-        attention_s = 0 * scored if peak is None else scored / (peak[1] * chosen.attention_share)
+        if peak is not None:
+            terms["attention"] = work.scored / (peak[1] * chosen.attention_share)
         layer_us = chosen.layer_us
         if self.has_experts and chosen.expert_layer_us is not None:
             layer_us = chosen.expert_layer_us
         fixed_us = chosen.step_us + self.layers * layer_us + (self.pp - 1) * chosen.stage_us
-        return {
-            "weights": weights_s,
-            "cache": cache_s,
-            "matrices": matrices_s,
-            "attention": attention_s,
-            "launches": 1e-6 * (fixed_us + chosen.sequence_us * decoding),
-            "exchange": self._exchange(chosen, tokens),
-        }
+        terms["launches"] = 1e-6 * (fixed_us + chosen.sequence_us * (work.decoding + work.prompts))
+        terms["exchange"] = self._exchange(chosen, work.tokens)
+        return terms
 
     def _exchange(self, chosen: StepParameters, tokens: Number) -> Number:
         ranks = max(self.tp, min(self.expert_ranks, self.tp * self.replicas))
@@ -305,14 +355,18 @@ def _is_zero(number: Number) -> bool:
     return isinstance(number, (int, float)) and number == 0
 
 
-def _ranged(terms: Mapping[str, Number], bound: Number, chosen: SpeedClass | None, kind: str) -> StepTime:
-    """The sum of the terms, never shorter than the bound, with the range of the class."""
-    assert chosen is not None
+def _unmeasured(reading: Number, computing: Number) -> StepTime:
+    return StepTime(larger(reading, computing), None, None, None, {}, reading, computing)
+
+
+def _ranged(terms: Mapping[str, Number], reading: Number, computing: Number, ends: tuple[float, float]) -> StepTime:
+    """The sum of the terms, with its range, whose short end is no shorter than the bound."""
     expected: Number = 0.0
     for value in terms.values():
         expected = expected + value
-    spread = chosen.ranges.get(kind) or next(iter(chosen.ranges.values()))
-    return StepTime(bound, expected, larger(expected / spread.high, bound), expected / spread.low, terms)
+    low, high = ends
+    bound = larger(reading, computing)
+    return StepTime(bound, expected, larger(expected / high, bound), expected / low, terms, reading, computing)
 
 
 def _places(
@@ -337,6 +391,13 @@ def multiplied(form: str) -> str:
     return "gguf"
 
 
+def packed(form: str) -> str:
+    """How the numbers of a format are packed: the key of ``unpack_shares``. GGUF calls groups of blocks superblocks."""
+    if form in _FLOATS or form in _EIGHT:
+        return "none"
+    return "superblocks" if form.startswith("iq") or form.endswith("_k") else "blocks"
+
+
 _PCIE_GBPS: Final = {"PCIe3": 0.985, "PCIe4": 1.969, "PCIe5": 3.938, "PCIe6": 7.563}
 """GB/s of a lane in one direction."""
 
@@ -352,10 +413,16 @@ def link_rate(gpu: Gpu) -> float | None:
     return lane * int(count) * 1e9 if lane is not None and count.isdigit() else None
 
 
-def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None, backend: str | None = None) -> StepTimes | None:
+def speed_class_of(opened: Occupancy, backend: str | None = None, engine: str | None = None) -> SpeedClass | None:
+    """The class of the engine and the accelerator of an occupancy, or of another engine on it; ``None`` if nothing like it was measured."""
+    gpu = opened.setup.hardware.gpu
+    return None if gpu is None else find_speed_class(engine or opened.engine.name, gpu, backend)
+
+
+def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None) -> StepTimes | None:
     """The steps of a deployment as an occupancy plans it; ``None`` without a GPU, or if the weights are not counted.
 
-    ``speed_class`` is the class to go by, if not that of the engine and the accelerator.
+    ``speed_class`` is the class to go by, if not that of the engine and the accelerator (:func:`speed_class_of`).
     """
     gpu = opened.setup.hardware.gpu
     if gpu is None:
@@ -371,7 +438,7 @@ def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None, back
         form=replace(form, attention=_together(form.attention)),
         prompt_attention=prompt_terms(opened.model, load),
         gpu=gpu,
-        speed_class=speed_class or find_speed_class(opened.engine.name, gpu, backend),
+        speed_class=speed_class or speed_class_of(opened),
         layers=sum(group.count for group in opened.deployment.plain_stack.groups),
         hidden_size=opened.model.hidden_size or 0,
         has_experts=any(share.use is Use.CHOSEN for share, _ in form.shares),
@@ -381,5 +448,8 @@ def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None, back
         expert_ranks=parallel.expert_ranks,
         replicas=parallel.dp if parallel.expert_ranks > parallel.tp else 1,
         chunk=max(1, next((one.pass_tokens for one in reads if one.pass_tokens), None) or opened.forward_tokens()[1]),
+        servers=parallel.dp,
+        mixes_prompts=opened.engine.facts.mixes_prompts,
+        whole_experts=parallel.ep,
         encoder_tokens=load.encoder_tokens,
     )

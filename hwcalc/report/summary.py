@@ -19,7 +19,18 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, WRITTEN, Note
-from hwcalc.planner.result import NO_VERDICT, DeviceInfo, FitInfo, LayerInfo, PerGpu, Plan, RequestInfo, SpeedInfo, TensorInfo
+from hwcalc.planner.result import (
+    NO_VERDICT,
+    DeviceInfo,
+    Expected,
+    FitInfo,
+    LayerInfo,
+    PerGpu,
+    Plan,
+    RequestInfo,
+    SpeedInfo,
+    TensorInfo,
+)
 from hwcalc.planner.verdict import UNLIMITED, layout_text
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
 from hwcalc.report.view import View
@@ -270,7 +281,10 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     out += _budget_lines(plan, fit)
     if fit.max_batch is not None and fit.gpu is not None:
         long = f" of {plan.request.seq:,} tokens" if not plan.request.lengths else " of these lengths, as many of each"
-        out.append(("at once", _most(fit.max_batch, fit.expected_max_batch, each, long, fit.limiting)))
+        words = _most(fit.max_batch, fit.expected_max_batch, each, long, fit.limiting)
+        if fit.fits and plan.speed is not None and plan.speed.each_at_most is not None and fit.max_batch > plan.request.batch:
+            words += f": {_ranged(plan.speed.each_at_most, ' tokens/s each')}"
+        out.append(("at once", words))
     if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
         whom = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} {each}s"
         if plan.request.lengths:
@@ -282,12 +296,38 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
     if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
-        tokens = plan.request.seq if plan.request.prompt is None else min(plan.request.prompt, plan.request.seq)
-        prompt = ""
-        if speed.prefill_s_bound is not None and tokens:
-            prompt = f"; a prompt of {tokens:,} takes {speed.prefill_s_bound:.3g} s or more"
-        out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, {_bound(speed)}{prompt}"))
+        out.append(("speed", _speed_words(plan, speed)))
     return out
+
+
+def _speed_words(plan: Plan, speed: SpeedInfo) -> str:
+    """The expected speed of steps and of a prompt, with what bounds it; the bound alone where nothing is expected."""
+    prompt = plan.request.seq if plan.request.prompt is None else min(plan.request.prompt, plan.request.seq)
+    each, first = speed.tokens_per_s_each, speed.ttft_s or speed.prefill_s
+    if each is None:
+        least = (
+            f"; a prompt of {prompt:,} takes {speed.prefill_s_bound:.3g} s or more" if speed.prefill_s_bound and prompt else ""
+        )
+        return f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, {_bound(speed)}{least}"
+    of_each, of_all = ("", "") if plan.request.batch == 1 else (" each", "")
+    if plan.request.batch > 1 and speed.decode_tokens_per_s is not None and speed.decode_tokens_per_s.expected is not None:
+        of_all = f", {speed.decode_tokens_per_s.expected:,.0f} in all"
+    words = f"{_ranged(each, f' tokens/s{of_each}')}{of_all}, {_bound(speed)}"
+    if first is None or not prompt:
+        return words
+    what = f"a prompt of {prompt:,} takes" if speed.ttft_s is None else "the first token after"
+    return f"{words}; {what} {_ranged(first, ' s')}"
+
+
+def _ranged(value: Expected, unit: str) -> str:
+    """The expected value and its range: ``38 tokens/s (31 to 45)``."""
+    expected, low, high = (_digits(one or 0.0) for one in (value.expected, value.low, value.high))
+    return f"{expected}{unit} ({low} to {high})"
+
+
+def _digits(value: float) -> str:
+    """Three digits of a number below a thousand, and whole numbers above."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def _budget_lines(plan: Plan, fit: FitInfo) -> list[tuple[str, str]]:

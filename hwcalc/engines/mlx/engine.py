@@ -503,6 +503,7 @@ class Mlx(GeneralEngine):
         cache_is="arrays at their largest, while a prompt is read or behind it",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
         stores_prompts_apart=True,
+        mixes_prompts=False,
         choices=Choices(weights=("bf16", "mlx_8bit", "mlx_4bit")),
     )
     weights: ClassVar[WeightFormats] = MlxWeights("mlx_8bit", "mlx_6bit", "mlx_4bit")

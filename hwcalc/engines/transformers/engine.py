@@ -436,6 +436,7 @@ class Transformers(GeneralEngine):
     facts: ClassVar[Facts] = Facts(
         cache_is="tensors that grow with the tokens",
         sums_in_32_bits=True,
+        mixes_prompts=False,
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
         choices=Choices(weights=("bf16", "bnb8", "bnb4")),
     )

@@ -1,0 +1,295 @@
+"""How fast a model answers: :func:`speed`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Unpack
+
+from msgspec.structs import replace
+
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION, Answer, Part
+from hwcalc.engines import DEFAULT, ENGINES, spelled
+from hwcalc.errors import UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.library.plan import load_request
+from hwcalc.model import Definition, ModelLike, Note
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forecast import forecast
+from hwcalc.planner.options import SpeedOptions, take_options, takes
+from hwcalc.planner.step_time import speed_class_of, step_times
+from hwcalc.profiles.speed import measured_engines
+from hwcalc.text import quoted
+from hwcalc.units import MOST_TOKENS, parse_tokens
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.planner.forecast import Quantity
+
+Numbers = Any
+"""A number, or an array of numbers."""
+SHARES_EXPERTS: Final = {"tensorrt-llm": "enable_attention_dp", "sglang": "enable_dp_attention"}
+"""The option by which replicas of an engine have attention of their own and share experts: what dp with ep means there."""
+MOST: Final = "max"
+"""As many requests at once as fit."""
+
+
+class SpeedQuantity(Part):
+    """A quantity as the bound that nothing beats, the expected value, and the low and the high end of its range: numbers, or arrays.
+
+    ``low`` is the smaller number: the slow end of a rate, and the fast end of a time. Where nothing like it was measured, all but the bound
+    are null. ``source`` says to which measurements the class was fitted, and how far it is off.
+    """
+
+    bound: Numbers
+    expected: Numbers
+    low: Numbers
+    high: Numbers
+    definition: Definition
+    source: str
+
+
+class Speed(Answer, Record):
+    """How fast requests are served that each have a prompt of ``prompt`` tokens and ``output`` tokens of an answer, ``concurrency`` at once.
+
+    ``at_once`` is how many of them fit; others wait. ``step_terms`` are the seconds of each term of a step that decodes all of them, and
+    ``prompt_terms`` those of a prompt alone; both add up to the expected time.
+    """
+
+    schema_version: str
+    kvplan_version: str
+    model: str
+    engine: str
+    gpu: str
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    prompt: Numbers
+    output: Numbers
+    concurrency: Numbers
+    cached_prefix: Numbers
+    at_once: Numbers
+    prefill_tokens_per_s: SpeedQuantity
+    """Of one prompt that is computed alone."""
+    decode_tokens_per_s: SpeedQuantity
+    """Of all requests while none of them is at its prompt."""
+    output_tokens_per_s: SpeedQuantity
+    """Of all requests, with the time for their prompts."""
+    ttft_s: SpeedQuantity
+    """From a request to its first token."""
+    itl_s: SpeedQuantity
+    """Mean time between two tokens of a request, with what the prompts of others take of it."""
+    e2e_s: SpeedQuantity
+    """From a request to its last token."""
+    speed_class: str | None
+    """The class of engine and hardware whose measurements the expected values go by; null where there are none."""
+    step_terms: Mapping[str, Numbers]
+    prompt_terms: Mapping[str, Numbers]
+    notes: tuple[Note, ...]
+
+    def headline(self) -> str:
+        rate = self.output_tokens_per_s
+        value = rate.bound if rate.expected is None else rate.expected
+        words = "at most" if rate.expected is None else "about"
+        if not isinstance(value, (int, float)):
+            return f"{self.model} on {self.gpus:,} x {self.gpu} with {self.engine}"
+        return f"{self.model} on {self.gpus:,} x {self.gpu} with {self.engine}: {words} {value:,.4g} tokens/s"
+
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {"quantity": name, **{end: _plain(getattr(getattr(self, name), end)) for end in ("bound", "expected", "low", "high")}}
+            for name in QUANTITIES
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        document = {name: getattr(self, name) for name in self.__struct_fields__}
+        for name in QUANTITIES:
+            quantity = document[name]
+            document[name] = {field: _plain(getattr(quantity, field)) for field in quantity.__struct_fields__}
+        for name in ("step_terms", "prompt_terms"):
+            document[name] = {term: _plain(value) for term, value in document[name].items()}
+        document["notes"] = [{"code": note.code, "message": note.message} for note in self.notes]
+        return {name: _plain(value) for name, value in document.items()}
+
+
+QUANTITIES: Final = ("prefill_tokens_per_s", "decode_tokens_per_s", "output_tokens_per_s", "ttft_s", "itl_s", "e2e_s")
+
+
+@takes(SpeedOptions)
+def speed(
+    model: ModelLike | None = None,
+    *,
+    prompt: Numbers,
+    output: Numbers = 1,
+    concurrency: Numbers = 1,
+    cached_prefix: Numbers = 0,
+    backend: str | None = None,
+    **options: Unpack[SpeedOptions],
+) -> Speed:
+    """How fast ``concurrency`` requests at once are served, each with a prompt of ``prompt`` tokens and an answer of ``output`` tokens.
+
+    ``cached_prefix`` tokens of each prompt lie in the cache already. Numbers may be arrays that broadcast, and are counts as in the command
+    otherwise: ``"8k"``. ``concurrency="max"`` is as many as fit. ``backend`` is that of the engine where it has several: ``"vulkan"`` or
+    ``"rocm"`` of llama.cpp. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. ``engine`` may also be one
+    that was measured and is not planned, such as ``"exllamav2"``. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
+
+    >>> found = speed("meta-llama/Llama-3.1-8B", engine="vllm", gpu="h100-sxm5-80gb", prompt=8000, output=500, concurrency=16)
+    >>> round(found.itl_s.bound, 4)
+    0.0095
+    >>> found.itl_s.bound <= found.itl_s.low < found.itl_s.expected < found.itl_s.high
+    True
+    """
+    given: dict[str, Any] = dict(options)
+    named = given.get("engine")
+    foreign = named if isinstance(named, str) and spelled(named) not in ENGINES and named.lower() in measured_engines() else None
+    if foreign is not None:
+        # An engine without rules of memory keeps at least what the formulas say.
+        given["engine"] = DEFAULT
+    shares = SHARES_EXPERTS.get(spelled(str(named or "")))
+    if shares is not None and (given.get("dp") or 1) > 1 and (given.get("ep") or 1) > 1:
+        given["engine_options"] = {shares: "true", **(given.get("engine_options") or {})}
+    _, asked = take_options("speed", given)
+    if asked.gpu is None and asked.instance is None:
+        raise UsageError("speed needs an accelerator.", hint='Name one: gpu="h100". See: kvplan gpus')
+    lengths = {
+        "prompt": _count(prompt, "prompt", 1),
+        "output": _count(output, "output", 1),
+        "cached_prefix": _count(cached_prefix, "cached_prefix", 0),
+    }
+    saturated = isinstance(concurrency, str) and concurrency.strip().lower() == MOST
+    users = 1 if saturated else _count(concurrency, "concurrency", 1)
+    if _largest(lengths["cached_prefix"] - lengths["prompt"]) >= 0:
+        raise UsageError(
+            "cached_prefix has as many tokens as the prompt, or more.", hint="At least the last token of a prompt is computed."
+        )
+    spec, request = load_request(model, asked)
+    request |= {
+        "seq": _largest(lengths["prompt"] + lengths["output"]),
+        "batch": _largest(users),
+        "prompt": _largest(lengths["prompt"]),
+    }
+    opened = open_request(spec, **request)
+    found = speed_class_of(opened, backend, foreign)
+    times = step_times(opened, speed_class=found)
+    if times is None:
+        hint = "Give their format: weights=..."
+        raise UsageError(f"no speed of {spec.id}: its weights are not counted.", hint=hint)
+    if foreign is not None:
+        times = replace(times, mixes_prompts=found is not None and "serving" in found.ranges)
+    notes = list(opened.notes)
+    at_once, users = _at_once(opened, lengths, users, saturated=saturated)
+    if _largest(users - at_once) > 0:
+        fit = f"{at_once:,}" if isinstance(at_once, int) else "as many as at_once"
+        notes.append(
+            Note(code="waiting", message=f"Of the requests at once, {fit} fit in the cache by the expected value; others wait.")
+        )
+    if found is None:
+        notes.append(_unmeasured_note(opened, named))
+    values = forecast(times, lengths["prompt"], lengths["output"], at_once, lengths["cached_prefix"], users)
+    source = f"step model; {found.text}" if found is not None else "roofline: no measurements of this engine on this accelerator"
+    definition = Definition.ESTIMATE if found is not None else Definition.BOUND
+
+    def shown(quantity: Quantity) -> SpeedQuantity:
+        return SpeedQuantity(
+            bound=quantity.bound,
+            expected=quantity.expected,
+            low=quantity.low,
+            high=quantity.high,
+            definition=definition,
+            source=source,
+        )
+
+    parallel = opened.setup.parallel
+    gpu = opened.setup.hardware.gpu
+    assert gpu is not None
+    return Speed(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        model=spec.id,
+        engine=foreign or opened.engine.name,
+        gpu=gpu.id,
+        gpus=parallel.gpus,
+        tp=parallel.tp,
+        pp=parallel.pp,
+        dp=parallel.dp,
+        ep=parallel.ep,
+        **lengths,
+        concurrency=users,
+        at_once=at_once,
+        prefill_tokens_per_s=shown(values.prefill_s.per_s(lengths["prompt"] - lengths["cached_prefix"])),
+        decode_tokens_per_s=shown(values.step_s.per_s(at_once)),
+        output_tokens_per_s=shown(values.cycle_s.per_s(at_once * lengths["output"])),
+        ttft_s=shown(values.ttft_s),
+        itl_s=shown(values.itl_s),
+        e2e_s=shown(values.e2e_s),
+        speed_class=None if found is None else found.id,
+        step_terms=values.step_terms,
+        prompt_terms=values.prompt_terms,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _unmeasured_note(opened: Occupancy, named: str | None) -> Note:
+    gpu = opened.setup.hardware.gpu
+    what = f"{opened.engine.label} on {gpu.id if gpu is not None else 'this machine'}"
+    if named is None:
+        message = "No expected speed without an engine: the bound alone. Name one: --engine vllm, --engine llamacpp."
+    else:
+        message = f"No expected speed of {what}: no measurements of it are known. The bound holds all the same."
+    return Note(code="speed-not-measured", message=message)
+
+
+def _at_once(opened: Occupancy, lengths: Mapping[str, Numbers], users: Numbers, *, saturated: bool) -> tuple[Numbers, Numbers]:
+    """How many requests are served at once, and how many there are."""
+    from hwcalc.planner.solve import holds, most
+
+    if saturated:
+        fit = max(1, most(opened).value)
+        return fit, fit
+    if holds(opened):
+        return users, users
+    if isinstance(users, int) and all(isinstance(one, int) for one in lengths.values()):
+        return max(1, min(users, most(opened).value)), users
+    import numpy as np
+
+    seqs, counts = np.broadcast_arrays(lengths["prompt"] + lengths["output"], users)
+    fits = {int(seq): max(1, most(opened.changed(seq=int(seq), batch=1, prompt=None)).value) for seq in np.unique(seqs)}
+    return np.minimum(counts, np.vectorize(fits.__getitem__)(seqs)), users
+
+
+def _count(given: Numbers, name: str, least: int) -> Numbers:
+    """A count or an array of counts, checked."""
+    if isinstance(given, str):
+        given = parse_tokens(given, name)
+    if isinstance(given, bool) or given is None:
+        raise UsageError(f"{name} is {quoted(given)}.", hint="Write a whole number: 8000, or 8k.")
+    if isinstance(given, int):
+        smallest = largest = given
+    else:
+        import numpy as np
+
+        given = np.asarray(given)
+        if given.dtype.kind not in "iu" or not given.size:
+            raise UsageError(
+                f"{name} is no array of whole numbers.", hint="Give whole numbers: 8000, or numpy.array([1000, 8000])."
+            )
+        given = given.astype("int64")
+        smallest, largest = int(given.min()), int(given.max())
+    if smallest < least or largest > MOST_TOKENS:
+        raise UsageError(
+            f"{name} is {smallest if smallest < least else largest:,}.", hint=f"Allowed: from {least} to {MOST_TOKENS:,}."
+        )
+    return given
+
+
+def _largest(value: Numbers) -> int:
+    return int(value) if isinstance(value, (int, float)) else int(value.max())
+
+
+def _plain(value: Numbers) -> Any:
+    """A value of a document: arrays as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value.value if isinstance(value, Definition) else value

@@ -1,0 +1,113 @@
+"""The expected speed of a plan, next to its bound: from the times of its steps, with the figures that an explanation shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.engines import DEFAULT
+from hwcalc.engines.steps import Step, step
+from hwcalc.model import Note
+from hwcalc.planner.forecast import Quantity, forecast, quantity_of
+from hwcalc.planner.result import Expected, SpeedInfo
+from hwcalc.planner.speed import bound_of
+from hwcalc.planner.step_time import TERMS, speed_class_of, step_times
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+
+FIGURES: Final = {
+    "weights": "reading_weights_s",
+    "experts": "reading_experts_s",
+    "cache": "reading_cache_s",
+    "unpacking": "unpacking_s",
+    "matrices": "matrices_s",
+    "attention": "attention_s",
+    "launches": "launches_s",
+    "exchange": "exchange_s",
+}
+"""What the terms of a step are called in a formula."""
+
+
+def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
+    """The speed of a plan: the bound, and what is expected of the engine on this accelerator; ``None`` without a GPU.
+
+    ``at_most`` is how many sequences fit. The note ``speed-not-measured`` says where nothing is expected.
+    """
+    bound = bound_of(opened)
+    if bound is None or bound.decode_step_s_bound is None or opened.load.sharing.asked or opened.load.lengths:
+        return bound
+    times = step_times(opened)
+    if times is None:
+        return bound
+    found = times.speed_class
+    if found is None:
+        return bound
+    sequences = opened.batch
+    each = max(1.0, max(1.0, sequences / times.servers) / times.pp)
+    decoding = times.step(decoding=each, context=opened.tokens)
+    prompt = opened.load.prompt_tokens
+    alone = times.prompt(prompt)
+    # The bound of the plan also knows what lies on the host and what a policy drops.
+    step_bound, prompt_bound = bound.decode_step_s_bound, bound.prefill_s_bound or alone.bound
+    one_step, first = above(quantity_of(decoding), step_bound), above(quantity_of(alone), prompt_bound)
+    steps = (*bound.steps, *term_steps("expected_step_s", decoding.terms))
+    info = replace(
+        bound,
+        decode_tokens_per_s=expected(one_step.per_s(sequences)),
+        tokens_per_s_each=expected(one_step.per_s(1)),
+        prefill_s=expected(first),
+        speed_class=found.id,
+        expected_source=found.text,
+        steps=(*steps, *term_steps("expected_prompt_s", alone.terms)),
+    )
+    if at_most > 0:
+        most = max(1.0, max(1.0, at_most / times.servers) / times.pp)
+        info = replace(info, each_at_most=expected(quantity_of(times.step(decoding=most, context=opened.tokens)).per_s(1)))
+    output = opened.tokens - prompt
+    if opened.load.prompt is None or output < 1:
+        return info
+    load = forecast(times, prompt, output, sequences)
+    return replace(
+        info,
+        ttft_s=expected(above(load.ttft_s, prompt_bound)),
+        itl_s=expected(load.itl_s),
+        e2e_s=expected(load.e2e_s),
+    )
+
+
+def not_measured(opened: Occupancy, info: SpeedInfo | None) -> tuple[Note, ...]:
+    """A note where a plan names an engine and an accelerator of which no measurements are known."""
+    gpu = opened.setup.hardware.gpu
+    if info is None or gpu is None or info.decode_step_s_bound is None or opened.engine.name == DEFAULT:
+        return ()
+    if speed_class_of(opened) is not None:
+        return ()
+    message = (
+        f"No expected speed of {opened.engine.label} on {gpu.id}: no measurements of it are known. The bound holds all the same."
+    )
+    return (Note(code="speed-not-measured", message=message),)
+
+
+def above(quantity: Quantity, bound: float) -> Quantity:
+    """A time whose bound is this, if that is longer: nothing of it is shorter then."""
+    least = max(quantity.bound, bound)
+    values: dict[str, Any] = {name: max(least, getattr(quantity, name)) for name in ("expected", "low", "high")}
+    return Quantity(least, **values)
+
+
+def expected(quantity: Quantity) -> Expected:
+    """A quantity as a plan shows it."""
+    return Expected(
+        bound=float(quantity.bound), expected=float(quantity.expected), low=float(quantity.low), high=float(quantity.high)
+    )
+
+
+def term_steps(name: str, terms: Mapping[str, float]) -> tuple[Step, ...]:
+    """The figure of a step's or a prompt's time: the sum of its terms, without those that take no time."""
+    values = {FIGURES[term]: float(terms[term]) for term in TERMS if terms[term]}
+    if not values:
+        return ()
+    return (step(name, " + ".join(values), sum(values.values()), unit="s", **values),)

@@ -1,0 +1,403 @@
+"""Fit the step model's parameters to measured speeds, and print how far they are off, class by class.
+
+    python scripts/fit_speed.py ROWS.jsonl [--write]
+
+``ROWS.jsonl`` are rows as ``scripts/speed_rows.py`` reads them; they are not part of this project. ``--write`` puts parameters, ranges, errors
+and numbers of rows into ``profiles/speed/*.yaml``, whose other keys say what belongs to a class (then: ``python scripts/build_profiles.py``).
+
+The time of a step is a sum of terms, each a count divided by the share of a rate (``hwcalc/planner/step_time.py``). Here each row becomes its
+counts, by evaluating the forecast with parameters that leave one term of the sum. Then the parameters are found that make the error smallest:
+the mean of |log(expected / measured)|, rows of a source together weighing as the root of their number, and a small weight that holds
+parameters which the rows do not determine where those of the whole family are. It is a coordinate descent from fixed starts: the same rows
+give the same parameters.
+
+Errors are printed twice: of parameters fitted to all rows of the class, and of each row by parameters that were fitted without its source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+from msgspec import convert
+from msgspec.structs import replace
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    # A script's own folder is on the path, its repository is not.
+    sys.path.insert(0, str(ROOT))
+
+from hwcalc.errors import KvplanError  # noqa: E402
+from hwcalc.planner.forecast import forecast  # noqa: E402
+from hwcalc.planner.step_time import StepTimes  # noqa: E402
+from hwcalc.profiles.catalog import built_in  # noqa: E402
+from hwcalc.profiles.gpus import find_gpu  # noqa: E402
+from hwcalc.profiles.speed import FEW, FOLDER, SpeedClass, SpeedRange, StepParameters, narrowest_first, of_classes  # noqa: E402
+from scripts.speed_rows import LEFT_OUT, UNTUNED, Row, opened_row, rows_of  # noqa: E402
+
+Array = Any
+MULTIPLIED: Final = ("floats", "eight_bit", "four_bit", "weight_only", "gguf")
+COUNTS: Final = (
+    "weights", "experts", "cache", "blocks", "superblocks", *(f"dense {one}" for one in MULTIPLIED), *(f"expert {one}" for one in MULTIPLIED),
+    "attention", "step", "sequence", "layer", "exchange", "link", "stage",
+)  # fmt: skip
+"""What is counted of a row: seconds at the full rate, or how often something happens."""
+POWERS: Final = (0.5, 0.625, 0.75, 0.875, 1.0)
+STARTS: Final[Mapping[str, float]] = {
+    "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "expert_power": 0.8, "blocks": 1.5, "superblocks": 0.4,
+    "floats": 0.5, "eight_bit": 0.45, "four_bit": 0.35, "weight_only": 0.35, "gguf": 0.2, "expert_compute": 0.5, "attention": 0.25,
+    "step": 100.0, "sequence": 2.0, "layer": 30.0, "expert_layer": 60.0, "exchange": 50.0, "link": 0.5, "stage": 40.0,
+}  # fmt: skip
+"""Where the search begins: shares, and microseconds."""
+NAMES: Final = tuple(STARTS)
+LIMITS: Final[Mapping[str, tuple[float, float]]] = {
+    "bandwidth_share": (0.2, 0.97), "expert_bandwidth": (0.2, 1.0), "cache_times": (1.0, 4.0), "expert_power": (0.5, 1.0),
+    **dict.fromkeys(MULTIPLIED, (0.005, 0.95)), "expert_compute": (0.05, 1.0), "attention": (0.005, 0.95), "link": (0.05, 0.95),
+    "blocks": (0.02, 50.0), "superblocks": (0.02, 50.0),
+}  # fmt: skip
+FREE: Final = (0.1, 20_000.0)
+HELD: Final = 0.004
+"""How much a parameter weighs that leaves that of the family by a factor of e."""
+WIDEST: Final = {"local": 1.8, "server": 2.2}
+COVERED: Final = 0.86
+"""The share of rows that a range is to hold, of those that it was made from."""
+NARROWEST: Final = 1.25
+FEW_TIMES: Final = 1.5
+"""How far the ends lie from the expected value at least, where a class has few rows."""
+
+
+class Rows:
+    """Rows with their counts: ``counts[row, power, count]``, and what was measured, in seconds."""
+
+    def __init__(self, rows: Sequence[Row], counts: Array, seconds: Array, bounds: Array, experts: Array) -> None:
+        self.rows, self.counts, self.seconds, self.bounds, self.experts = list(rows), counts, seconds, bounds, experts
+        self.sources = np.array([row.source for row in rows])
+        self.kinds = np.array([kind_of(row) for row in rows])
+        numbers = Counter(self.sources.tolist())
+        weights = np.array([numbers[source] ** -0.5 for source in self.sources])
+        self.weights = weights / weights.sum() if len(rows) else weights
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, mask: Array) -> Rows:
+        """Some of the rows."""
+        kept = [row for row, keep in zip(self.rows, mask, strict=True) if keep]
+        return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask])
+
+
+def kind_of(row: Row) -> str:
+    """What a row measures, as the classes have ranges of it."""
+    return {"decode_tokens_per_s": "decode", "ttft_s": "prompt", "prefill_tokens_per_s": "prompt"}.get(row.quantity, "serving")
+
+
+def counting(power: float) -> StepParameters:
+    """Parameters with which a forecast gives the counts: place by place one term of the sum is left at its full rate."""
+    index = {name: number for number, name in enumerate(COUNTS)}
+
+    def only(name: str, rate: float = 1.0, others: float = 1e30) -> Array:
+        values = np.full(len(COUNTS), others)
+        values[index[name]] = rate
+        return values
+
+    def times(name: str) -> Array:
+        values = np.zeros(len(COUNTS))
+        values[index[name]] = 1.0
+        return values
+
+    cache_times, dense = np.zeros(len(COUNTS)), np.full(len(COUNTS), 1e30)
+    cache_times[index["cache"]] = 1e30
+    shares = {}
+    for one in MULTIPLIED:
+        shares[one] = only(f"dense {one}", others=1e60)
+        shares[one][index[f"expert {one}"]] = 1e30
+    for one in MULTIPLIED:
+        dense[index[f"expert {one}"]] = 1e-30
+    values: dict[str, Any] = {
+        "bandwidth_share": only("weights"),
+        "expert_bandwidth": only("experts", 1e-30),
+        "cache_times": cache_times,
+        "expert_power": power,
+        "compute_shares": shares,
+        "unpack_shares": {one: only(one) for one in ("blocks", "superblocks")},
+        "expert_compute": dense,
+        "attention_share": only("attention"),
+        "step_us": times("step"),
+        "sequence_us": times("sequence"),
+        "layer_us": times("layer"),
+        "exchange_us": times("exchange"),
+        "link_share": only("link"),
+        "stage_us": times("stage"),
+    }
+    return StepParameters(**values)
+
+
+def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
+    """The counts of rows, and why others have none."""
+    classes = {power: _class_of(counting(power)) for power in POWERS}
+    kept, counts, seconds, bounds, experts, refused = [], [], [], [], [], []
+    for row in rows:
+        try:
+            found, times = opened_row(row)
+        except KvplanError as error:
+            refused.append(f"{row.engine}, {row.model}: {error}")
+            continue
+        by_power = [
+            seconds_of(found, replace(times, speed_class=classes[power]))
+            for power in (POWERS if times.has_experts else POWERS[-1:])
+        ]
+        kept.append(found)
+        counts.append(np.array([one for one, _ in by_power] * (1 if times.has_experts else len(POWERS))))
+        bounds.append(by_power[0][1])
+        experts.append(times.has_experts)
+        seconds.append(measured_seconds(found))
+    return Rows(kept, np.array(counts), np.array(seconds), np.array(bounds), np.array(experts)), refused
+
+
+def _class_of(parameters: StepParameters) -> SpeedClass:
+    spread = {"decode": SpeedRange(low=1.0, high=1.0)}
+    return SpeedClass(
+        id="", name="", source="", engines=(), vendors=(), parameters=parameters, ranges=spread, rows={}, sources=()
+    )
+
+
+def seconds_of(row: Row, times: StepTimes) -> tuple[Any, float]:
+    """The expected time and the bound of what a row measures."""
+    with np.errstate(all="ignore"):
+        found = forecast(times, row.prompt, row.output, row.concurrency, row.cached_prefix)
+    quantity = {
+        "decode_tokens_per_s": found.step_s,
+        "itl_s": found.itl_s,
+        "ttft_s": found.ttft_s,
+        "prefill_tokens_per_s": found.prefill_s,
+        "output_tokens_per_s": found.cycle_s,
+    }[row.quantity]
+    return quantity.expected, quantity.bound
+
+
+def measured_seconds(row: Row) -> float:
+    """The measured time of the same: of a step, of a prompt, or of as many requests as are served at once."""
+    tokens = {
+        "decode_tokens_per_s": row.concurrency,
+        "prefill_tokens_per_s": row.prompt - row.cached_prefix,
+        "output_tokens_per_s": row.concurrency * row.output,
+    }
+    return tokens[row.quantity] / row.value if row.quantity in tokens else row.value
+
+
+def expected(rows: Rows, values: Mapping[str, float]) -> Array:
+    """The expected times, never below the bound."""
+    place = (values["expert_power"] - POWERS[0]) / (POWERS[1] - POWERS[0])
+    lower = min(int(place), len(POWERS) - 2)
+    part = place - lower
+    counts = rows.counts[:, lower] * (1 - part) + rows.counts[:, lower + 1] * part
+    count = dict(zip(COUNTS, counts.T, strict=True))
+    share = values["bandwidth_share"]
+    total = (count["weights"] + count["experts"] / values["expert_bandwidth"] + values["cache_times"] * count["cache"]) / share
+    for one in ("blocks", "superblocks", "attention", "link"):
+        total = total + count[one] / values[one]
+    for one in MULTIPLIED:
+        total = total + (count[f"dense {one}"] + count[f"expert {one}"] / values["expert_compute"]) / values[one]
+    layers = np.where(rows.experts, values["expert_layer"], values["layer"])
+    total = total + count["layer"] * layers
+    for one in ("step", "sequence", "exchange", "stage"):
+        total = total + count[one] * values[one]
+    return np.maximum(total, rows.bounds)
+
+
+def fitted(rows: Rows, start: Mapping[str, float]) -> dict[str, float]:
+    """The parameters with the smallest error."""
+    if not len(rows):
+        return dict(start)
+    origin = np.log([start[name] for name in NAMES])
+    lowest, highest = (np.log([LIMITS.get(name, FREE)[end] for name in NAMES]) for end in (0, 1))
+
+    def cost(place: Array) -> float:
+        errors = np.log(expected(rows, dict(zip(NAMES, np.exp(place), strict=True))) / rows.seconds)
+        return float((rows.weights * (np.sqrt(errors**2 + 0.0025) - 0.05)).sum() + HELD * ((place - origin) ** 2).sum())
+
+    place, lengths = origin.copy(), np.full(len(NAMES), 0.3)
+    best = cost(place)
+    for _ in range(60):
+        for number in range(len(NAMES)):
+            for sign in (1, -1):
+                tried = place.copy()
+                tried[number] = np.clip(tried[number] + sign * lengths[number], lowest[number], highest[number])
+                if (value := cost(tried)) < best - 1e-9:
+                    place, best = tried, value
+                    lengths[number] *= 1.3
+                    break
+            else:
+                lengths[number] *= 0.5
+        if lengths.max() < 0.002:
+            break
+    return dict(zip(NAMES, np.exp(place).tolist(), strict=True))
+
+
+def without_source(rows: Rows, start: Callable[[str], Mapping[str, float]]) -> Array:
+    """The expected times of rows, each by parameters that were fitted without its source, nor was what they start from."""
+    out = np.zeros(len(rows))
+    for source in sorted(set(rows.sources.tolist())):
+        mask = rows.sources == source
+        out[mask] = expected(rows.of(mask), fitted(rows.of(~mask), start(source)))
+    return out
+
+
+def range_of(ratios: Array, widest: float) -> tuple[float, float]:
+    """The narrowest range of measured / expected speed that holds :data:`COVERED` of the rows, if it is not wider than allowed."""
+    ordered = np.sort(ratios)
+    best = (0.0, 0.0, 0.0)
+    for low in ordered:
+        held = ordered[(ordered >= low) & (ordered <= low * widest)]
+        share = len(held) / len(ordered)
+        width = held[-1] / low
+        if (share >= COVERED and (best[0] < COVERED or width < best[2] / best[1])) or (best[0] < COVERED and share > best[0]):
+            best = (share, low, held[-1])
+    _, low, high = best
+    if high / low < NARROWEST:
+        low, high = low / (NARROWEST / (high / low)) ** 0.5, high * (NARROWEST / (high / low)) ** 0.5
+    return min(round(float(low) * 0.99, 2), 1.0), max(round(float(high) * 1.01, 2), 1.0)
+
+
+def errors_of(rows: Rows, times: Array) -> dict[str, Any]:
+    """Median error and bias of speeds, and what 80 % of the rows lie between."""
+    ratios = rows.seconds / times
+    return {
+        "rows": len(rows),
+        "sources": len(set(rows.sources.tolist())),
+        "median": float(np.median(np.abs(ratios - 1))),
+        "bias": float(np.median(ratios)),
+        "low": float(np.quantile(1 / ratios, 0.1)),
+        "high": float(np.quantile(1 / ratios, 0.9)),
+    }
+
+
+def parameters_of(values: Mapping[str, float]) -> dict[str, Any]:
+    """The parameters as a file has them."""
+    packed = {one: round(values[one], 3) for one in ("blocks", "superblocks")}
+    found: dict[str, Any] = {
+        "bandwidth_share": round(values["bandwidth_share"], 3),
+        "expert_bandwidth": round(values["expert_bandwidth"], 3),
+        "cache_times": round(values["cache_times"], 2),
+        "expert_power": round(values["expert_power"], 2),
+        "compute_shares": {one: round(values[one], 3) for one in MULTIPLIED},
+        "unpack_shares": packed,
+        "expert_compute": round(values["expert_compute"], 3),
+        "attention_share": round(values["attention"], 3),
+        "step_us": round(values["step"], 1),
+        "sequence_us": round(values["sequence"], 2),
+        "layer_us": round(values["layer"], 1),
+        "expert_layer_us": round(values["expert_layer"], 1),
+        "exchange_us": round(values["exchange"], 1),
+        "link_share": round(values["link"], 3),
+        "stage_us": round(values["stage"], 1),
+    }
+    return found
+
+
+def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Array, widest: float) -> dict[str, Any]:
+    """What the file of a class gets, printed as well."""
+    times = expected(mine, values)
+    out: dict[str, Any] = {"parameters": parameters_of(values), "ranges": {}, "errors": {}, "rows": {}}
+    for kind in ("decode", "prompt", "serving"):
+        mask = mine.kinds == kind
+        if not mask.any():
+            continue
+        some = mine.of(mask)
+        low, high = range_of(times[mask] / some.seconds, widest)
+        if mask.sum() < FEW:
+            low, high = min(low, round(1 / FEW_TIMES, 2)), max(high, FEW_TIMES)
+        inside = float(np.mean((times[mask] / some.seconds >= low) & (times[mask] / some.seconds <= high)))
+        held = float(np.mean((apart[mask] / some.seconds >= low) & (apart[mask] / some.seconds <= high)))
+        out["ranges"][kind] = {"low": low, "high": high}
+        out["rows"][kind] = int(mask.sum())
+        for title, those in splits(some):
+            full, without = (errors_of(some.of(those), one[mask][those]) for one in (times, apart))
+            print(
+                f"{name:26} {title:14} {full['rows']:5} {full['sources']:7} | {full['median']:7.1%} {full['bias']:.2f}  {full['low']:.2f}..{full['high']:.2f}"
+                f" | {without['median']:7.1%} {without['bias']:.2f}  {without['low']:.2f}..{without['high']:.2f}"
+                f" | {low:.2f}..{high:.2f} ({high / low:.2f}) holds {inside:.0%}, {held:.0%}"
+            )
+            if title == kind:
+                names = ("median", "bias")
+                out["errors"][kind] = {one: round(full[one], 3) for one in names} | {
+                    f"apart_{one}": round(without[one], 3) for one in names
+                }
+    if out["rows"].get("decode", FEW) < FEW <= out["rows"].get("serving", 0):
+        # Steps under load are steps too.
+        del out["ranges"]["decode"]
+    if "prompt" not in out["ranges"]:
+        out["ranges"]["prompt"] = {"low": 0.6, "high": 1.6}
+    out["sources"] = sorted(set(mine.sources.tolist()))
+    return out
+
+
+def splits(rows: Rows) -> list[tuple[str, Array]]:
+    """All rows of a kind, and those of requests in numbers that are not stated by themselves."""
+    kind = str(rows.kinds[0])
+    saturated = np.array([row.saturated for row in rows.rows])
+    parts = [(kind, np.full(len(rows), True))]  # noqa: FBT003 - the value that fills the array
+    if saturated.any() and not saturated.all():
+        parts += [("- at a number", ~saturated), ("- saturated", saturated)]
+    return parts
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fit, print, and write if that is wanted."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rows", type=Path, help="the file of rows")
+    parser.add_argument("--write", action="store_true", help="write profiles/speed/*.yaml")
+    parser.add_argument("--only", default="", help="only classes whose id has this in it")
+    options = parser.parse_args(arguments)
+    files = {
+        path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(built_in(FOLDER)).glob("*.yaml"))
+    }
+    usable = [row for row in rows_of(options.rows) if not any(part in flag for flag in row.flags for part in LEFT_OUT)]
+    rows, refused = counted(usable)
+    for reason, number in Counter(refused).most_common():
+        print(f"left out, {number} rows: {reason}", file=sys.stderr)
+    classes = narrowest_first(convert({**data, "schema_version": None}, SpeedClass) for data in files.values())
+    owner = np.array([getattr(of_classes(classes, row.engine, find_gpu(row.gpu), row.backend), "id", "") for row in rows.rows])
+    tuned = np.array([row.source not in UNTUNED for row in rows.rows])
+    families = np.array([files[one]["family"] if one else "" for one in owner])
+    print(f"{len(rows)} rows, {np.sum(owner == '')} of no class")
+    print(f"{'class':26} {'measured':14} rows sources | all rows: error, bias, 80 % | without its source | range (width) holds")
+    for family, widest in WIDEST.items():
+        starts: dict[str, dict[str, float]] = {}
+        of_family = (families == family) & tuned
+
+        def start(source: str, kept: dict[str, dict[str, float]] = starts, mask: Array = of_family) -> dict[str, float]:
+            if source not in kept:
+                kept[source] = fitted(rows.of(mask & (rows.sources != source)), STARTS)
+            return kept[source]
+
+        for name, data in files.items():
+            mine = rows.of((owner == name) & tuned)
+            if data["family"] != family or options.only not in name or not len(mine):
+                continue
+            values = fitted(mine, start(""))
+            data.update(fit_class(name, mine, values, without_source(mine, start), widest))
+            untuned = rows.of((owner == name) & ~tuned)
+            if len(untuned):
+                report = errors_of(untuned, expected(untuned, values))
+                data["untuned_times"] = round(max(1.0, report["bias"]), 2)
+                print(
+                    f"{name:26} {'untuned':14} {report['rows']:5} {report['sources']:7} | {report['median']:7.1%} {report['bias']:.2f}"
+                )
+            data["recorded"] = datetime.now(UTC).date().isoformat()
+    if options.write:
+        for name, data in files.items():
+            text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=150, allow_unicode=True)
+            Path(built_in(FOLDER, f"{name}.yaml")).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
