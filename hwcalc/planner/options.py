@@ -485,7 +485,7 @@ _OF_PLAN: Final = frozenset(_AvgSeq.__annotations__)
 _PLAIN: Final = [name for name in ROWS if name not in DIMENSIONS and name not in _OF_PLAN]
 COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "plan": ROWS,
-    "explain": [name for name in ROWS if name not in _OF_PLAN],
+    "explain": ROWS,
     "diff": _PLAIN,
     "compare": CompareOptions.__annotations__,
     "sweep": SweepOptions.__annotations__,

@@ -555,10 +555,19 @@ class Plan(Answer, Record):
     warnings: tuple[Note, ...]
 
     @property
+    def serves_users(self) -> bool:
+        """Whether users have the lengths of ``avg_seq``, with which they do not overrun the pool too often, and the longest of them fits."""
+        overrun, fit = self.overrun, self.fit
+        return overrun is not None and fit is not None and bool(fit.expected_max_batch) and overrun.chance <= 1 - overrun.quantile
+
+    @property
     def refutes(self) -> bool:
-        """Whether a verdict was asked for and is not that the plan fits: it does not, or nobody can say."""
+        """Whether a verdict was asked for and is not that the plan fits: it does not, or nobody can say.
+
+        Where it is said how long sequences really are, it must fit in nearly all cases.
+        """
         if self.fit is not None:
-            return not self.fit.fits
+            return not self.fit.fits and not self.serves_users
         return any(note.code == NO_VERDICT for note in self.warnings)
 
     @property

@@ -223,6 +223,10 @@ def verdict(plan: Plan) -> str:
     assert fit is not None
     engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
+    if plan.overrun is not None and plan.serves_users and not fit.fits:
+        chance = human_chance(plan.overrun.chance)
+        full = f"if all had {plan.request.seq:,} tokens, {fit.expected_max_batch or 0:,} would fit"
+        return f"{plural(plan.overrun.users, 'user')} of these lengths will fit{where}, but for a chance of {chance}; {full}"
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
     variables = " ".join(plan.request.environment)
     required = f" with {flags}" if flags else ""
@@ -277,7 +281,7 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     """Labelled lines with the reasons of the verdict, the pool, and how much more would fit."""
     fit, each = plan.fit, _each(plan.request)
     assert fit is not None
-    out = [("error", clean(plan.reason))] if plan.reason else []
+    out = [("error", clean(plan.reason))] if plan.reason and not plan.serves_users else []
     out += _budget_lines(plan, fit)
     if fit.max_batch is not None and fit.gpu is not None:
         long = f" of {plan.request.seq:,} tokens" if not plan.request.lengths else " of these lengths, as many of each"
@@ -291,7 +295,11 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
             whom = f" for the longest of {plan.request.batch:,} {each}s, shorter ones as they are"
         out.append(("longest", _most(fit.max_seq, fit.expected_max_seq, "token", whom, fit.limiting_seq)))
     out += overrun_lines(plan)
-    if (fewest := _fewest(fit)) and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits):
+    if (
+        not plan.serves_users
+        and (fewest := _fewest(fit))
+        and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits)
+    ):
         out.append(("fewest", fewest))
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
@@ -441,7 +449,8 @@ def first_lines(plan: Plan, *, full: bool = False) -> tuple[list[tuple[str, str]
     which = f"a sequence of {plan.request.seq:,} tokens" if plan.request.lengths else "a sequence"
     sizes += [f"{human_bytes(cache.bytes_per_sequence)} {which}"] if plan.request.batch > 1 else []
     sizes += [f"{human_bytes(cache.bytes_per_token)} a token"] if cache.bytes_per_token else []
-    whole = [("needs", _needs(plan, plan.fit)), *([("host", host)] if host else []), ("cache", ", ".join(sizes))]
+    needs = [] if plan.serves_users and not plan.fit.fits else [("needs", _needs(plan, plan.fit))]
+    whole = [*needs, *([("host", host)] if host else []), ("cache", ", ".join(sizes))]
     # Why it does not fit comes first.
     place = sum(label == "error" for label, _ in answer)
     return [*answer[:place], *whole, *kept_lines(plan), *answer[place:]], [line for line in lines if line[0] in shown]
@@ -517,7 +526,7 @@ def kept_lines(plan: Plan) -> list[tuple[str, str]]:
 
 def start_lines(plan: Plan) -> list[tuple[str, str, str]]:
     """What to type to start a plan that fits: of each command its label, the command, and a remark; none if there is nothing to type."""
-    if plan.fit is None or plan.fit.gpu is None or not plan.fit.fits or not find_engine(plan.request.engine)[0].command.known:
+    if plan.fit is None or plan.fit.gpu is None or plan.refutes or not find_engine(plan.request.engine)[0].command.known:
         return []
     from hwcalc.report.emit import commands_to_start
 

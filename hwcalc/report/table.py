@@ -11,6 +11,7 @@ from typing import Final
 
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.report.drawing import BETWEEN, SCREEN, VERDICT_COLORS, Piece, Text, columns, hanging, height, indented, rendered
 from hwcalc.report.summary import (
     DEVICE_HEADER,
@@ -94,7 +95,7 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
             parts += hanging([(label, text, "") for label, text in kept_lines(plan)])
         parts += [*asked, Text()] if asked else []
     else:
-        parts.append(Text(filled(verdict(plan), width), style=f"bold {VERDICT_COLORS[plan.fit.verdict.text]}"))
+        parts.append(Text(filled(verdict(plan), width), style=f"bold {_verdict_color(plan)}"))
         for label, text in first_lines(plan)[0]:
             parts += hanging([(label.ljust(_LABEL), text, "")])
             parts += _stack(plan, width) if label == "needs" else []
@@ -107,6 +108,11 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
     if detail == "screen" and not quiet:
         parts.append(Text(_rest(more), style="dim"))
     return parts
+
+
+def _verdict_color(plan: Plan) -> str:
+    assert plan.fit is not None
+    return VERDICT_COLORS[(Verdict.FITS if plan.serves_users else plan.fit.verdict).text]
 
 
 def _rest(more: int) -> str:
@@ -125,7 +131,7 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> t
     At least one is shown where the plan does not fit.
     """
     assert plan.fit is not None
-    tries = plan.fit.suggestions
+    tries = () if plan.serves_users else plan.fit.suggestions
     counted = min(width, _USUAL_WIDTH)
     # On a terminal the line that was typed, a blank line, what is said below, and the next line to type have their places.
     below = 4 + height(_warnings(plan), counted) if detail == "screen" else 0

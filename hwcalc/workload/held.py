@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.text import shown
-from hwcalc.units import parse_tokens
+from hwcalc.units import parse_token_list, parse_tokens
 from hwcalc.workload.lengths import Geometric, Lengths, Listed, read_lengths
 from hwcalc.workload.made import words_of
 from hwcalc.workload.opening import workload
@@ -15,10 +15,13 @@ from hwcalc.workload.opening import workload
 if TYPE_CHECKING:
     from hwcalc.workload.request import Workload
 
-MOST_HELD: Final = 1 << 24
+MOST_HELD: Final = 1 << 23
 """The longest sequence of which every length is told apart."""
 MADE: Final = 100_000
 """Requests that are made to see how long they are, where words make them."""
+
+
+_MOST_LISTED: Final = 100_000
 
 
 def check_words(value: Any, name: str) -> str:
@@ -26,7 +29,7 @@ def check_words(value: Any, name: str) -> str:
     if isinstance(value, Lengths):
         return value.text
     if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
+        return ",".join(map(str, parse_token_list(value, name, _MOST_LISTED)))
     words = value.strip() if isinstance(value, str) else str(parse_tokens(value, name))
     if not _names_requests(words) and not _may_be_file(words):
         read_lengths(words, name)
@@ -40,8 +43,10 @@ def _names_requests(words: str) -> bool:
 def _may_be_file(words: str) -> bool:
     import os
 
-    return os.path.lexists(words) or (
-        ("=" not in words and any(letter in words for letter in "/\\")) or words.endswith((".csv", ".jsonl"))
+    if os.path.lexists(words):
+        return True
+    return "=" not in words and (
+        any(letter in words for letter in "/\\") or words.endswith((".csv", ".jsonl", ".json", ".parquet"))
     )
 
 

@@ -87,8 +87,12 @@ def _checked(number: int, row: Sequence[Any]) -> tuple[float, int, int, Hashable
     arrival, prompt, output, group, tokens, priority, most = values
     if isinstance(arrival, bool) or not isinstance(arrival, (int, float)) or not 0 <= arrival <= MOST_SECONDS:
         raise UsageError(f"row {number}: arrival is {quoted(arrival, 40)}.", hint=f"Allowed: 0 to {MOST_SECONDS:,.0f}. {_SHAPE}")
-    if group is not None and not isinstance(group, Hashable):
-        raise UsageError(f"row {number}: the prefix group is {quoted(group, 40)}.", hint=f"Allowed: a name or None. {_SHAPE}")
+    try:
+        hash(group)
+    except TypeError as error:
+        raise UsageError(
+            f"row {number}: the prefix group is {quoted(group, 40)}.", hint=f"Allowed: a name or None. {_SHAPE}"
+        ) from error
     whole = {
         "prompt": (prompt, 1),
         "output": (output, 0),

@@ -146,6 +146,7 @@ def functions() -> Mapping[str, Called]:
     from hwcalc.explore.build import explore
     from hwcalc.plot.build import plot
     from hwcalc.sweep.rows import sweep
+    from hwcalc.workload.opening import workload
 
     here: Mapping[str, Any] = {"offline": True, "seq": 100}
     hosted = {**here, "gpu": "l4", "engine": "vllm"}
@@ -162,6 +163,7 @@ def functions() -> Mapping[str, Called]:
         "recommend": (hwcalc.recommend, (CONFIG,), {**here, "gpu": "l4"}),
         "strategies": (hwcalc.strategies, (CONFIG,), here),
         "sweep": (sweep, (CONFIG,), hosted),
+        "workload": (workload, ("prompt=5 output=5",), {"requests": 5}),
         "check": (check, ("check.yaml",), {"offline": True}),
     }
 
@@ -183,7 +185,7 @@ def call(name: str, keyword: str, value: Any, *, alone: bool = False, engine: st
     else:
         given[keyword] = value
     answer = function(*arguments, **given)
-    if name == "sweep":
+    if name in ("sweep", "workload"):
         next(iter(answer), None)
     elif hasattr(answer, "to_dict"):
         answer.to_dict()

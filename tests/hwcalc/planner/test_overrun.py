@@ -240,6 +240,6 @@ def test_states_limit_how_many_run() -> None:
 
 
 def test_a_length_beyond_the_longest_is_refused() -> None:
-    """Every length is told apart, up to 16 million tokens."""
+    """Every length is told apart, up to 8 million tokens."""
     with pytest.raises(UsageError, match="avg_seq"):
         held_lengths("4k", 2**30)
