@@ -21,6 +21,8 @@ LARGEST_MANIFEST: Final = 4 * 1024**2
 MAX_DEPTH: Final = 12
 """Levels of nesting. A check file has up to four. The scanner's time grows with their square, and it stops here."""
 MAX_NODES: Final = 100_000
+MAX_DOCUMENTS: Final = 2_000
+"""Documents of a manifest."""
 MAX_DIRECTIVES: Final = 16
 """Lines that begin with ``%``. The parser compares each directive with all others before its first event."""
 
@@ -148,6 +150,8 @@ class _Builder:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
+                if documents > MAX_DOCUMENTS:
+                    raise self._error(event, f"more than {MAX_DOCUMENTS} documents")
                 if documents > 1 and not self.several:
                     raise self._error(event, "a second document (---) is not allowed")
             elif isinstance(event, yaml.AliasEvent):

@@ -355,14 +355,15 @@ class _Line:
 
         A log names its engine itself.
         """
+        if self.command == LAUNCH:
+            # The words are another program's.
+            return
         serves = self.free[:2] == ["vllm", "serve"]
         if self.knob and self.command != "reconcile" and not serves and "vllm" not in self.values.get("engine", "").lower():
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
         if self.free[:1] and self.free[0].rpartition("/")[2] in ("llama-server", "llama-cli"):
             hint = "Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags after it"
             raise UsageError(f"kvplan plans what {self.free[0]} would start.", hint=hint)
-        if self.command == LAUNCH:
-            return
         if serves:
             hint = "Write: kvplan MODEL --engine vllm, and vLLM's flags after it"
             raise UsageError("kvplan plans what vllm serve would start.", hint=hint)

@@ -120,7 +120,7 @@ def guessed(words: Sequence[Word], hint: str, variables: Mapping[str, Any]) -> E
         word.text.partition("=")[0].partition(".")[0]
         for word in words
         if word.text.startswith("-") and not word.text[1:2].isdigit()
-    ]
+    ][:200]
     hint = f"{hint} {' '.join(variables)}".lower()
     best: tuple[int, int, EngineFlags] | None = None
     for flags in all_flags():

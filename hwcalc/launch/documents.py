@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from hwcalc.yaml_tree import Node, TreeError, read_forest
 
-_TEMPLATE: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 _MARK: Final = "kvplan-template-{}-"
 _MARKED: Final = re.compile(r"kvplan-template-(\d{1,6})-")
 _MOST_TRIES: Final = 6
@@ -37,15 +36,11 @@ def read_documents(text: str, places: Places | None = None) -> list[Any]:
     """The documents of a text; none if it is no YAML, and those before the place where it stops being YAML."""
     templates: list[str] = []
 
-    def marked(match: re.Match[str]) -> str:
-        templates.append(match[0])
-        return _MARK.format(len(templates) - 1)
-
     if "{{" in text:
         lines = text.split("\n")
         # A line that is nothing but a template steers the others.
-        lines = ["" if re.fullmatch(r"\s*\{\{.*\}\}\s*", line) else line for line in lines]
-        text = _TEMPLATE.sub(marked, "\n".join(lines))
+        lines = ["" if line.strip().startswith("{{") and line.strip().endswith("}}") else line for line in lines]
+        text = _marked("\n".join(lines), templates)
     text = text.replace("\t", "  ")
     for _ in range(_MOST_TRIES):
         try:
@@ -58,6 +53,17 @@ def read_documents(text: str, places: Places | None = None) -> list[Any]:
             continue
         return [_plain(node, templates, places or Places()) for node in nodes]
     return []
+
+
+def _marked(text: str, templates: list[str]) -> str:
+    """The text with a mark for each template, which is kept in ``templates``."""
+    pieces: list[str] = []
+    at = 0
+    while (begun := text.find("{{", at)) >= 0 and (end := text.find("}}", begun)) >= 0:
+        pieces += [text[at:begun], _MARK.format(len(templates))]
+        templates.append(text[begun : end + 2])
+        at = end + 2
+    return "".join((*pieces, text[at:]))
 
 
 def _plain(node: Node, templates: list[str], places: Places) -> Any:

@@ -19,26 +19,34 @@ _INSTRUCTION: Final = re.compile(
 )
 _OF_MODELFILE: Final = frozenset({"PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "MESSAGE", "LICENSE"})
 _OF_DOCKERFILE: Final = frozenset({"ENV", "ENTRYPOINT", "CMD", "RUN", "EXPOSE", "WORKDIR", "COPY", "ARG"})
+_FIRST: Final = frozenset({"FROM", "ARG", "ENV", "ENTRYPOINT", "CMD", "PARAMETER", "ADAPTER"})
+"""The instructions that a file may begin with."""
 _MOST_SECTIONS: Final = 500
 
 
 def servers_of_file(text: str, variables: Mapping[str, str], name: str) -> list[Server] | None:
     """The servers of a file that its form tells; ``None`` for a text of another form."""
     head = text[:200_000]
-    if re.search(r"(?m)^\s*\[Service\]\s*$", head) or re.match(r"\s*(?:#[^\n]*\n\s*)*(?:Environment|EnvironmentFile)=", head):
+    if re.search(r"(?m)^[ \t]*\[Service\][ \t]*$", head) or _first_line(head).startswith(("Environment=", "EnvironmentFile=")):
         return of_unit(text, variables)
     found = [match[1] for match in _INSTRUCTION.finditer(head)]
-    begins = re.match(r"(?:\s*#[^\n]*\n|\s+)*(FROM|ARG|ENV|ENTRYPOINT|CMD|PARAMETER|ADAPTER)[ \t]", head)
-    if begins is not None and found:
+    if _first_line(head).partition(" ")[0] in _FIRST and found:
         if _OF_MODELFILE & set(found) or (found == ["FROM"] and name.lower().startswith("modelfile")):
             return of_modelfile(text)
         if _OF_DOCKERFILE & set(found):
             return of_dockerfile(text, variables)
-    if re.search(r"(?m)^\s*\[[^\]\n]+\]\s*$", head) and re.search(r"(?m)^\s*(?:model|hf-repo|hf|m|LLAMA_ARG_\w+)\s*=", head):
+    if re.search(r"(?m)^[ \t]*\[[^\]\n]+\][ \t]*$", head) and re.search(
+        r"(?m)^[ \t]*(?:model|hf-repo|hf|m|LLAMA_ARG_\w+)[ \t]*=", head
+    ):
         return of_presets(text)
     if re.search(r"(?m)^#SBATCH\s", head):
         return of_job(text, variables)
     return None
+
+
+def _first_line(text: str) -> str:
+    """The first line that is no comment."""
+    return next((line.strip() for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")), "")
 
 
 # --- systemd --------------------------------------------------------------------------------------------------------
@@ -79,7 +87,7 @@ def _assignments(text: str) -> dict[str, str]:
     """The variables of ``Environment="A=1" B=2``."""
     out: dict[str, str] = {}
     for match in re.finditer(
-        r"\"([A-Za-z_]\w*)=((?:[^\"\\]|\\.)*)\"|'([A-Za-z_]\w*)=([^']*)'|([A-Za-z_]\w*)=(\S*)", text[:100_000]
+        r"\"([A-Za-z_]\w*)=((?:[^\"\\]|\\.)*)\"|'([A-Za-z_]\w*)=([^']*)'|([A-Za-z_]\w*)=(\S*)", text[:10_000]
     ):
         name = match[1] or match[3] or match[5]
         value = match[2] if match[1] else match[4] if match[3] else match[6]

@@ -29,9 +29,9 @@ def servers_of_manifest(given: str, variables: Mapping[str, str]) -> list[Server
         documents = [each for each in read_documents(given, places) if each is not None]
     except TreeError as error:
         if "nested" in error.problem or "more than" in error.problem or "larger" in error.problem:
-            raise UsageError(
-                f"the manifest is {error.problem}." if "nested" in error.problem else f"the manifest {error.problem}."
-            ) from error
+            verb = "is nested more" if "nested" in error.problem else "has more" if "more than" in error.problem else "is larger"
+            message = f"the manifest {verb} than {error.problem.partition('than ')[2]}."
+            raise UsageError(message, hint="Give the part that starts the servers.") from error
         return None
     documents = [
         each for document in documents for each in (rows(at(document, "items")) if at(document, "kind") == "List" else [document])
@@ -148,7 +148,7 @@ def _hinted(around: Around, words: list[Word]) -> list[Server]:
 def _mounts(volumes: Any) -> list[tuple[str, str]]:
     out = []
     for each in rows(volumes):
-        if isinstance(each, str):
+        if isinstance(each, str) and len(each) < 2000:
             plain = re.sub(r"\$\{[^}]*(?:\}[^:]*\})?\}?", lambda match: match[0].replace(":", ";"), each)
             source, _, target = plain.partition(":")
             out.append((target.partition(":")[0], source.replace(";", ":")))

@@ -50,7 +50,7 @@ class Server(Record):
         document: dict[str, Any] = {key: _plain(self.settings.get(key)) for key in KEYS}
         document["extra"] = _plain(self.extra)
         document["unresolved"] = [without_tokens(each) for each in self.unresolved]
-        document["irrelevant"] = list(self.irrelevant)
+        document["irrelevant"] = [without_tokens(each) for each in self.irrelevant]
         return document
 
     def __repr__(self) -> str:

@@ -19,15 +19,16 @@ MOST_CHARACTERS: Final = 1024**2
 """Characters of one script. What stands behind them is not read."""
 MOST_VALUE: Final = 32 * 1024
 """Characters of one value: ``A=$A$A`` in a row would fill any memory."""
-MOST_COMMANDS: Final = 20_000
-MOST_WORDS: Final = 20_000
+MOST_COMMANDS: Final = 5_000
+MOST_WORDS: Final = 5_000
 _DEEPEST: Final = 12
 """Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
 _LONGEST_TRIMMED: Final = 1024
+_MOST_INDENT: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?(\+?)=")
 _PLACEHOLDER: Final = re.compile(r"<[A-Za-z][^<>|&;\n$]{0,80}>")
-_TEMPLATE: Final = re.compile(r"\{\{.*?\}\}")
+_TEMPLATE: Final = re.compile(r"\{\{.{0,400}?\}\}")
 _SUM: Final = re.compile(r"[0-9+\-*/%() ]{1,200}")
 _EMPTY: Final = "(empty default)"
 _TAKEN: Final = "(default taken)"
@@ -178,7 +179,9 @@ class _Reader:
 
     def run(self) -> None:
         """Read all commands."""
-        while self.at < len(self.text) and len(self.commands) < MOST_COMMANDS and not self.ended:
+        for _ in range(4 * MOST_COMMANDS):
+            if self.at >= len(self.text) or len(self.commands) >= MOST_COMMANDS or self.ended:
+                return
             self.command()
 
     def command(self) -> None:
@@ -465,7 +468,8 @@ class _Reader:
         match = re.compile(r"(?:\$|%|>|-|@|RUN|PS[^>\n]{0,60}>)[ \t]+(?=\S)|@(?=[a-z])|```[^\n]*|ExecStart=[-@:+!]*").match(
             self.text, self.at
         )
-        if match is None or self.text[self.text.rfind("\n", 0, self.at) + 1 : self.at].strip(" \t"):
+        begun = self.text.rfind("\n", max(0, self.at - _MOST_INDENT), self.at)
+        if match is None or (begun < 0 and self.at > _MOST_INDENT) or self.text[begun + 1 : self.at].strip(" \t"):
             return False
         self.at = match.end()
         return True

@@ -10,6 +10,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.server import Server
+from hwcalc.masking import without_tokens
 from hwcalc.planner.result import Plan
 
 
@@ -50,7 +51,7 @@ def launch_document(outcomes: Sequence[tuple[Server, Plan | None, KvplanError | 
             name=server.name,
             line=server.line,
             server=server.to_dict(),
-            unknown=server.unknown,
+            unknown=tuple(map(without_tokens, server.unknown)),
             unplanned=dict(server.unplanned),
             asks=server.asks,
             plan=plan,

@@ -20,7 +20,7 @@ from tests.hwcalc.command import Capture, run
         (["Qwen/Qwen3-8B", "--gpu", "rtx-3090 x 2"], "--gpu rtx-3090 --gpus 2"),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "q8"], "Nearest: q8_0."),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "fp8"], "Nearest: q8_0."),
-        (["llama-server", "-m", "model.gguf", "-c", "8192"], "Leave out llama-server"),
+        (["llama-server", "-m", "model.gguf", "-c", "8192"], "model.gguf"),
     ],
 )
 def test_the_hint_is_what_to_type(words: list[str], hint: str, capsys: Capture) -> None:
