@@ -243,6 +243,7 @@ USUAL: Final = {
     "check": ("files", "lock", "baseline", "format_", "output", "example"),
     "compare": ("tp",),
     "sweep": ("output", "format_"),
+    "simulate": ("trace", "requests", "ttft", "itl", "replicas", "compare"),
     "explore": ("output", "open", "serve"),
     "plot": ("kind", "output"),
     "probe": ("device", "scale", "receipt"),

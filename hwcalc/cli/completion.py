@@ -44,6 +44,8 @@ plan_formats = _listed("hwcalc.report.plan", "FORMATS")
 sweep_formats = _listed("hwcalc.cli.sweep", "FORMATS")
 explain_parts = _listed("hwcalc.library.explained", "SECTIONS")
 schemas = _listed("hwcalc.report.schema", "DOCUMENTS")
+routes = _listed("hwcalc.replay.routing", "ROUTES")
+clocks = _listed("hwcalc.replay.simulate", "CLOCKS")
 trace_formats = _listed("hwcalc.workload.formats", "BY_NAME")
 check_formats = _listed("hwcalc.report.check", "FORMATS")
 

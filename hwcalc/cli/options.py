@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "diff": "hwcalc.cli.compare",
     "compare": "hwcalc.cli.compare",
     "sweep": "hwcalc.cli.sweep",
+    "simulate": "hwcalc.cli.simulate",
     "explore": "hwcalc.cli.sweep",
     "plot": "hwcalc.cli.plan",
     "recommend": "hwcalc.cli.compare",

@@ -459,6 +459,13 @@ class StrategiesOptions(
     """Options of a plan by which ways of allocation differ, or that say how the model is read."""
 
 
+class SimulateOptions(
+    _Load, _Weights, _Engine, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Loaded, _EngineOptions, _Assumed, _Revision,
+    _Hub, total=False,
+):  # fmt: skip
+    """Options of a plan that say what is started; the requests come from a workload."""
+
+
 class ExploreOptions(
     _Load, _Weights, _Engine, _Gpus, _Tp, _Utilization, _Margin, _Encoder, _Assumed, _Dimensions, _Revision, _Hub, total=False
 ):
@@ -497,6 +504,7 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "speed": SpeedOptions.__annotations__,
     "strategies": StrategiesOptions.__annotations__,
     "explore": ExploreOptions.__annotations__,
+    "simulate": [name for name in SimulateOptions.__annotations__ if name not in ("batch", *_NamesOfBatch.__annotations__)],
     "check": _Hub.__annotations__,
 }
 """Command -> the options of which it takes one value. Of others it takes a list, where their rows say so."""

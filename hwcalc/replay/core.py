@@ -192,6 +192,10 @@ class Scheduler(ABC):
         """Tokens that are still to be computed of the requests that wait or run, as a measure of its load."""
 
     @abstractmethod
+    def pressure(self) -> tuple[int, int, float]:
+        """How many requests run, how many wait, and the share of the pool that is held."""
+
+    @abstractmethod
     def cached_tokens(self, request: Request) -> int:
         """Tokens of a request's prompt that its prefix cache holds now."""
 

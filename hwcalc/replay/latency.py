@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.model import Note
-from hwcalc.replay.result import Goodput, Simulation, Spread, Throughput, Traffic
+from hwcalc.replay.traffic import Goodput, Spread, Throughput, Traffic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hwcalc.replay.result import Simulation
 
 
 class Times:
@@ -51,6 +53,30 @@ class Times:
                 ends = frombuffer(server.ends, dtype="float64")
                 out[own] = ends[maximum(0, numbers[own].astype("int64") + shift)]
         return out
+
+
+def request_records(simulation: Simulation) -> list[dict[str, Any]]:
+    """A row for each request: what it is, its times, and the turns of its replica."""
+    times, log = Times(simulation), simulation.log
+
+    def told(values: NDArray[Any]) -> list[float | None]:
+        return [None if value != value else value for value in values.tolist()]  # noqa: PLR0124 - NaN is what is not itself
+
+    columns: dict[str, Any] = {
+        "request": range(len(log)),
+        "arrival": log.arrivals,
+        "prompt_tokens": log.prompts,
+        "output_tokens": log.outputs,
+        "replica": log.servers,
+        "ttft": told(times.first - times.arrived),
+        "e2e": told(times.finished - times.arrived),
+        "first_scheduled": log.scheduled,
+        "first_token": log.firsts,
+        "finished": log.finishes,
+        "prefix_hit": log.hits,
+        "preempted": log.preempted,
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def traffic_of(simulation: Simulation) -> Traffic:

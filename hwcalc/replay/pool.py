@@ -13,7 +13,7 @@ Source: vLLM 0.33, v1/core/block_pool.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 _STALE: Final = 4096
@@ -58,9 +58,9 @@ class BlockPool:
         return self.total - self.free
 
     @property
-    def named(self) -> int:
-        """Blocks with a name, held or free."""
-        return len(self._held)
+    def holders(self) -> Mapping[int, int]:
+        """Each named block -> how many requests hold it; 0 if it is free."""
+        return self._held
 
     def names(self) -> Collection[int]:
         """The names of all named blocks; copies have those of the block that they are copies of."""

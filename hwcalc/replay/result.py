@@ -1,152 +1,21 @@
-"""What a replay tells: rows of its steps and requests, sums and peaks, and as quantiles what users wait for."""
+"""A replay that has ended: rows of its steps and requests, and sums and peaks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.documents import Answer
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.replay.core import RequestLog, RequestRow, Scheduler, Server, StepRow
+from hwcalc.replay.latency import request_records, traffic_of
+from hwcalc.replay.traffic import Limits, Traffic
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.workload.request import Workload
-
-QUANTILES: Final = (50, 90, 95, 99)
-"""The quantiles that are told, in percent."""
-
-
-class Spread(Record):
-    """How values are spread: their mean, quantiles, and the largest."""
-
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, values: NDArray[Any], weights: NDArray[Any] | None = None) -> Spread | None:
-        """The spread of values, each of which counts as often as its weight says; ``None`` if there are none.
-
-        A quantile is the least value that so many do not exceed.
-        """
-        from numpy import argsort, cumsum, ones, searchsorted
-
-        if not len(values):
-            return None
-        counts = ones(len(values)) if weights is None else weights
-        total = float(counts.sum())
-        if not total:
-            return None
-        order = argsort(values, kind="stable")
-        ordered, upto = values[order], cumsum(counts[order])
-        places = [min(int(searchsorted(upto, total * percent / 100 * (1 - 1e-12))), len(ordered) - 1) for percent in QUANTILES]
-        mean = float((values * counts).sum()) / total
-        return cls(
-            mean=mean,
-            **{f"p{percent}": float(ordered[place]) for percent, place in zip(QUANTILES, places, strict=True)},
-            max=float(ordered[-1]),
-        )
-
-
-class Limits(Record):
-    """How long users wait at most, in the clock's unit; ``None`` is as long as it takes."""
-
-    ttft: float | None = None
-    """Until the first token."""
-    itl: float | None = None
-    """From one token to the next, on average over a request."""
-    e2e: float | None = None
-    """Until the last token."""
-
-    @property
-    def any(self) -> bool:
-        """Whether there is a limit."""
-        return (self.ttft, self.itl, self.e2e) != (None, None, None)
-
-
-class Goodput(Record):
-    """Requests that were served within all limits: how many, their share of all, and per second."""
-
-    limits: Limits
-    requests: int
-    share: float
-    requests_per_s: float | None
-
-
-class Throughput(Record):
-    """Of the time from the first arrival to the last token."""
-
-    duration_s: float
-    requests_per_s: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float
-
-
-class Traffic(Answer, Record):
-    """What a replay tells, without its rows. Times are seconds, or steps where steps take no time (``clock``).
-
-    ``use`` is the share of the pool's blocks that requests hold, ``running`` and ``waiting`` are requests, each over the time of the
-    replay. ``queue`` is from arrival to the first scheduled token, ``ttft`` to the first token, ``tpot`` the mean time of a further token
-    of a request, ``itl`` the time between two tokens, over all tokens, and ``e2e`` is until the last token.
-    """
-
-    schema_version: str
-    kvplan_version: str
-    model: str
-    engine: str
-    engine_version: str | None
-    gpu: str | None
-    workload: str
-    requests: int
-    finished: int
-    replicas: int
-    clock: str
-    blocks: int
-    settings: dict[str, Any]
-    totals: dict[str, Any]
-    use: Spread | None
-    running: Spread | None
-    waiting: Spread | None
-    hit_share: float | None
-    queue: Spread | None
-    ttft: Spread | None
-    tpot: Spread | None
-    itl: Spread | None
-    e2e: Spread | None
-    throughput: Throughput | None
-    goodput: Goodput | None
-    notes: tuple[Note, ...]
-    warnings: tuple[Note, ...]
-
-    def headline(self) -> str:
-        """The answer in one line."""
-        most = "" if self.use is None else f", {self.use.max:.0%} of {self.blocks:,} blocks at the peak"
-        return f"{self.model}: {self.finished:,} of {self.requests:,} requests in {self.totals['model_steps']:,} steps{most}"
-
-    def records(self) -> list[dict[str, Any]]:
-        """One row."""
-        row: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("model", "engine", "gpu", "workload", "requests", "finished", "replicas", "clock", "blocks")
-        }
-        row |= {name: value for name, value in self.totals.items() if not isinstance(value, dict)}
-        for name in ("use", "running", "waiting", "queue", "ttft", "tpot", "itl", "e2e"):
-            spread: Spread | None = getattr(self, name)
-            row |= {f"{name}_{of}": None if spread is None else getattr(spread, of) for of in ("mean", "p50", "p95", "p99")}
-        row["hit_share"] = self.hit_share
-        row["output_tokens_per_s"] = None if self.throughput is None else self.throughput.output_tokens_per_s
-        row["goodput_share"] = None if self.goodput is None else self.goodput.share
-        return [row]
-
-    __repr__ = Answer.__repr__
 
 
 class Simulation(Answer, Record):
@@ -207,8 +76,6 @@ class Simulation(Answer, Record):
     @cached_property
     def traffic(self) -> Traffic:
         """What the replay tells as a whole."""
-        from hwcalc.replay.latency import traffic_of
-
         return traffic_of(self)
 
     def headline(self) -> str:
@@ -216,9 +83,8 @@ class Simulation(Answer, Record):
         return self.traffic.headline()
 
     def records(self) -> list[dict[str, Any]]:
-        """A row for each request, in the words of :attr:`requests`."""
-        names = ("first_scheduled", "first_token", "finished", "prefix_hit", "preempted")
-        return [{"request": number, **dict(zip(names, row, strict=True))} for number, row in enumerate(self.requests)]
+        """A row for each request: what it is, its times in the clock's unit, and the turns of :attr:`requests`."""
+        return request_records(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of ``kvplan simulate``."""

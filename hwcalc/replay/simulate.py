@@ -12,9 +12,11 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.replay.core import RequestLog, Scheduler, Seconds, Server, replay
-from hwcalc.replay.result import Limits, Simulation
+from hwcalc.replay.result import Simulation
 from hwcalc.replay.routing import router
+from hwcalc.replay.traffic import Limits
 from hwcalc.text import quoted
+from hwcalc.units import parse_tokens
 from hwcalc.workload.request import Request, Workload
 from hwcalc.workload.rows import workload_of_rows
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 ENGINES: Final = ("vllm",)
 """Engines with rules of their scheduler."""
+CLOCKS: Final = ("seconds", "steps")
+"""What the clock of a replay may count."""
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -33,14 +37,14 @@ def simulate(
     requests: Any,
     *,
     engine: str = "vllm",
-    blocks: int | None = None,
+    blocks: int | str | None = None,
     clock: str | None = None,
     step_time: float | str | None = None,
     ttft: float | str | None = None,
     itl: float | str | None = None,
     e2e: float | str | None = None,
-    replicas: int = 1,
-    route: str = "round-robin",
+    replicas: int | str | None = None,
+    route: str = "least-requests",
     watch: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Simulation:
@@ -52,8 +56,9 @@ def simulate(
 
     ``clock`` is ``"steps"``, in which arrivals count steps and steps take no time, or ``"seconds"``, in which each step takes the time
     that the speed model expects on this hardware, or ``step_time``. Rows count steps unless ``clock`` or ``step_time`` says otherwise,
-    everything else seconds. ``ttft``, ``itl`` and ``e2e`` are limits, by which goodput is counted. ``replicas`` servers share the
-    requests by ``route``: ``round-robin``, ``least-loaded`` or ``prefix``. ``watch`` is called with the number of requests that have
+    everything else seconds. ``ttft``, ``itl`` and ``e2e`` are limits, by which goodput is counted. ``replicas`` servers, by default as
+    many as ``dp``, share the requests by ``route``: ``least-requests``, as vLLM does it for ``dp``, ``round-robin``, ``least-loaded`` (the
+    fewest tokens left) or ``prefix`` (the least left to compute before the first token). ``watch`` is called with the number of requests that have
     ended. All other keywords are those of :func:`hwcalc.plan`, and ``engine_options`` has the options of the engine's scheduler too.
 
     >>> config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 512,
@@ -71,10 +76,10 @@ def simulate(
     notes = [Note(code="workload", message=note) for note in workload.notes]
     seconds = deployed.seconds(_seconds(step_time, "step_time"), notes) if timed else None
     log = RequestLog()
-    if replicas < 1:
-        raise UsageError(f"replicas is {replicas}.", hint="Allowed: 1 or more.")
-    servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(replicas))
-    replay(servers, workload, route=router(route) if replicas > 1 else None, watch=watch)
+    number = deployed.occupancy.setup.parallel.dp if replicas is None else parse_tokens(replicas, "replicas")
+    servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(number))
+    chosen = router(route)
+    replay(servers, workload, route=chosen if number > 1 else None, watch=watch)
     return Simulation(
         workload=workload, occupancy=deployed.occupancy, servers=servers, log=log, limits=limits, notes=(*deployed.notes, *notes)
     )
@@ -85,8 +90,8 @@ def _is_timed(clock: str | None, step_time: float | str | None, requests: Any) -
     if clock is None:
         rows = not isinstance(requests, (str, os.PathLike, Workload, Mapping))
         return step_time is not None or not rows
-    if clock not in ("steps", "seconds"):
-        raise UsageError(f"clock is {quoted(clock, 40)}.", hint="Allowed: steps, seconds.")
+    if clock not in CLOCKS:
+        raise UsageError(f"clock is {quoted(clock, 40)}.", hint=f"Allowed: {', '.join(CLOCKS)}.")
     if clock == "steps" and step_time is not None:
         raise UsageError("a clock of steps knows no step_time.", hint="Leave out one of them.")
     return clock == "seconds"
@@ -122,7 +127,7 @@ class Deployed(Record):
     blocks: int
     notes: tuple[Note, ...]
 
-    def scheduler(self, log: RequestLog) -> Scheduler:
+    def scheduler(self, log: RequestLog | None = None) -> Scheduler:
         """A new scheduler of one replica."""
         from hwcalc.replay.vllm.settings import scheduler_of
 
@@ -152,7 +157,7 @@ class Deployed(Record):
         return Modelled(times)
 
 
-def deploy(model: ModelLike, *, engine: str, blocks: int | None, **options: Any) -> Deployed:
+def deploy(model: ModelLike, *, engine: str, blocks: int | str | None, **options: Any) -> Deployed:
     """The deployment that these options describe."""
     from hwcalc.engines import find_engine
     from hwcalc.library.plan import load_request
@@ -162,7 +167,7 @@ def deploy(model: ModelLike, *, engine: str, blocks: int | None, **options: Any)
 
     name = find_engine(engine)[0].name
     of_plan, of_scheduler = split_options(_named(options.pop("engine_options", None)))
-    _, asked = take_options("plan", {**options, "engine": engine, "engine_options": of_plan})
+    _, asked = take_options("simulate", {**options, "engine": engine, "engine_options": of_plan})
     spec, request = load_request(model, asked)
     occupancy = open_request(spec, **request)
     if not isinstance(occupancy, VllmOccupancy):
@@ -182,12 +187,10 @@ def _named(options: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
     }
 
 
-def blocks_of(occupancy: VllmOccupancy, blocks: int | None) -> int:
+def blocks_of(occupancy: VllmOccupancy, blocks: int | str | None) -> int:
     """The blocks that requests get: those given, or those of the plan's pool."""
     if blocks is not None:
-        if blocks < 1:
-            raise UsageError(f"blocks is {blocks:,}.", hint="Allowed: 1 or more.")
-        return blocks
+        return parse_tokens(blocks, "blocks")
     hardware, pool = occupancy.setup.hardware, occupancy.deployment.block_pool
     of_gpu = occupancy.budget if hardware.gpu is not None and hardware.kv_memory is None else None
     budget = hardware.kv_memory if of_gpu is None else max(0, of_gpu.expected)
@@ -195,4 +198,10 @@ def blocks_of(occupancy: VllmOccupancy, blocks: int | None) -> int:
         raise UsageError(
             "A replay needs the blocks of a pool.", hint="Give hardware (--gpu h100), --kv-memory 40GiB, or --blocks N."
         )
-    return pool.scheduler_blocks(budget)
+    usable = pool.scheduler_blocks(budget)
+    if usable < 1:
+        raise UsageError(
+            f"{occupancy.model.id} leaves no memory for blocks on this hardware.",
+            hint="Use more or larger GPUs, or smaller weights.",
+        )
+    return usable

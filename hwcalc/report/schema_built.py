@@ -29,6 +29,8 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.strategies_result import Strategies
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
+    from hwcalc.replay import compare
+    from hwcalc.replay.traffic import Traffic
     from hwcalc.report import probe, records
     from hwcalc.report.launch import LaunchDocument
     from hwcalc.sweep.grid import SweepDocument
@@ -56,6 +58,8 @@ def built_schema(document: str) -> dict[str, Any]:
         "strategies": Strategies,
         "workload": Summary,
         "launch": LaunchDocument,
+        "simulate": Traffic,
+        "simulate-compare": compare.Comparison,
         "probe": probe.ProbeDocument,
         "receipt": receipt.Receipt,
         "verify": receipt.Verified,

@@ -232,6 +232,9 @@ class VllmScheduler(Scheduler):
             + sum([live.last - live.offset - self._turn for live in self.running.values() if live.state is State.DECODE])
         )
 
+    def pressure(self) -> tuple[int, int, float]:
+        return len(self.running), len(self.waiting), self.cache.pool.used / self.cache.pool.total
+
     def cached_tokens(self, request: Request) -> int:
         return self.cache.look_up(Held(self.contents.of(request), request.prompt_tokens)).tokens
 

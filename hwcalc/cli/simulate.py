@@ -1,0 +1,186 @@
+"""``kvplan simulate``: a trace replayed on a server, step by step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
+from hwcalc.cli.output import Answer, answer, view_of
+from hwcalc.cli.workload import OF_TRACE
+from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.replay.result import Simulation
+
+_OWN: Final = grouped(
+    "workload",
+    Option("clock", ("--clock",), "C", "seconds, or steps: then steps take no time. Default: seconds.", complete="clocks"),
+    Option("step_time", ("--step-time",), "T", "Time of each step: 25ms. Default: what the speed model expects on --gpu."),
+    Option("ttft", ("--ttft",), "T", "Limit for the first token, by which goodput is counted: 2s."),
+    Option("itl", ("--itl",), "T", "Limit for each further token, on average over a request: 50ms."),
+    Option("e2e", ("--e2e",), "T", "Limit for the whole answer: 30s."),
+    Option("replicas", ("--replicas",), "N", "Servers that share the requests. Default: --dp."),
+    Option(
+        "route",
+        ("--route",),
+        "R",
+        "How: least-requests, round-robin, least-loaded (fewest tokens left) or prefix. Default: least-requests, as vLLM does for --dp.",
+        complete="routes",
+    ),
+    Option(
+        "compare", ("--compare",), "K=V,V", "Replay with each of these values of a setting, in one table. Repeatable.", "list"
+    ),
+)
+_POOL: Final = grouped("hardware", Option("blocks", ("--blocks",), "N", "Blocks for requests, whatever the memory."))
+_FILES: Final = (
+    Option("steps_csv", ("--steps-csv",), "FILE", "Write a row for each step to this file.", complete="files"),
+    Option("requests_csv", ("--requests-csv",), "FILE", "Write a row for each request to this file.", complete="files"),
+)
+_EVERY: Final = 50
+"""Requests that end between two reports of progress."""
+
+
+@command(
+    (
+        MODEL,
+        Option(
+            "trace",
+            ("--trace",),
+            "FILE|WORDS",
+            "The requests: a trace, or words such as 'prompt=p50=2k,p95=16k output=300 arrival=poisson=4'.",
+            complete="workloads",
+            group="workload",
+            short="A trace, or words: 'prompt=2k output=300 arrival=poisson=4'.",
+        ),
+        *OF_TRACE,
+        *_OWN,
+        *_POOL,
+        *(
+            replace(option, help=option.help.replace("Default: reference", "Default: vllm"))
+            if option.name == "engine"
+            else option
+            for option in plan_options("simulate")
+        ),
+        *_FILES,
+        *OUTPUT,
+    ),
+    {
+        "What do users wait for?": "kvplan simulate Qwen/Qwen3-8B --gpu h100 --trace 'prompt=2k output=100 arrival=poisson=4 requests=100'",
+        "Which setting serves most in time?": "kvplan simulate Qwen/Qwen3-8B --gpu l4 --trace 'prompt=1k output=50 arrival=rate=2 requests=40' "
+        "--ttft 2s --itl 60ms --compare max_num_batched_tokens=512,2048",
+        "How full is a pool of 2,000 blocks?": "kvplan simulate Qwen/Qwen3-8B --blocks 2000 --step-time 25ms "
+        "--trace 'prompt=500 output=200 requests=60'",
+    },
+)
+def simulate(
+    *,
+    model: str,
+    trace: str | None,
+    compare: list[str] | None,
+    steps_csv: str | None,
+    requests_csv: str | None,
+    **options: Any,
+) -> Answer:
+    """Replay a trace on a server, step by step: what users wait for, and how full the pool is.
+
+    The scheduler of the engine is replayed over its own pool of blocks: admission, chunks, preemption, prefix cache, windows and states.
+    Exit status: 0, or 1 if a request is left that the server will never serve, or that it refuses.
+    """
+    view = view_of(**options)
+    if trace is None:
+        raise UsageError("no workload is named.", hint="Add: --trace FILE, or --trace 'prompt=2k output=300 arrival=poisson=4'")
+    of_trace = {option.name: options[option.name] for option in OF_TRACE if options.get(option.name) is not None}
+    of_replay = {option.name: options[option.name] for option in (*_OWN, *_POOL) if options.get(option.name) is not None}
+    given = {**given_options("simulate", options), **of_replay}
+    from hwcalc.report.traffic import comparison_csv, comparison_text, traffic_csv, traffic_text
+    from hwcalc.workload.opening import workload
+
+    with reading(model):
+        requests = workload(trace, **of_trace)
+    if compare:
+        if steps_csv is not None or requests_csv is not None:
+            raise UsageError("--compare has many replays, and a file of rows is of one.", hint="Leave out one of them.")
+        from hwcalc.replay.compare import compare_settings, parse_settings
+
+        with _progress(requests.count) as told:
+            compared = compare_settings(model, requests, parse_settings(compare), begin=told.begin, watch=told.watch, **given)
+        status = int(all(setting.traffic is None for setting in compared.settings))
+        if view.format == "json":
+            return answer(compared, status=status)
+        return Answer(text=comparison_csv(compared) if view.format == "csv" else comparison_text(compared, view), status=status)
+    from hwcalc.replay.simulate import simulate
+
+    with _progress(requests.count) as told:
+        replayed = simulate(model, requests, watch=told.watch, **given)
+    _write_rows(replayed, steps_csv, requests_csv)
+    traffic = replayed.traffic
+    status = int(bool(traffic.warnings))
+    if view.format == "json":
+        return answer(traffic, status=status)
+    return Answer(text=traffic_csv(traffic) if view.format == "csv" else traffic_text(traffic, view), status=status)
+
+
+class _Told:
+    """A progress bar on a terminal; nothing elsewhere."""
+
+    def __init__(self, update: Callable[..., None] | None) -> None:
+        self._update = update
+
+    def watch(self, done: int) -> None:
+        """So many requests have ended."""
+        if self._update is not None and not done % _EVERY:
+            self._update(completed=done)
+
+    def begin(self, words: str) -> None:
+        """A replay of this setting begins."""
+        if self._update is not None:
+            self._update(completed=0, description=words)
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[_Told]:
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield _Told(None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("requests", total=total)
+
+        def update(**fields: Any) -> None:
+            bar.update(task, **fields)
+
+        yield _Told(update)
+
+
+def _write_rows(replayed: Simulation, steps_csv: str | None, requests_csv: str | None) -> None:
+    """Write the rows that were asked for."""
+    if steps_csv is not None:
+        _write(steps_csv, "--steps-csv", replayed.columns, replayed.each_step())
+    if requests_csv is not None:
+        records = replayed.records()
+        names = tuple(records[0]) if records else ("request",)
+        _write(requests_csv, "--requests-csv", names, (tuple(row.values()) for row in records))
+
+
+def _write(path: str, option: str, names: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write a CSV file, which appears when it is whole."""
+    import csv
+    import io
+
+    from hwcalc.files import whole_file
+
+    with whole_file(path, option) as file:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        writer = csv.writer(text)
+        writer.writerow(names)
+        writer.writerows(rows)
+        text.flush()
+        text.detach()

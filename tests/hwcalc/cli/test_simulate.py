@@ -1,0 +1,121 @@
+"""``kvplan simulate``: table, documents, files and errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import hwcalc
+from hwcalc.report.schema import json_schema
+from tests.hwcalc.command import Capture, run
+
+WORDS = "prompt=500 output=200 requests=20"
+LINE = ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--step-time", "25ms", "--trace", WORDS)
+
+
+def test_all_formats_have_the_same_numbers(capsys: Capture) -> None:
+    """The document is that of the library and has its schema; the row of CSV has its figures."""
+    status, out, _ = run(capsys, *LINE, "--json")
+    document = json.loads(out)
+    (row,) = csv.DictReader(io.StringIO(run(capsys, *LINE, "--format", "csv")[1]))
+
+    assert status == 0
+    jsonschema.validate(document, json_schema("simulate"))
+    assert document == hwcalc.simulate("Qwen/Qwen3-8B", WORDS, blocks=600, step_time="25ms").to_dict()
+    assert (document["requests"], document["finished"], document["clock"]) == (20, 20, "seconds")
+    assert row["preemptions"] == str(document["totals"]["preemptions"])
+    assert float(row["ttft_p95"]) == document["ttft"]["p95"]
+
+
+def test_times_follow_from_steps(capsys: Capture) -> None:
+    """One prompt of 500 tokens: the first token is there after one step of 25 ms, 199 more after as many, with or without async scheduling."""
+    for flag in ("true", "false"):
+        line = (*LINE[:-1], "prompt=500 output=200 requests=1", "--engine-option", f"async_scheduling={flag}", "--json")
+        document = json.loads(run(capsys, *line)[1])
+
+        assert document["ttft"]["max"] == pytest.approx(0.025)
+        assert document["itl"]["mean"] == pytest.approx(0.025)
+        assert document["e2e"]["max"] == pytest.approx(0.025 * 200)
+        assert document["throughput"]["output_tokens_per_s"] == pytest.approx(40)
+
+
+def test_limits_and_table(capsys: Capture) -> None:
+    """Goodput is what comes within all limits: nothing within a step and a half if two steps are needed."""
+    _, out, _ = run(capsys, *LINE, "--ttft", "60ms", "--itl", "1s")
+    _, none, _ = run(capsys, *LINE, "--e2e", "4s")
+
+    assert "within limits: " in out
+    assert "(first token 60 ms, each further token 1 s)" in out
+    assert "within limits: 0.0% of the requests (whole answer 4 s)" in none
+
+
+def test_rows_as_files(capsys: Capture, tmp_path: Path) -> None:
+    """A row for each step and for each request, which are those of the library."""
+    steps, requests = tmp_path / "steps.csv", tmp_path / "requests.csv"
+    run(capsys, *LINE, "--steps-csv", str(steps), "--requests-csv", str(requests))
+    simulation = hwcalc.simulate("Qwen/Qwen3-8B", WORDS, blocks=600, step_time=0.025)
+    with steps.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+
+    assert tuple(header) == simulation.columns
+    assert [tuple(map(int, row)) for row in rows] == simulation.steps
+    with requests.open(encoding="utf-8", newline="") as file:
+        listed = list(csv.DictReader(file))
+    assert [int(row["finished"]) for row in listed] == [row[2] for row in simulation.requests]
+    assert [float(row["e2e"]) for row in listed] == [record["e2e"] for record in simulation.records()]
+
+
+def test_settings_side_by_side(capsys: Capture) -> None:
+    """A row for each combination; one that vLLM refuses has its error."""
+    line = (*LINE, "--compare", "max_num_seqs=4,16", "--compare", "max_num_batched_tokens=8,512")
+    status, out, _ = run(capsys, *line, "--json")
+    document = json.loads(out)
+    told = [setting["traffic"] and setting["traffic"]["totals"]["peak_running"] for setting in document["settings"]]
+
+    assert status == 0
+    jsonschema.validate(document, json_schema("simulate-compare"))
+    assert told == [4, 4, None, 16]
+    assert "vLLM refuses that" in run(capsys, *line)[1] or "max_num_seqs=16" in document["settings"][2]["error"]
+
+
+def test_a_request_that_is_too_long_or_never_fits(capsys: Capture) -> None:
+    """Both are warnings, and exit status 1."""
+    status, out, _ = run(capsys, *LINE[:-1], "prompt=50k output=2 requests=1")
+    assert (status, "1 requests were refused" in out) == (1, True)
+    line = ("simulate", "Qwen/Qwen3-8B", "--blocks", "20", "--step-time", "25ms", "--trace", "prompt=500 output=2 requests=1")
+    status, out, _ = run(capsys, *line)
+    assert (status, "never serve" in out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--blocks", "600"), "no hardware is given"),
+        (("--step-time", "25ms"), "needs the blocks of a pool"),
+        (("--step-time", "soon", "--blocks", "9"), "step_time is"),
+        (("--step-time", "25ms", "--blocks", "9", "--clock", "steps"), "a clock of steps knows no step_time"),
+        (("--step-time", "25ms", "--blocks", "9", "--route", "best"), "route is"),
+        (("--step-time", "25ms", "--blocks", "9", "--compare", "tp"), "no setting with its values"),
+        (("--step-time", "25ms", "--blocks", "9", "--engine", "mlx"), "no rules of mlx's scheduler"),
+        (("--step-time", "25ms", "--blocks", "9", "--engine-option", "policy=lifo"), "Allowed: fcfs, priority"),
+        (("--step-time", "25ms", "--blocks", "9", "--engine-option", "watermark=2"), "is no share"),
+    ],
+)
+def test_what_is_refused(capsys: Capture, words: tuple[str, ...], said: str) -> None:
+    """What was given, and what would do."""
+    status, _, error = run(capsys, "simulate", "Qwen/Qwen3-8B", "--trace", WORDS, *words)
+
+    assert status == (3 if "mlx" in words else 2)
+    assert said in error
+
+
+def test_no_trace_is_named(capsys: Capture) -> None:
+    """The words are said."""
+    status, _, error = run(capsys, "simulate", "Qwen/Qwen3-8B")
+
+    assert (status, "--trace" in error) == (2, True)

@@ -1,0 +1,138 @@
+"""Conversations, users who give up, samples, several servers, and the clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hwcalc
+from hwcalc.replay.content import Contents
+from hwcalc.replay.core import StepLoad
+from hwcalc.replay.result import Simulation
+from hwcalc.replay.traffic import Spread
+from hwcalc.workload.request import Request, Segment, Workload
+
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "vocab_size": 1000,
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 4096,
+}
+
+
+def replayed(requests: Any, blocks: int = 400, **options: Any) -> Simulation:
+    """The requests on a small model."""
+    engine_options = {"async_scheduling": "false", **options.pop("engine_options", {})}
+    return hwcalc.simulate(CONFIG, requests, blocks=blocks, engine_options=engine_options, **options)
+
+
+def test_a_turn_waits_for_the_one_before_and_finds_it() -> None:
+    """The second turn is sent 5 steps after the first has ended, and finds the 7 whole blocks of prompt and output that were computed."""
+    first = Request(number=0, prompt_tokens=100, output_tokens=20, prefix=(Segment("p", 100),), output_id="o")
+    second = Request(
+        number=1, prompt_tokens=150, output_tokens=4, prefix=(Segment("p", 100), Segment("o", 20)), after=0, wait_s=5
+    )
+    simulation = replayed([first, second])
+
+    # Tokens are computed in steps 0 to 19; the next step is 20, and the second turn comes 5 later.
+    assert simulation.requests == [(0, 0, 19, 0, 0), (25, 25, 28, 7 * 16, 0)]
+
+
+def test_a_user_gives_up() -> None:
+    """Of 1,000 tokens only those of the first eight steps, of an eighth of a second each, are generated; the blocks come back, and the turn after it is never sent."""
+    first = Request(number=0, prompt_tokens=100, output_tokens=1000, cancel_after_s=1.0)
+    second = Request(number=1, prompt_tokens=100, output_tokens=5, after=0)
+    simulation = replayed(Workload.of([first, second]), step_time=0.125)
+
+    assert simulation.totals["cancelled"] == 1
+    assert simulation.totals["scheduled_tokens"] == 100 + 7
+    assert simulation.totals["used_blocks_after"] == 0
+    assert [row[2] for row in simulation.requests] == [None]
+
+
+def test_samples_share_their_prompt() -> None:
+    """Four outputs of a prompt of 70 tokens: the first computes it, the others its last 6 tokens."""
+    simulation = replayed([Request(number=0, prompt_tokens=70, output_tokens=2, samples=4)])
+
+    assert simulation.steps[0][1] == 70 + 3 * 6
+    assert [row[3] for row in simulation.requests] == [0, 64, 64, 64]
+
+
+def test_servers_share_requests() -> None:
+    """Ten requests at once on two servers take half as long as on one that has one place."""
+    requests = [(0, 50, 10)] * 10
+    alone, two = (replayed(requests, engine_options={"max_num_seqs": 1}, replicas=count) for count in (1, 2))
+
+    assert alone.totals["iterations"] == 100
+    assert max(row[2] or 0 for row in two.requests) == 49
+    assert sorted(two.log.servers) == [0] * 5 + [1] * 5
+    assert two.columns[0] == "replica"
+
+
+def test_a_prompt_is_sent_where_its_prefix_is() -> None:
+    """Two groups in turn, one after another: by prefix each finds its own, and in turns none does."""
+    requests = [(100 * number, 320, 2, "ab"[number // 2 % 2], 304) for number in range(8)]
+    by_prefix = replayed(requests, replicas=2, route="prefix", blocks=25)
+    in_turns = replayed(requests, replicas=2, route="round-robin", blocks=25)
+
+    assert by_prefix.totals["prefix_cache"]["hits"] == 6 * 304
+    assert in_turns.totals["prefix_cache"]["hits"] < 6 * 304
+
+
+def test_dp_is_replicas() -> None:
+    """Each rank has a scheduler and a pool of its own."""
+    simulation = replayed([(0, 50, 10)] * 4, dp=2)
+
+    assert len(simulation.servers) == 2
+    assert sorted(simulation.log.servers) == [0, 0, 1, 1]
+
+
+def test_an_expected_step_takes_longer_with_more_to_do() -> None:
+    """Times between the kept contexts lie between theirs; a prompt takes longer than a token."""
+    from hwcalc.planner.step_time import step_times
+    from hwcalc.replay.durations import Modelled
+    from hwcalc.replay.simulate import deploy
+
+    times = step_times(deploy("Qwen/Qwen3-8B", engine="vllm", blocks=None, gpu="h100").occupancy)
+    assert times is not None
+    seconds = Modelled(times)
+    decoding = [seconds(StepLoad(decode_requests=32, decode_tokens=32 * tokens)) for tokens in (999, 5_000, 20_000)]
+    exact = [float(times.step(decoding=32, context=tokens + 1).expected) for tokens in (999, 5_000, 20_000)]
+    prompt = seconds(StepLoad(prefill_tokens=2000, prefill_pairs=2000 * 1000, prefill_requests=1, prefill_ends=1))
+
+    assert decoding == pytest.approx(exact, rel=0.01)
+    assert prompt == pytest.approx(float(times.step(prompt_tokens=2000).expected), rel=0.05)
+
+
+def test_quantiles_count_by_weight() -> None:
+    """The median of 1, 2 and 9 that count 1, 1 and 3 times is 9, and their mean 6."""
+    from numpy import array
+
+    spread = Spread.of(array([9.0, 1.0, 2.0]), array([3, 1, 1]))
+
+    assert spread is not None
+    assert (spread.mean, spread.p50, spread.p90, spread.max) == (6.0, 9.0, 9.0, 9.0)
+
+
+def test_chains_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of chains that no block and no request has, nothing is kept, and their names come back as new ones."""
+    monkeypatch.setattr("hwcalc.replay.content._FORGETS_FROM", 4)
+    contents = Contents()
+    held = contents.of(Request(number=0, prompt_tokens=32, output_tokens=1, prefix=(Segment("a", 16), Segment("b", 16))))
+    old = contents.of(Request(number=1, prompt_tokens=16, output_tokens=1, prefix=(Segment("c", 16),)))
+    contents._forgets_at = 3
+    contents.forget(lambda: held.names(16, 1, 2), list)
+    again, other = (
+        contents.of(Request(number=2, prompt_tokens=32, output_tokens=1, prefix=prefix))
+        for prefix in ((Segment("a", 16), Segment("b", 16)), (Segment("c", 16),))
+    )
+
+    assert again.names(16, 0, 2) == held.names(16, 0, 2)
+    assert other.names(16, 0, 1) != old.names(16, 0, 1)
