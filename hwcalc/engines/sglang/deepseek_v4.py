@@ -81,6 +81,11 @@ class CompressedLayout(Record):
         return _RINGS[ratio][self.drafts]
 
     @property
+    def many_bytes(self) -> int:
+        """Bytes of a row of a compressor of 128 tokens."""
+        return 2 * self.head_dim * _STATE_BYTES
+
+    @property
     def index_bytes(self) -> int:
         """An indexer's key in fp8 with a scale."""
         return self.index_head_dim + self.index_head_dim // 128 * 4
@@ -93,7 +98,8 @@ class CompressedLayout(Record):
         """Bytes of a window token: a row in every layer, and its share of the compressors of 4 tokens."""
         states = 2 * 2 * (self.head_dim + self.index_head_dim) * _STATE_BYTES
         ring_tokens = self.page_size if self.rules.compressed_ring_by_page else self.window
-        own = self.row_bytes() * stage.layers + self.ring(_FEW) / ring_tokens * states * stage.few
+        many = 0 if self.rules.compressed_states_by_request else self.ring(_MANY) / ring_tokens * self.many_bytes * stage.many
+        own = self.row_bytes() * stage.layers + self.ring(_FEW) / ring_tokens * states * stage.few + many
         return own * self.inflation(stage)
 
     def compressed_bytes(self, stage: CompressedStage) -> float:
@@ -129,7 +135,13 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
         compress_ratios = [kinds[number].compress_ratio for number in span]
         return CompressedStage(layers=len(compress_ratios), few=compress_ratios.count(_FEW), many=compress_ratios.count(_MANY))
 
-    stages = tuple(map(stage_of, stage_spans(len(stack), settings.pp)))
+    spans = stage_spans(len(stack), settings.pp)
+    if not settings.rules.compressed_by_stage:
+        # Each stage counts all layers, and that which drafts: the config has its ratio, too.
+        whole = stage_of(range(len(stack)))
+        stages = (whole._replace(layers=whole.layers + 1),) * len(spans)
+    else:
+        stages = tuple(map(stage_of, spans))
     if settings.swa_ratio is None and not all(stage.few or stage.many for stage in stages):
         # A token has no bytes there, and SGLang divides by them.
         raise UnsupportedError(
@@ -209,9 +221,11 @@ class CompressedPools(PoolRules):
 
     def states_bytes(self, stage: CompressedStage, requests: int) -> int:
         """Bytes of the compressors of 128 tokens, which every request has (``_get_c128_state_fixed_bytes``)."""
+        if not self.settings.rules.compressed_states_by_request:
+            return 0
         ring = self.layout.ring(_MANY)
         rows = -(-((requests + 1) * ring + ring + 1) // _MANY) * _MANY
-        return rows * 2 * self.layout.head_dim * _STATE_BYTES * stage.many
+        return rows * self.layout.many_bytes * stage.many
 
     def _fixed_bytes(self, stage: CompressedStage, requests: int) -> float:
         """Bytes of a stage that are no share of its tokens, for so many requests."""
@@ -231,7 +245,7 @@ class CompressedPools(PoolRules):
         return -(-cap // layout.page_size) * layout.page_size
 
     def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
-        yield figures.budget_bytes > 0, NOTHING_LEFT
+        yield figures.budget_bytes > 0, NOTHING_LEFT if self.settings.rules.weights_check else NO_TOKENS
         yield figures.tokens > 0, NO_TOKENS
         if self.settings.swa_ratio is not None and self.layout.rules.compressed_window_check:
             assert figures.swa_tokens is not None

@@ -33,6 +33,9 @@ from hwcalc.engines.sglang.pools import (
 from hwcalc.engines.sglang.rules import VERSIONS, resolve
 from hwcalc.engines.sglang.settings import (
     ARGUMENTS,
+    BLACKWELL,
+    FOUR_BITS,
+    HOPPER,
     LONGER,
     MAX_LENGTH,
     OPTIONS,
@@ -50,7 +53,7 @@ from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Dtypes, InCommon, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
 from hwcalc.engines.subjects import Reported, Traits, WholePrompts
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCache, Role, SlidingAttention
+from hwcalc.formulas import CompressedAttention, FullAttention, LatentAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.model import Definition, Note, Noted
@@ -69,7 +72,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.subjects import PolicyRules
 
 _MOST_REQUESTS: Final = 4096
-_DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
+_DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4", "fp4_e2m1": "nvfp4"}
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _SMALL_SHARE: Final = "0.1"
@@ -213,6 +216,9 @@ class SglangDeployment(GeneralDeployment):
         if is_sparse_latent(model) and settings.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
             message = f"--dtype {settings.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3."
             raise UnsupportedError(message, hint="Use: --dtype bf16 or fp8_e4m3")
+        if gpu is not None:
+            self._check_four_bits()
+            self._check_plain_states()
         strategy = self.setup.options.get("mamba_scheduler_strategy", "auto")
         if strategy.startswith("extra_buffer") and settings.radix:
             name = model.architecture or model.id
@@ -223,6 +229,49 @@ class SglangDeployment(GeneralDeployment):
             if strategy.endswith("lazy") and not settings.overlap:
                 what = "Lazy extra buffer requires overlap schedule."
                 raise UsageError(what, hint="Use: mamba_scheduler_strategy=extra_buffer")
+
+    def _check_four_bits(self) -> None:
+        """Raise the error of SGLang where the model's kernel of attention does not read a cache of four bits."""
+        settings, kernel = self.settings, self.settings.model_backend
+        known_kernel = settings.major in (HOPPER, BLACKWELL) or not is_auto(self.setup.options.get("attention_backend"))
+        if settings.kv_dtype not in FOUR_BITS or self.compressed is not None or not known_kernel:
+            # On other accelerators the kernel follows from the class, too, where nothing else depends on it.
+            return
+        latent = any(isinstance(group.kind, LatentAttention) for group in self.plain_stack.groups)
+        known = settings.rules.fp4_kernels[latent]
+        if settings.kv_dtype == "nvfp4" and settings.rules.fp4_by_method:
+            known = ("trtllm_mha", "flashinfer") if not latent else ("flashinfer",)
+        elif settings.kv_dtype == "nvfp4" and not latent:
+            # It was no error where nobody named a kernel.
+            known = (*known, "flashinfer")
+        if kernel in known:
+            return
+        message = f"--dtype {settings.kv_dtype}: the attention backend {kernel} of this model does not read it here."
+        raise UnsupportedError(message, hint=f"Use: --dtype fp8_e4m3, or --engine-option attention_backend={known[0]}")
+
+    def _check_plain_states(self) -> None:
+        """Raise the error of SGLang where a prefix cache copies no states, and what runs beside it needs that they are copied."""
+        settings, name = self.settings, self.model.architecture or self.model.id
+        if not settings.radix or settings.strategy != "no_buffer" or "caches_states" not in words_of(self.model, settings.rules):
+            return
+        if not settings.rules.copies_by_default:
+            if settings.drafts:
+                message = f"Speculative decoding for {name} is not compatible with radix cache when using no_buffer."
+                raise UnsupportedError(
+                    message, hint="Use: --engine-option mamba_scheduler_strategy=extra_buffer, or disable_radix_cache=true"
+                )
+            return
+        if settings.page_size > 1 and "page_size" in self.setup.options:
+            raise UnsupportedError("no_buffer only supports page_size=1.", hint="Leave out: page_size")
+        named = self.setup.options.get("mamba_scheduler_strategy") == "no_buffer"
+        if named and not is_on(self.setup.options.get("disable_overlap_schedule")):
+            raise UnsupportedError(
+                "no_buffer does not support overlap schedule.", hint="Use: --engine-option disable_overlap_schedule=true"
+            )
+        if settings.model_backend == "trtllm_mha":
+            raise UnsupportedError(
+                "no_buffer does not support the attention backend trtllm_mha.", hint="Leave out: mamba_scheduler_strategy"
+            )
 
     def _notes(self) -> Iterator[Note]:
         gpu, settings = self.setup.hardware.gpu, self.settings

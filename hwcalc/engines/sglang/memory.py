@@ -51,9 +51,13 @@ _LARGEST_GRAPHS: Final = (512, 512)
 _FEW_RANKS: Final = 4
 _TOWER: Final = (24, 1024)
 """Layers and width of the vision tower that SGLang compares others with, and takes where a config names none."""
-_TOWER_NAMES: Final = (("num_hidden_layers", "depth", "vt_num_hidden_layers"), ("hidden_size", "vt_hidden_size"))
-_UNREAD: Final = {"Qwen3_5": ("depth",), "MiniMaxM3": ("num_hidden_layers", "hidden_size")}
+_TOWER_NAMES: Final = (("num_hidden_layers", "vt_num_hidden_layers"), ("hidden_size", "vt_hidden_size"))
+"""Names of both in a config. Towers whose layers are called ``depth`` have the usual number: the transformers that every release is
+pinned to (4.57.1 to 5.19.0) know no other name for it."""
+_UNREAD: Final = {"MiniMaxM3": ("num_hidden_layers", "hidden_size")}
 """Sizes of towers that SGLang does not find, by the beginnings of the names of classes: it reads those configs by classes of its own."""
+_LONG_WITHOUT_GRAPHS: Final = ("Qwen3NextForCausalLM", "BailingMoeV2_5ForCausalLM")
+"""Classes whose prompts ran in no graphs at first (``piecewise_cuda_graph_disabled_model_archs``)."""
 _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
 
 
@@ -113,11 +117,14 @@ def default_fraction(deployment: SglangDeployment, steps: list[Step] | None = No
     if gpu.memory_total_mib is None:
         return settings.rules.unknown_gpu_share
     formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB} x ranks + graphs_mib"
+    least = f"max({formula}, {_LEAST_RESERVED_MIB})" if gpu.memory_total_mib > _LARGE_GPU_MIB else formula
+    draft = settings.rules.draft_mib if settings.drafts else 0
     reserved = figure(
         steps,
         "reserved_mib",
-        f"max({formula}, {_LEAST_RESERVED_MIB})" if gpu.memory_total_mib > _LARGE_GPU_MIB else formula,
+        f"{least} + draft_mib" if draft else least,
         unit="MiB",
+        **({"draft_mib": draft} if draft else {}),
         chunk_tokens=max(prompt_tokens(deployment.setup, settings.rules), _LEAST_TOKENS),
         ranks=settings.tp * settings.dp * settings.pp,
         graphs_mib=_graphs_mib(deployment, gpu.memory_total_mib),
@@ -166,7 +173,8 @@ def _graphs_mib(deployment: SglangDeployment, total_mib: int) -> float:
     plain_latent = LatentAttention in kinds and not is_sparse_latent(model)
     like = (
         ("delta", KimiDeltaAttention in kinds), ("latent", plain_latent), ("sparse latent", is_sparse_latent(model)),
-        ("nemotron", nemotron), ("replicas", settings.dp > 1), ("adapters", deployment.setup.lora is not None),
+        ("nemotron", nemotron), ("Qwen3-Next", model.architecture in _LONG_WITHOUT_GRAPHS), ("replicas", settings.dp > 1),
+        ("adapters", deployment.setup.lora is not None), ("drafts", settings.drafts),
     )  # fmt: skip
     graphless = any(name in rules.graphless for name, is_so in like if is_so) and not pieces
     staged = (settings.pp > 1 and (pieces or not rules.graphs_with_stages)) or (pieces and settings.dp > 1)

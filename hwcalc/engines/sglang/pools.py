@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hwcalc.engines.forms import Curve, Term
 from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.engines.sglang.layout import SWA, stage_spans
+from hwcalc.engines.sglang.settings import FOUR_BITS
 from hwcalc.engines.steps import Step, figure
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
@@ -40,6 +41,9 @@ _USUAL_REQUESTS: Final = (
     f"min(max(min(floor(tokens / context_length x 512), {MOST_REQUESTS}), {LEAST_REQUESTS}), floor(tokens / 2))"
 )
 _NAMED_REQUESTS: Final = "min(max_running_requests, floor(tokens / 2))"
+_NAMED_WITHIN_USUAL: Final = (
+    f"min(max_running_requests, max(min(floor(tokens / context_length x 512), {MOST_REQUESTS}), {LEAST_REQUESTS}))"
+)
 NOTHING_LEFT: Final = "Loaded weights leave no GPU memory for the KV cache."
 """The beginning of what SGLang says where nothing is left (``_profile_available_bytes``)."""
 NO_TOKENS: Final = "Not enough memory. Please try to increase --mem-fraction-static."
@@ -104,13 +108,14 @@ def cell_size(stage: StageCells, settings: SglangSettings) -> float:
 
     A draft has layers like those of the model, and an indexer in each.
     """
-    full, drafted = stage.full_layers, settings.draft_layers
+    counted = settings.rules.draft_layers_counted
+    full, drafted = stage.full_layers, settings.draft_layers if counted == ("all" if stage.swa_layers else counted) != "no" else 0
     if stage.swa_layers and not full:
         return stage.swa_bytes + drafted * (stage.swa_bytes // stage.swa_layers)
     if stage.swa_layers:
         size = stage.full_bytes // full * (full + drafted)
         return size if settings.swa_ratio is None else size + settings.swa_ratio * stage.swa_bytes
-    if not settings.drafts or not full:
+    if not drafted or not full:
         return stage.token_bytes
     kept = int((stage.token_bytes - stage.index_bytes) * drafted / full)
     return stage.token_bytes + kept + (stage.index_bytes // stage.index_layers * drafted if stage.index_layers else 0)
@@ -130,13 +135,17 @@ def request_cap(settings: SglangSettings, window: int) -> int:
 
 def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps: list[Step] | None = None) -> int:
     """Requests that run at once with so many tokens and slots for states (``resolve_max_num_reqs``)."""
-    usual = settings.own_requests
-    if usual is None:
+    named, halved = settings.own_requests, settings.halves_tokens
+    by_tokens = tokens // 2 if halved else named
+    if named is None or not halved:
         usual = larger(floored(smaller(tokens / settings.context * 512, MOST_REQUESTS)), LEAST_REQUESTS)
-        formula, limit = _USUAL_REQUESTS, {"context_length": settings.context}
+        by_tokens = smaller(by_tokens, usual)
+        formula, limit = _USUAL_REQUESTS if halved else _NAMED_WITHIN_USUAL, {"context_length": settings.context}
     else:
-        formula, limit = _NAMED_REQUESTS, {"max_running_requests": usual}
-    by_tokens = smaller(tokens // 2, usual)
+        by_tokens = smaller(by_tokens, named)
+        formula, limit = _NAMED_REQUESTS, {}
+    if named is not None:
+        limit |= {"max_running_requests": named}
     most: int = figure(steps, "running_by_tokens", formula, by_tokens, unit="requests", tokens=tokens, **limit)
     if slots is None:
         return most
@@ -268,8 +277,9 @@ class PoolRules(Record):
         There is a place for a window in every ``ratio`` of the tokens; if that is 0, the tokens do not follow from the windows.
         """
         settings, page = self.settings, self.settings.page_size
-        tokens = larger(demand.places, 2 * demand.requests) if self.keeps_tokens else 2 * demand.requests
-        if settings.own_requests is None:
+        least = 2 * demand.requests if settings.halves_tokens else 1
+        tokens = larger(demand.places, least) if self.keeps_tokens else demand.requests * 0 + least
+        if settings.own_requests is None or not settings.halves_tokens:
             many = demand.requests > LEAST_REQUESTS
             tokens = larger(tokens, either(many, ceiled(demand.requests * (settings.context / 512)), 1))
         if ratio:
@@ -344,6 +354,8 @@ class LayerPools(PoolRules):
             tokens, fullest = either(fewer, own, tokens), either(fewer, place, fullest)
             swa = None if swa is None else either(fewer, own_swa, swa)
         limit, above = self.settings.total_tokens, False
+        if self.settings.rules.windows_from_tokens and self.layout.window is not None:
+            limit = None
         if limit is not None:
             most, most_swa = self._limited(limit, swa)
             above = tokens > limit
@@ -407,6 +419,8 @@ class LayerPools(PoolRules):
         settings, page, cell = self.settings, self.settings.page_size, cell_size(stage, self.settings)
         if not stage.swa_layers:
             tokens = left // int(cell) if cell else settings.total_tokens or settings.context
+        elif settings.rules.windows_from_tokens and stage.full_layers:
+            tokens = self._solved(stage, left)
         elif not stage.full_layers or settings.swa_ratio is not None:
             tokens = floored(left // cell)
         else:
@@ -414,10 +428,36 @@ class LayerPools(PoolRules):
         tokens = tokens // page * page
         return tokens, self._windows(stage, tokens)
 
+    def _solved(self, stage: StageCells, left: int, steps: list[Step] | None = None) -> int:
+        """Tokens of both pools in the place of as many whole pages of tokens in all layers, of which no more are than the user allows."""
+        settings, page, cell = self.settings, self.settings.page_size, cell_size(stage, self.settings)
+        both, counted = stage.full_bytes + stage.swa_bytes, self._whole_token_bytes(stage)
+        formula = "floor(floor(budget_of_tokens / token_bytes) / page_size) x page_size"
+        terms = {"budget_of_tokens": left, "token_bytes": counted, "page_size": page}
+        kept = steps if settings.total_tokens is None else None
+        whole = figure(kept, "whole_tokens", formula, left // counted // page * page, unit="tokens", **terms)
+        if settings.total_tokens is not None:
+            whole = smaller(whole, settings.total_tokens // page * page)
+        tokens: int = floored(whole * both / cell)
+        formula = "floor(floor(whole_tokens x full_and_window_bytes / cell_size) / page_size) x page_size"
+        solved = {"whole_tokens": whole, "full_and_window_bytes": both, "cell_size": cell, "page_size": page}
+        figure(kept, "tokens", formula, tokens // page * page, unit="tokens", **solved)
+        return tokens
+
+    def _whole_token_bytes(self, stage: StageCells) -> int:
+        """Bytes of a token in all layers: four bits are halved here, but not where both pools are solved."""
+        both = stage.full_bytes + stage.swa_bytes
+        if self.settings.kv_dtype not in FOUR_BITS:
+            return both
+        key = next(rows[0].elements for kind, rows in self.layout.rows.items() if self.layout.pools[kind] != SWA and rows)
+        return both // 2 + key * (stage.full_layers + stage.swa_layers) * 2 // 16
+
     def _explain_tokens(self, stage: StageCells, left: int, steps: list[Step]) -> None:
         """Append the steps of :meth:`_stage_tokens`. Where windows follow from the number of requests, tokens have none."""
         settings, tokens = self.settings, self._stage_tokens(stage, left)[0]
-        if settings.swa_ratio is not None or self.layout.window is None:
+        if settings.rules.windows_from_tokens and stage.swa_layers and stage.full_layers:
+            self._solved(stage, left, steps)
+        elif settings.swa_ratio is not None or self.layout.window is None:
             if stage.swa_layers and stage.full_layers and not settings.drafts:
                 full, ratio = stage.full_bytes // stage.full_layers * stage.full_layers, settings.swa_ratio or 0
                 formula, window = "full_token_bytes + swa_full_tokens_ratio x window_token_bytes", stage.swa_bytes
@@ -451,12 +491,18 @@ class LayerPools(PoolRules):
             return tokens, tokens
         return tokens, smaller(swa, limit) if ratio is None else tokens_in_share(self.settings, ratio, tokens, steps)
 
+    @property
+    def checks_window(self) -> bool:
+        """Whether a pool of windows that holds no request is refused: where it has a share of the tokens."""
+        return self.layout.window is not None and self.settings.swa_ratio is not None and self.settings.rules.window_check
+
     def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
         if figures.slots is not None:
             yield figures.slots > 0, "Not enough GPU memory for hybrid (mamba/linear-attention) state cache."
-        yield figures.left_bytes > 0, NOTHING_LEFT
+        yield figures.left_bytes > 0, NOTHING_LEFT if self.settings.rules.weights_check else NO_TOKENS
         yield figures.tokens > 0, NO_TOKENS
-        if figures.swa_tokens is not None and self.layout.window is not None and self.settings.swa_ratio is not None:
+        if figures.swa_tokens is not None and self.checks_window:
+            assert self.layout.window is not None
             yield figures.swa_tokens > self.layout.window + self.settings.page_size, NO_WINDOW
         yield figures.running > 0, "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
 
@@ -479,7 +525,8 @@ class LayerPools(PoolRules):
         ratio: float = 0
         if self._alike and stage.swa_layers:
             ratio = 1 if not stage.full_layers else settings.swa_ratio or 0
-            if settings.swa_ratio is not None and layout.window is not None:
+            if self.checks_window:
+                assert layout.window is not None
                 demand = with_a_window(demand, layout.window, settings.page_size)
         tokens = self.least_tokens(demand, ratio)
         capped = [
@@ -492,6 +539,9 @@ class LayerPools(PoolRules):
             low, high = (least - 1, least) if all(isinstance(cell, int) for cell in self.cells) else around(least)
         else:
             low, high = self._with_states(demand.requests, least)
+        if settings.rules.windows_from_tokens and stage.swa_layers:
+            # Whole pages of tokens in all layers come first.
+            high = high + (settings.page_size + 1) * largest(one.full_bytes + one.swa_bytes for one in self.stages)
         return low, high if self._alike else high * 0 + _LARGEST_BUDGET
 
     def _with_states(self, requests: int, least: Any) -> tuple[int, int]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.versions import Rule, listed, on, rules_at, unknown_version
+from hwcalc.engines.versions import Rule, listed, off, on, rules_at, unknown_version
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
 
-VERSIONS: Final = ("0.5.23", "0.5.22", "0.5.21", "0.5.20", "0.5.19", "0.5.18", "0.5.17", "0.5.16")
+VERSIONS: Final = tuple(f"0.5.{number}" for number in range(23, 9, -1))
 """The releases whose code was read for the rules, newest first."""
 NEWEST: Final = VERSIONS[0]
 _LINE: Final = "0.5"
@@ -30,6 +30,12 @@ ARGUMENTS_SINCE: Final = {
     "0.5.18": "language_model_only",
     "0.5.17": "mamba_max_states_per_path",
     "0.5.16": "enable_flexkv",
+    "0.5.15": "bf16_gemm_backend",
+    "0.5.14": "cuda_graph_config",
+    "0.5.13": "dsa_topk_backend",
+    "0.5.12": "detokenizer_worker_num",
+    "0.5.11": "enable_mis",
+    "0.5.10": "enable_hisparse",
 }
 """Each release with a server argument that came with it and stayed: a start prints them all (``server_args.py``)."""
 
@@ -49,6 +55,7 @@ def resolve(requested: str) -> str:
 _MEMORY: Final = "arg_groups/memory_hook.py handle_gpu_memory_settings"
 _POOLS: Final = "model_executor/pool_configurator.py"
 _CONFIGURATOR: Final = "mem_cache/kv_cache_configurator.py"
+_MIXIN: Final = "model_executor/model_runner_kv_cache_mixin.py"
 
 
 class Rules(Record):
@@ -62,10 +69,36 @@ class Rules(Record):
     """The largest batch of a graph on them, with fewer than four ranks and with more."""
     graph_within_requests: bool
     """Whether the largest batch of a graph is at most ``max_running_requests``, where that is named."""
+    draft_mib: int
+    """MiB of a GPU that a draft has beyond what every model reserves."""
     unknown_gpu_share: float
     """The share of the memory of a GPU whose size is unknown."""
     image_cache_mib: int
     """MiB of the pools that are left for embeddings of images."""
+    fp4_kernels: tuple[tuple[str, ...], tuple[str, ...]]
+    """The kernels of attention that read keys and values of four bits, and latents. Of ``nvfp4``, since ``fp4_by_method``, others do."""
+    kv_dtypes: tuple[str, ...]
+    """What ``--kv-cache-dtype`` takes."""
+    copies_by_default: bool
+    """Whether states are copied while the next batch is computed where nobody says otherwise, and what cannot be is refused. Before, the
+    prefix cache copies nothing and the next batch waits."""
+    single_token_pages: bool
+    """Whether a prefix cache that copies no states sets pages of one token. Since, it refuses others."""
+    without_prefix_cache: tuple[str, ...]
+    """Classes whose prefix cache SGLang turns off."""
+    tokens_limit_named: bool
+    """Whether half the tokens of the pool limit a ``max_running_requests`` that is named. Before, what SGLang itself would take does."""
+    draft_layers_counted: str
+    """Where a token is counted with the layers of a draft: in ``all`` pools, in those without windows of their own (``whole``), or ``no``."""
+    windows_by_requests: bool
+    """Whether windows without a prefix cache follow from a named number of requests."""
+    windows_from_tokens: bool
+    """Whether both pools are solved from whole tokens of all layers, in whole pages, to which ``max_total_tokens`` applies. Since, from
+    bytes."""
+    window_check: bool
+    """Whether a pool of windows that holds no request is refused."""
+    weights_check: bool
+    """Whether SGLang says that weights leave nothing. Before, it says that the memory is not enough."""
     padding_slot: bool
     """Whether the slot of states that pads the pool is counted, and that of each draft's copies."""
     states_by_stage: bool
@@ -78,6 +111,8 @@ class Rules(Record):
     """The accelerators where the indexer of MiniMax-M3 is in fp8, as its cache is: ``blackwell`` with its own kernels, and ``hopper``."""
     unnamed_kernels: tuple[str, ...]
     """Beginnings of the names of classes that do not name their kernel on Blackwell yet: they take the usual one."""
+    on_triton: tuple[str, ...]
+    """Beginnings of the names of classes that Triton's kernel reads on Blackwell, and no longer does since."""
     nemotron_on_trtllm: bool
     """Whether Nemotron hybrids are read by TensorRT-LLM's kernel on Blackwell. Before, by FlashInfer."""
     counts_latent_scales: bool
@@ -86,7 +121,7 @@ class Rules(Record):
     """Whether keys and values of different widths are read by FlashAttention 4 on Blackwell."""
     graphless: tuple[str, ...]
     """Where prompts run in no graphs: with Kimi's ``delta`` attention, ``latent`` attention without indexers and with them (``sparse latent``),
-    in ``nemotron`` hybrids, with ``replicas`` of attention, and with ``adapters``."""
+    in ``nemotron`` hybrids and ``Qwen3-Next``, with ``replicas`` of attention, with ``adapters``, and with ``drafts``."""
     piecewise_images: tuple[str, ...]
     """Beginnings of the names of classes with towers whose prompts run in graphs of pieces, which replicas and stages do without."""
     graphs_with_stages: bool
@@ -105,6 +140,10 @@ class Rules(Record):
     """Whether a ring of compressors of 4 tokens is counted for each page of the pool. Before, for each window."""
     compressed_window_cap: bool
     """Whether DeepSeek-V4's windows follow from the requests where nobody names their ratio."""
+    compressed_by_stage: bool
+    """Whether a pipeline stage counts its own layers of DeepSeek-V4 alone."""
+    compressed_states_by_request: bool
+    """Whether compressors of 128 tokens are counted for each request. Before, for each token of a window."""
     compressed_window_check: bool
     """Whether a pool of DeepSeek-V4's windows that holds no request is refused."""
 
@@ -113,8 +152,49 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("small_gpu_chunk", (("0.5.20", 4096), ("0.0", 2048)), _MEMORY),
     Rule("small_gpu_graphs", (("0.5.20", (48, 160)), ("0.0", (24, 80))), _MEMORY),
     on("graph_within_requests", "0.5.22", _MEMORY),
+    Rule("draft_mib", (("0.5.14", 0), ("0.5.10", 4096), ("0.0", 2048)), "server_args.py _handle_gpu_memory_settings"),
     Rule("unknown_gpu_share", (("0.5.20", 0.95), ("0.0", 0.88)), _MEMORY),
     Rule("image_cache_mib", (("0.5.18", 100), ("0.0", 0)), f"{_CONFIGURATOR} mm_runtime_reservation_gb"),
+    Rule(
+        "fp4_kernels",
+        (
+            ("0.5.17", (("triton", "torch_native", "flex_attention", "trtllm_mha"), ("flashinfer",))),
+            ("0.5.16", (("triton", "torch_native", "flex_attention", "trtllm_mha"), ("flashinfer", "cutlass_mla"))),
+            (
+                "0.0",
+                (
+                    ("triton", "torch_native", "flex_attention", "trtllm_mha"),
+                    ("flashinfer", "trtllm_mla", "flashmla", "cutlass_mla"),
+                ),
+            ),
+        ),
+        "arg_groups/kv_cache_hook.py handle_kv4_compatibility",
+    ),
+    Rule(
+        "kv_dtypes",
+        (
+            ("0.5.16", ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")),
+            ("0.0", ("auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "fp4_e2m1")),
+        ),
+        "server_args.py kv_cache_dtype",
+    ),
+    on("copies_by_default", "0.5.14", "server_args.py _handle_mamba_radix_cache"),
+    Rule(
+        "single_token_pages",
+        (("0.5.14", False), ("0.5.11", True), ("0.0", False)),
+        "server_args.py _handle_mamba_radix_cache",
+    ),
+    Rule(
+        "without_prefix_cache",
+        (("0.5.14", ()), ("0.5.13", ("KimiLinearForCausalLM",)), ("0.0", ("KimiLinearForCausalLM", "BailingMoeV2_5ForCausalLM"))),
+        "server_args.py _handle_mamba_radix_cache",
+    ),
+    on("tokens_limit_named", "0.5.14", f"{_MIXIN} _resolve_max_num_reqs"),
+    Rule("draft_layers_counted", (("0.5.15", "all"), ("0.5.14", "whole"), ("0.0", "no")), _POOLS),
+    on("windows_by_requests", "0.5.14", f"{_POOLS} SWAChunkCapPoolConfigurator"),
+    off("windows_from_tokens", "0.5.11", f"{_MIXIN} _resolve_hybrid_swa_tokens"),
+    on("window_check", "0.5.16", f"{_POOLS} HybridSWAPoolConfigurator"),
+    on("weights_check", "0.5.14", f"{_MIXIN} _profile_available_bytes"),
     on("padding_slot", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
     on("states_by_stage", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
     on("least_one_request", "0.5.23", f"{_CONFIGURATOR} resolve_max_num_reqs"),
@@ -129,6 +209,11 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.5.22", ()), ("0.5.17", ("Exaone", "MiMoV2")), ("0.0", ("Exaone", "MiMoV2", "Lfm2Moe"))),
         "arg_groups/model_overrides/exaone.py, mimo_v2.py; arg_groups/overrides.py _lfm2_overrides",
     ),
+    Rule(
+        "on_triton",
+        (("0.5.13", ()), ("0.0", ("Gemma4", "GraniteMoeHybrid"))),
+        "server_args.py _handle_model_specific_adjustments",
+    ),
     on("counts_latent_scales", "0.5.17", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
     on("nemotron_on_trtllm", "0.5.19", "arg_groups/model_overrides/nemotron_h.py"),
     on("unlike_on_fa4", "0.5.17", "arg_groups/model_override_base.py get_default_attn_backend"),
@@ -138,9 +223,12 @@ TABLE: Final[tuple[Rule, ...]] = (
             ("0.5.20", ("delta",)),
             ("0.5.18", ()),
             ("0.5.17", ("latent", "nemotron")),
-            ("0.0", ("latent", "sparse latent", "replicas", "adapters")),
+            ("0.5.15", ("latent", "sparse latent", "replicas", "adapters")),
+            ("0.5.13", ("Qwen3-Next", "replicas", "adapters")),
+            ("0.5.11", ("Qwen3-Next", "sparse latent", "replicas", "adapters")),
+            ("0.0", ("Qwen3-Next", "sparse latent", "replicas", "adapters", "drafts")),
         ),
-        "arg_groups/cuda_graph_hook.py disable_breakable_cudagraph_if_incompatible",
+        "arg_groups/cuda_graph_hook.py disable_breakable_cudagraph_if_incompatible; server_args.py _handle_piecewise_cuda_graph",
     ),
     Rule(
         "piecewise_images",
@@ -148,11 +236,17 @@ TABLE: Final[tuple[Rule, ...]] = (
             ("0.5.22", ()),
             ("0.5.19", ("MiniMaxM3Sparse",)),
             ("0.5.18", ("MiniMaxM3Sparse", "Cohere2Vision")),
-            ("0.0", ("MiniMaxM3Sparse", "Cohere2Vision", "KimiK25")),
+            ("0.5.16", ("MiniMaxM3Sparse", "Cohere2Vision", "KimiK25")),
+            ("0.5.14", ("Cohere2Vision",)),
+            ("0.0", ()),
         ),
         "configs/model_config.py multimodal_piecewise_cuda_graph_supported_model_archs",
     ),
-    Rule("graphs_with_stages", (("0.5.19", False), ("0.0", True)), "server_args.py _apply_cuda_graph_compatibility"),
+    Rule(
+        "graphs_with_stages",
+        (("0.5.19", False), ("0.5.15", True), ("0.0", False)),
+        "server_args.py _apply_cuda_graph_compatibility",
+    ),
     on("shares_indexers", "0.5.18", f"{_POOLS} DefaultPoolConfigurator._compute_dsa_indexer_cell_size"),
     on("windows_by_stage", "0.5.21", f"{_POOLS} HybridSWAPoolConfigurator"),
     on("fp4_by_method", "0.5.21", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
@@ -160,6 +254,8 @@ TABLE: Final[tuple[Rule, ...]] = (
     on("compressed_row_padding", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._get_paged_kv_bytes_per_token"),
     on("compressed_ring_by_page", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._get_bytes_per_swa_token"),
     on("compressed_window_cap", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._resolve_swa_cap_tokens"),
+    on("compressed_by_stage", "0.5.13", f"{_POOLS} DSV4PoolConfigurator"),
+    on("compressed_states_by_request", "0.5.15", f"{_POOLS} DSV4PoolConfigurator._get_c128_state_fixed_bytes"),
     on("compressed_window_check", "0.5.20", f"{_POOLS} DSV4PoolConfigurator._compute_dsv4_sizes"),
 )
 

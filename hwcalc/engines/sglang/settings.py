@@ -177,12 +177,10 @@ def shows_images(model: ModelSpec, rules: Rules) -> bool:
     return bool(parts.keys() & {"vision", "audio"}) and "text_alone" not in words_of(model, rules)
 
 
-KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
-"""What ``--kv-cache-dtype`` takes."""
-FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
+FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16", "fp4_e2m1")
 _SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3"}
 OLD_SPELLINGS: Final = {"fp4_e2m1": "fp4_mx_block16"}
-"""Words of releases before 0.5.16, whose cells have the same bytes. The known releases refuse them; logs have them."""
+"""Words of releases before 0.5.16, whose cells have the same bytes, with those that came in their place."""
 _STATE_NAMES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SWA_RATIO: Final = 0.8
 _DSV4_RATIO: Final = 0.1
@@ -247,7 +245,8 @@ STATE_KINDS: Final = (GatedDeltaNet, Mamba2, Mamba1, KimiDeltaAttention, Lightni
 class SglangSettings(Record):
     """The settings by which pools are sized. ``requests`` is ``None`` where SGLang takes as many as it thinks right.
 
-    ``swa_ratio`` is ``None`` where window tokens follow from the number of requests. ``unpacks`` says that prompts in four bits are first
+    ``swa_ratio`` is ``None`` where window tokens follow from the number of requests. ``backend`` decodes; ``model_backend`` is that of the
+    model whatever the format of the cache. ``unpacks`` says that prompts in four bits are first
     made fp8.
     """
 
@@ -255,6 +254,7 @@ class SglangSettings(Record):
     kv_dtype: str
     element_bytes: int
     backend: str
+    model_backend: str
     unpacks: bool
     major: int
     page_size: int
@@ -283,6 +283,11 @@ class SglangSettings(Record):
         return None if self.requests is None else max(int(self.rules.least_one_request), self.requests // self.dp)
 
     @property
+    def halves_tokens(self) -> bool:
+        """Whether no more requests run than half the tokens of the pool, at two tokens each."""
+        return self.own_requests is None or self.rules.tokens_limit_named
+
+    @property
     def raw_latents(self) -> bool:
         """Whether sparse latents in fp8 are counted without scales, as some kernels read them."""
         raw = self.dsa_backend == "trtllm" or not self.rules.counts_latent_scales
@@ -299,8 +304,8 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     options, major, rules = setup.options, compute_capability(setup.hardware.gpu) // 10, planned_rules(setup)
     words = words_of(model, rules)
     kv_dtype = _kv_dtype(model, setup.dtype, major, rules)
-    radix = not is_on(options.get("disable_radix_cache"))
     settled = setup.hardware.gpu is not None
+    radix = not is_on(options.get("disable_radix_cache")) and not (settled and model.architecture in rules.without_prefix_cache)
     states = any(isinstance(group.kind, STATE_KINDS) for group in model.stack.groups)
     overlap, stages = not is_on(options.get("disable_overlap_schedule")), setup.parallel.pp
     page, named_strategy = _option(options, "page_size"), options.get("mamba_scheduler_strategy", "auto")
@@ -325,7 +330,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
             backend == "trtllm_mha"
             and (model.architecture in _ON_TRITON_IF_CACHED or (layers > 0 and model.architecture in _NEMOTRON))
         )
-        copies = settled and (overlap or paged) and "copies_states" in words
+        copies = rules.copies_by_default and settled and (overlap or paged) and "copies_states" in words
         strategy = "extra_buffer" if copies else "no_buffer"
     # Four bits are decoded by one kernel; prompts are unpacked first where it is not that of the model, too.
     decoded = kv_dtype == "nvfp4" and rules.fp4_by_method and is_blackwell(major) and backend not in ("dsa", "dsv4")
@@ -334,15 +339,22 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         # States of drafts cannot be counted without a number.
         usual = _EAGLE_REQUESTS if layers > 0 and (settled or states) else None
         named = _DSV4_REQUESTS if settled and is_compressed(model) else usual
+    # Before states were copied by default, the prefix cache of states had pages of one token, which this kernel does not read.
+    alone = not rules.copies_by_default and settled and strategy == "no_buffer" and "caches_states" in words
+    if alone and own_backend == "trtllm_mha" and not layers:
+        radix, strategy, alone = False, "none", False
     ratio = _option(options, "swa_full_tokens_ratio")
     return SglangSettings(
         rules=rules,
         kv_dtype=kv_dtype,
         element_bytes=2 if kv_dtype in ("bf16", "fp16") else 1,
         backend=own_backend,
+        model_backend=backend,
         unpacks=major != BLACKWELL or backend == "flashinfer",
         major=major,
-        page_size=page_size(model, major, own_backend, page, words=words, settled=settled, chosen=is_auto(kernel)),
+        page_size=1
+        if alone and rules.single_token_pages
+        else page_size(model, major, own_backend, page, words=words, settled=settled, chosen=is_auto(kernel)),
         # Replicas that divide attention alone divide the batch of a pass, too (``handle_data_parallelism``).
         chunk=prompt_tokens(setup, rules) // replicas,
         requests=named,
@@ -351,7 +363,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         swa_ratio=_swa_ratio(
             model,
             ratio,
-            by_request=named is not None and cuts_prompts(setup),
+            by_request=named is not None and cuts_prompts(setup) and (rules.windows_by_requests or is_compressed(model)),
             radix=radix,
             capped=rules.compressed_window_cap and not settled,
         ),
@@ -398,12 +410,15 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int, rules: Rules)
         gemma = str(config.get("model_type", "")).startswith("gemma")
         return "bf16" if gemma or scheme.get("quant_method") == "mxfp4" else "fp16"
     spelled = (requested or "").strip().lower()
-    if spelled not in KV_DTYPES and spelled not in _SPELLINGS:
+    if spelled not in (*rules.kv_dtypes, *_SPELLINGS):
         message = f"--dtype {shown(requested or '', 40)}: SGLang {rules.version} does not take it as --kv-cache-dtype."
+        newer = next((new for new, old in OLD_SPELLINGS.items() if old == spelled), None)
+        if newer in rules.kv_dtypes:
+            raise UnknownNameError(message, option="dtype", hint=f"Use: --dtype {newer}")
         if spelled in OLD_SPELLINGS:
             message = f"--dtype {spelled}: SGLang {rules.version} does not take it; it is the word of releases before 0.5.16."
             raise UnknownNameError(message, option="dtype", hint=f"Use: --dtype {OLD_SPELLINGS[spelled]}")
-        raise UnknownNameError(message, option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}.")
+        raise UnknownNameError(message, option="dtype", hint=f"Known: {', '.join(rules.kv_dtypes)}.")
     return _SPELLINGS.get(spelled, spelled)
 
 
@@ -463,6 +478,8 @@ def attention_backend(model: ModelSpec, major: int, *, rules: Rules, named: str,
     if named != "auto":
         return named
     latent = any(isinstance(group.kind, LatentAttention) for group in model.stack.groups)
+    if (model.architecture or "").startswith("Gemma4") and major != BLACKWELL:
+        return "triton"
     if major == HOPPER:
         return "flashinfer" if tree and not latent else "fa3"
     if major != BLACKWELL:
@@ -471,6 +488,8 @@ def attention_backend(model: ModelSpec, major: int, *, rules: Rules, named: str,
         return "trtllm_mla" if model.architecture in _DEEPSEEK else "flashinfer"
     name = model.architecture
     unnamed = (name or "").startswith(rules.unnamed_kernels or ("-",))
+    if (name or "").startswith(rules.on_triton or ("-",)):
+        return "triton"
     if name in _ON_FLASHINFER and not unnamed:
         return "flashinfer"
     if name in _ON_TRITON or (name in _ON_TRITON_IF_CACHED and (cached or tree)):

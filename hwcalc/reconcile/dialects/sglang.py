@@ -45,11 +45,12 @@ _NO_CHUNKS: Final = "-1"
 
 
 def _older_dtype(facts: Facts) -> str | None:
-    """The KV dtype that the log names, where it is a word of releases before the known ones."""
+    """The KV dtype that the log names, where the planned release has another word for it: a log that does not say its release."""
+    from hwcalc.engines.sglang.rules import NEWEST, rules_of
     from hwcalc.engines.sglang.settings import OLD_SPELLINGS
 
     named = facts.word("arg_kv_cache_dtype")
-    return named if named in OLD_SPELLINGS else None
+    return named if named in OLD_SPELLINGS and named not in rules_of(facts.word("version") or NEWEST).kv_dtypes else None
 
 
 class SglangLog(Dialect):
@@ -173,14 +174,15 @@ class SglangLog(Dialect):
             stated["seq"] = int(context)
         dtype = self.facts.word("arg_kv_cache_dtype")
         if dtype is not None and dtype != "auto":
-            stated["dtype"] = OLD_SPELLINGS.get(dtype, dtype)
+            stated["dtype"] = dtype if _older_dtype(self.facts) is None else OLD_SPELLINGS[dtype]
         options = {name: word for name in ARGUMENTS if (word := self.facts.word(f"arg_{name}")) is not None}
         named = self.facts.word(f"arg_{MAX_LENGTH}")
         if named is not None and named.isdecimal():
             options[MAX_LENGTH] = named
         options |= {name: "true" for name in SWITCHES if self.facts.word(f"arg_{name}") == "True"}
         kernel = self.facts.word("arg_attention_backend")
-        if kernel in ATTENTION_BACKENDS:
+        if kernel in ATTENTION_BACKENDS and _older_dtype(self.facts) is None:
+            # Builds of which nobody knows the release may read four bits by kernels that the newest one does not.
             options["attention_backend"] = kernel
         replicas = self.facts.word("arg_dp_size")
         if replicas is not None and replicas.isdecimal() and int(replicas) > 1:
@@ -205,7 +207,7 @@ class SglangLog(Dialect):
         notes: list[Note] = []
         older = _older_dtype(self.facts)
         if older is not None:
-            message = f"KV dtype {older}: the word of releases before 0.5.16, which are not planned; counted as {occupancy.settings.kv_dtype}."
+            message = f"KV dtype {older}: the word of releases before 0.5.16, of which the log is not known to be; counted as {occupancy.settings.kv_dtype}."
             notes.append(Note(code="older-name", message=message))
         own = device == "cuda"
         if not own:
