@@ -92,7 +92,7 @@ def _first_keys(text: str) -> set[str]:
     line = text.partition("\n")[0]
     try:
         first: Any = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return set(re.findall(_KEYS, text[:START_BYTES]))
     return set(first) if isinstance(first, dict) else set()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.profiles.catalog import built_in
-from scripts.fuzzing import calls, pictures
+from scripts.fuzzing import calls, pictures, texts
 from scripts.fuzzing.case import CONFIG_HOME, Case
 from scripts.fuzzing.gguf_files import gguf
 from scripts.fuzzing.keywords import keyword_words
@@ -345,7 +345,7 @@ def links(chance: random.Random) -> Case:
     return Case(family="links", words=words, files=files, links=linked, pipes=piped)
 
 
-CALLED: Final = frozenset({"hub", "keywords", "library", "page", "stream", "tool"})
+CALLED: Final = frozenset({"hub", "keywords", "launch", "library", "page", "stream", "tool", "trace"})
 """Kinds of input that are no command line alone."""
 
 FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
@@ -365,11 +365,13 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "hub": hub,
     "page": page,
     "links": links,
+    "launch": texts.launch,
+    "trace": texts.trace,
 }
 """A new kind of input is one function and one line here."""
 
 WEIGHTS: Final[Mapping[str, int]] = {
-    "library": 470, "stream": 180, "keywords": 140, "page": 60, "tool": 20,
+    "library": 420, "stream": 150, "launch": 50, "trace": 30, "keywords": 140, "page": 60, "tool": 20,
     "config": 50, "gguf": 20, "check": 12, "header": 10, "weights": 8, "log": 10, "links": 8, "hub": 5, "profile": 3, "arguments": 3,
     "picture": 1,
 }  # fmt: skip

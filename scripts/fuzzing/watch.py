@@ -24,6 +24,7 @@ from scripts.fuzzing.case import CONFIG_HOME, OUTSIDE, Case, write_files
 from scripts.fuzzing.keywords import CHECKS, VALUES, call
 from scripts.fuzzing.mutate import SECRET
 from scripts.fuzzing.servers import asked_page, hub_of
+from scripts.fuzzing.texts import called_launch, called_trace
 
 __all__ = [
     "MEMORY_BYTES",
@@ -72,7 +73,7 @@ _USUAL_LOOP_SECONDS: Final = 0.0008
 """What 20,000 additions in Python take where nothing else runs, on processors of 2020 and later."""
 _IMPORTED_BYTES: Final = 50 * 1000**2
 """Memory of a process that has read its first models."""
-_FROM_MEMORY: Final = frozenset({"library", "page", "stream", "tool"})
+_FROM_MEMORY: Final = frozenset({"launch", "library", "page", "stream", "tool"})
 """Families that read no file and write none."""
 _PIPE_SECONDS: Final = 0.2
 """How long the program waits for the other end of a pipe while it is fuzzed. Nobody is there, and its own five seconds are idle."""
@@ -164,6 +165,8 @@ def started(case: Case) -> int:
         return _status_of(lambda: _called(*case.words))
     if case.family in {"library", "stream"}:
         return _status_of(lambda: called_library(case) if case.family == "library" else opened_file(case))
+    if case.family in {"launch", "trace"}:
+        return _status_of(lambda: called_launch(case) if case.family == "launch" else called_trace())
     if case.family == "tool":
         return _status_of(lambda: print(called_tool(case)))
     if case.family == "page":
