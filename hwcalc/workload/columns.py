@@ -99,7 +99,7 @@ def _listed(header: Sequence[str]) -> str:
 
 def request_of(said: Mapping[str, Any], rules: Rules, place: str) -> Request | None:
     """The request of a row by what it says; ``None`` if it failed. Raises :class:`~hwcalc.errors.TraceError` with its place."""
-    prompt, output = (_whole(said.get(name), name, place) for name in NEEDED)
+    prompt, output = _whole(said.get("prompt"), "prompt", place), _whole(said.get("output"), "output", place)
     if prompt < 1 or output < 1:
         if rules.leaves_failures_out:
             return None
@@ -107,14 +107,15 @@ def request_of(said: Mapping[str, Any], rules: Rules, place: str) -> Request | N
         raise TraceError(
             f"{place}: {short} is {min(prompt, output)}.", hint="A request has at least 1 token of prompt and of output."
         )
-    optional = {name: value for name, value in said.items() if name not in NEEDED and value is not None and value != ""}
-    arrival = 0.0
-    if "arrival" in optional:
-        arrival = _time(optional["arrival"], rules.arrival_unit_s, place)
-    elif "arrival_ms" in optional:
-        arrival = _time(optional["arrival_ms"], 0.001, place)
-    request = Request(number=0, arrival_s=arrival, prompt_tokens=prompt, output_tokens=output)
-    if optional.keys() <= _TIMES:
+    arrival, unit_s = said.get("arrival"), rules.arrival_unit_s
+    if arrival is None or arrival == "":
+        arrival, unit_s = said.get("arrival_ms"), 0.001
+    arrival_s = 0.0 if arrival is None or arrival == "" else _time(arrival, unit_s, place)
+    request = Request(number=0, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output)
+    if said.keys() <= _PLAIN:
+        return request
+    optional = {name: value for name, value in said.items() if name not in _PLAIN and value is not None and value != ""}
+    if not optional:
         return request
     changes: dict[str, Any] = {}
     if "hash_ids" in optional:
@@ -134,7 +135,7 @@ def request_of(said: Mapping[str, Any], rules: Rules, place: str) -> Request | N
     return request.changed(**changes)
 
 
-_TIMES: Final = frozenset({"arrival", "arrival_ms"})
+_PLAIN: Final = frozenset({*NEEDED, "arrival", "arrival_ms"})
 
 
 def _whole(value: Any, name: str, place: str, least: int = 0) -> int:
@@ -143,8 +144,10 @@ def _whole(value: Any, name: str, place: str, least: int = 0) -> int:
         number = value
     elif isinstance(value, str):
         text = value.strip()
+        if text.isascii() and text.isdigit() and len(text) < 16:
+            number = int(text)
         # A table of numbers that has a gap somewhere is often written with decimals.
-        if re.fullmatch(r"(?a)-?[0-9]{1,15}(?:\.0{0,9})?", text):
+        elif re.fullmatch(r"(?a)-?[0-9]{1,15}(?:\.0{0,9})?", text):
             number = int(text.partition(".")[0])
     elif isinstance(value, float) and value.is_integer():
         number = int(value)

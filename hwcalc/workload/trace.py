@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -51,9 +52,14 @@ class Trace(Record):
         counted = Counter[str]() if left_out is None else left_out
         return _READERS[self.format.kind](self, counted)
 
+    @cached_property
+    def name(self) -> str:
+        """The path as errors quote it."""
+        return quoted(self.path, 60)
+
     def place(self, what: str, number: int) -> str:
         """The place of a row in an error."""
-        return f"{quoted(self.path, 60)}, {what} {number:,}"
+        return f"{self.name}, {what} {number:,}"
 
     def notes(self) -> tuple[str, ...]:
         """What is assumed of the file, in sentences."""
@@ -160,7 +166,7 @@ def _of_parquet(trace: Trace, left_out: Counter[str]) -> Iterator[Request]:
         number = 0
         try:
             with open_data(trace.path) as data, pq.ParquetFile(data) as file:
-                columns = find_columns(file.schema_arrow.names, trace.columns, quoted(trace.path, 60))
+                columns = find_columns(file.schema_arrow.names, trace.columns, trace.name)
                 for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(set(columns.values()))):
                     values = {says: batch.column(column).to_pylist() for says, column in columns.items()}
                     for place in range(batch.num_rows):
@@ -197,7 +203,7 @@ def _last_run(trace: Trace) -> tuple[_Run, int]:
     except (msgspec.DecodeError, RecursionError) as error:
         lines = [(number, line) for number, line in enumerate(whole.splitlines(), 1) if line.strip()]
         if len(lines) < 2:
-            raise TraceError(f"{quoted(trace.path, 60)} is no result of a benchmark: {error}.") from error
+            raise TraceError(f"{trace.name} is no result of a benchmark: {error}.") from error
     number, line = lines[-1]
     try:
         return decoder.decode(line), len(lines)
@@ -207,7 +213,7 @@ def _last_run(trace: Trace) -> tuple[_Run, int]:
 
 def _of_runs(trace: Trace, left_out: Counter[str]) -> Iterator[Request]:
     run, _ = _last_run(trace)
-    name = quoted(trace.path, 60)
+    name = trace.name
     if run.input_lens is None or run.output_lens is None:
         raise TraceError(
             f"{name} has no lengths of single requests.",
