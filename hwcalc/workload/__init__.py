@@ -1,6 +1,6 @@
 """What users send to a server: requests with their lengths, arrivals and common prefixes, made from words or read from a trace.
 
-Nothing here knows an engine. ``request`` has the records and ``blocks`` names what their blocks hold. ``made`` makes a workload of words, with
+Nothing here knows an engine. ``request`` has the records. ``made`` makes a workload of words, with
 the distributions of ``lengths`` and ``arrivals``; ``rows`` makes one of plain rows; ``trace`` reads the ``formats`` that are published, with
 ``columns`` (what a row says) and ``reading`` (files within bounds). ``sessions`` puts requests in order. ``summary`` says what a workload is.
 

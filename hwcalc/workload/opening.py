@@ -14,7 +14,7 @@ from hwcalc.workload.arrivals import read_arrivals
 from hwcalc.workload.columns import parse_columns
 from hwcalc.workload.formats import detect, format_named
 from hwcalc.workload.made import KEYS, made, words_of
-from hwcalc.workload.request import Workload
+from hwcalc.workload.request import Request, Workload
 from hwcalc.workload.rows import workload_of_rows
 from hwcalc.workload.sessions import arriving
 from hwcalc.workload.trace import Trace
@@ -34,7 +34,7 @@ def workload(
     speedup: float | str | None = None,
     **words: Any,
 ) -> Workload:
-    """The workload of a trace's path, of words, or of rows ``(arrival, prompt, output, ...)``. A workload is returned as it is.
+    """The workload of a trace's path, of words, of rows ``(arrival, prompt, output, ...)`` or of requests. A workload is returned as it is.
 
     Words may be given as text or as keywords: ``prompt``, ``output``, ``requests``, ``arrival``, ``prefix``, ``groups``, ``samples``,
     ``turns``, ``think``, ``cancel``, ``cancel_after``, ``max``, ``seed``. Of a trace, ``requests`` takes the first so many, ``arrival``
@@ -83,7 +83,9 @@ def workload(
     elif isinstance(source, Workload):
         opened = source
     elif isinstance(source, Iterable):  # rows; text and words were before
-        opened = workload_of_rows(source)  # type: ignore[arg-type]
+        listed: list[Any] = list(source)
+        of_requests = bool(listed) and all(isinstance(one, Request) for one in listed)
+        opened = Workload.of(listed) if of_requests else workload_of_rows(listed)
     else:
         raise UsageError(f"{quoted(source, 40)} is no workload.", hint=_EXAMPLES)
     return _faster(opened, given.get("requests"), given.get("arrival"), speedup, seed)

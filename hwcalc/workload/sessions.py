@@ -41,27 +41,31 @@ def in_order(requests: Iterable[Request]) -> Iterator[Request]:
 
     Raises :class:`~hwcalc.errors.TraceError` for one that stands too far behind its place: no more than a part of a trace is ever held.
     """
+    first: float | None = None
+    last = 0.0
+    for number, (arrival, place, request) in enumerate(_earliest(requests)):
+        if first is None:
+            first = last = arrival
+        if arrival < last:
+            raise TraceError(
+                f"request {place + 1:,} of the trace arrives before one that is {MOST_LATE:,} rows earlier.",
+                hint="Sort the trace by its times.",
+            )
+        yield request.changed(number=number, arrival_s=arrival - first)
+        last = arrival
+
+
+def _earliest(requests: Iterable[Request]) -> Iterator[tuple[float, int, Request]]:
+    """Each time the earliest of the next :data:`MOST_LATE` requests, with its arrival and its place."""
     held: list[tuple[float, int, Request]] = []
-    number, first, last = 0, 0.0, -1e300
     for place, request in enumerate(requests):
         entry = (request.arrival_s, place, request)
         if len(held) < MOST_LATE:
             heappush(held, entry)
-            continue
-        arrival, place_before, earliest = heappushpop(held, entry)
-        if arrival < last:
-            raise TraceError(
-                f"request {place_before + 1:,} of the trace arrives before one that is {MOST_LATE:,} rows earlier.",
-                hint="Sort the trace by its times.",
-            )
-        first = arrival if number == 0 else first
-        yield earliest.changed(number=number, arrival_s=arrival - first)
-        number, last = number + 1, arrival
+        else:
+            yield heappushpop(held, entry)
     while held:
-        arrival, _, earliest = heappop(held)
-        first = arrival if number == 0 else first
-        yield earliest.changed(number=number, arrival_s=arrival - first)
-        number += 1
+        yield heappop(held)
 
 
 def arriving(requests: Iterable[Request], arrivals: Arrivals | None, seed: int, speedup: float) -> Iterator[Request]:

@@ -1,4 +1,4 @@
-"""Requests, workloads, rows, and the names of blocks."""
+"""Requests, workloads and rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
-from hwcalc.workload.blocks import BlockNames
 from hwcalc.workload.request import Request, Segment, Workload
 from hwcalc.workload.rows import workload_of_rows
 
@@ -59,29 +58,24 @@ def test_a_row_that_is_none_is_refused_by_number(row: object) -> None:
         workload_of_rows([row])  # type: ignore[list-item]
 
 
-@given(SEGMENTS, SEGMENTS, st.integers(1, 40), st.integers(1, 40), st.integers(1, 24))
-def test_requests_have_the_blocks_in_common_that_their_tokens_fill(
-    first: tuple[Segment, ...], second: tuple[Segment, ...], own: int, other: int, block_size: int
+@given(SEGMENTS, SEGMENTS, st.integers(1, 40), st.integers(1, 40))
+def test_requests_share_the_tokens_that_are_the_same(
+    first: tuple[Segment, ...], second: tuple[Segment, ...], own: int, other: int
 ) -> None:
-    """Names agree for the whole blocks of the shared tokens, and for no others."""
-    names = BlockNames(block_size)
+    """Written out token by token: each is a place in a segment, or one of the request's own."""
     requests = [_request(0, first, own), _request(1, second, other)]
-    mine, theirs = map(names.of, requests)
-    shared = next((n for n, (one, two) in enumerate(zip(mine, theirs, strict=False)) if one != two), min(len(mine), len(theirs)))
-
-    # Written out token by token.
     tokens = [
         [(one.id, place) for one in request.prefix for place in range(one.tokens)] + [(request.number, "own")] * own
         for request, own in zip(requests, (own, other), strict=True)
     ]
     equal = next((n for n, (one, two) in enumerate(zip(*tokens, strict=False)) if one != two), min(map(len, tokens)))
-    assert shared == equal // block_size
-    assert len({*mine, *theirs}) == len(mine) + len(theirs) - shared
+
+    assert requests[0].shared_tokens(requests[1]) == requests[1].shared_tokens(requests[0]) == equal
 
 
 def test_outputs_are_named_for_the_next_turn() -> None:
-    """With blocks of 8, prompt and output of 12 + 8 tokens are two whole blocks, which the next turn begins with."""
+    """The next turn begins with prompt and output of the first, whose segment has the id of its output."""
     first, second = workload_of_rows([(0, 12, 8), (1, 30, 1, "r0", 20)])
-    names = BlockNames(8)
 
-    assert names.of(first, first.total_tokens) == names.of(second)[:2]
+    assert second.prefix == (*first.prefix, Segment(first.output_id, 8))
+    assert first.prefix_tokens == first.prompt_tokens

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hwcalc.errors import KvplanError, TraceError, UsageError
 from hwcalc.workload import sessions
-from hwcalc.workload.blocks import BlockNames
 from hwcalc.workload.formats import BY_NAME, FORMATS, detect
 from hwcalc.workload.opening import workload
 from hwcalc.workload.request import Request, Segment, Workload
@@ -279,15 +278,17 @@ SEGMENTS = st.lists(st.builds(Segment, st.sampled_from("ab"), st.integers(1, 20)
 def test_the_share_of_prefixes_is_that_of_blocks_which_come_again(
     prompts: list[tuple[tuple[Segment, ...], int]], block_size: int
 ) -> None:
-    """Counted block by block: those whose name was there, at most all tokens but one."""
+    """Counted block by block: those whose tokens, and all before them, an earlier prompt began with; all tokens but one."""
     requests = [
         Request(number=number, prompt_tokens=sum(one.tokens for one in prefix) + own, output_tokens=1, prefix=prefix)
         for number, (prefix, own) in enumerate(prompts)
     ]
-    names, seen, hits = BlockNames(block_size), set[int](), 0
+    seen, hits = set[tuple[object, ...]](), 0
     for request in requests:
-        blocks = names.of(request)
-        known = next((place for place, name in enumerate(blocks) if name not in seen), len(blocks))
+        tokens = [(one.id, place) for one in request.prefix for place in range(one.tokens)]
+        tokens += [(request.number, f"own {place}") for place in range(request.prompt_tokens - len(tokens))]  # type: ignore[misc]
+        blocks = [tuple(tokens[:end]) for end in range(block_size, len(tokens) + 1, block_size)]
+        known = next((place for place, block in enumerate(blocks) if block not in seen), len(blocks))
         hits += min(known, (request.prompt_tokens - 1) // block_size) * block_size
         seen.update(blocks)
 
