@@ -112,6 +112,10 @@ class UnsupportedError(KvplanError):
     type = "unsupported"
 
 
+class UnknownRulesError(UnsupportedError):
+    """The engine may run on the accelerator, by rules of memory that kvplan does not know."""
+
+
 class InstallationError(KvplanError):
     """A file of kvplan's own is missing, cannot be read, or is damaged. Exit 70: only a new installation helps."""
 

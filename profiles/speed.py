@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import convert, field
+from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import records
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 FOLDER: Final = "speed"
+_UNTUNED_WIDER: Final = 1.3
+"""How much wider each side of the range is for servers by default settings, which differ more."""
 FEW: Final = 20
 """Classes with fewer measurements say so."""
 
@@ -52,10 +55,26 @@ class StepParameters(Record):
     """The same for layers of models with experts; those of ``layer_us`` if that is ``None``."""
     exchange_us: float = 0.0
     """Of each layer whose ranks exchange what they computed: the latency of two exchanges."""
+    peer_us: float = 0.0
+    """Of each layer, for each other rank with which it exchanges."""
     link_share: float = 0.6
     """Of the bandwidth of the link between accelerators."""
     stage_us: float = 0.0
     """Of each further pipeline stage."""
+
+    def slower(self, times: float) -> StepParameters:
+        """Parameters with which every term of a step takes so many times as long."""
+        shares = ("bandwidth_share", "attention_share", "link_share")
+        spans = ("step_us", "sequence_us", "layer_us", "exchange_us", "peer_us", "stage_us")
+        changes: dict[str, Any] = {name: getattr(self, name) / times for name in shares}
+        changes |= {name: getattr(self, name) * times for name in spans}
+        changes |= {
+            name: {key: share / times for key, share in getattr(self, name).items()}
+            for name in ("compute_shares", "unpack_shares")
+        }
+        if self.expert_layer_us is not None:
+            changes["expert_layer_us"] = self.expert_layer_us * times
+        return replace(self, **changes)
 
 
 class SpeedRange(Record):
@@ -100,6 +119,17 @@ class SpeedClass(Record):
     def measurements(self) -> int:
         """The number of measurements that the parameters were fitted to."""
         return sum(self.rows.values())
+
+    @property
+    def untuned(self) -> SpeedClass:
+        """The class of servers that are started with the defaults of their engine: all that is not reading or computing at full rate takes longer."""
+        times = self.untuned_times
+        if times is None:
+            return self
+        parameters, wider = self.parameters.slower(times), {}
+        for kind, spread in self.ranges.items():
+            wider[kind] = SpeedRange(low=spread.low / _UNTUNED_WIDER, high=spread.high * _UNTUNED_WIDER)
+        return replace(self, parameters=parameters, ranges=wider, name=f"{self.name}, by default settings")
 
     @property
     def text(self) -> str:

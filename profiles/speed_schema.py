@@ -32,6 +32,7 @@ class ParametersFacts(Facts):
     layer_us: Times = 0.0
     expert_layer_us: Times | None = None
     exchange_us: Times = 0.0
+    peer_us: Times = 0.0
     link_share: Share = 0.6
     stage_us: Times = 0.0
 

@@ -40,20 +40,20 @@ from hwcalc.planner.step_time import StepTimes  # noqa: E402
 from hwcalc.profiles.catalog import built_in  # noqa: E402
 from hwcalc.profiles.gpus import find_gpu  # noqa: E402
 from hwcalc.profiles.speed import FEW, FOLDER, SpeedClass, SpeedRange, StepParameters, narrowest_first, of_classes  # noqa: E402
-from scripts.speed_rows import LEFT_OUT, UNTUNED, Row, opened_row, rows_of  # noqa: E402
+from scripts.speed_rows import LEFT_OUT, UNTUNED, Row, kind_of, opened_row, rows_of  # noqa: E402
 
 Array = Any
 MULTIPLIED: Final = ("floats", "eight_bit", "four_bit", "weight_only", "gguf")
 COUNTS: Final = (
     "weights", "experts", "cache", "blocks", "superblocks", *(f"dense {one}" for one in MULTIPLIED), *(f"expert {one}" for one in MULTIPLIED),
-    "attention", "step", "sequence", "layer", "exchange", "link", "stage",
+    "attention", "step", "sequence", "layer", "exchange", "peer", "link", "stage",
 )  # fmt: skip
 """What is counted of a row: seconds at the full rate, or how often something happens."""
 POWERS: Final = (0.5, 0.625, 0.75, 0.875, 1.0)
 STARTS: Final[Mapping[str, float]] = {
     "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "expert_power": 0.8, "blocks": 1.5, "superblocks": 0.4,
     "floats": 0.5, "eight_bit": 0.45, "four_bit": 0.35, "weight_only": 0.35, "gguf": 0.2, "expert_compute": 0.5, "attention": 0.25,
-    "step": 100.0, "sequence": 2.0, "layer": 30.0, "expert_layer": 60.0, "exchange": 50.0, "link": 0.5, "stage": 40.0,
+    "step": 100.0, "sequence": 2.0, "layer": 30.0, "expert_layer": 60.0, "exchange": 20.0, "peer": 5.0, "link": 0.5, "stage": 40.0,
 }  # fmt: skip
 """Where the search begins: shares, and microseconds."""
 NAMES: Final = tuple(STARTS)
@@ -66,6 +66,8 @@ FREE: Final = (0.1, 20_000.0)
 HELD: Final = 0.004
 """How much a parameter weighs that leaves that of the family by a factor of e."""
 WIDEST: Final = {"local": 1.8, "server": 2.2}
+WIDEST_PROMPT: Final = 4.0
+"""How wide a range may be. Prompts differ more, as builds and backends have other kernels: a narrow range would not hold."""
 COVERED: Final = 0.86
 """The share of rows that a range is to hold, of those that it was made from."""
 NARROWEST: Final = 1.25
@@ -91,11 +93,6 @@ class Rows:
         """Some of the rows."""
         kept = [row for row, keep in zip(self.rows, mask, strict=True) if keep]
         return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask])
-
-
-def kind_of(row: Row) -> str:
-    """What a row measures, as the classes have ranges of it."""
-    return {"decode_tokens_per_s": "decode", "ttft_s": "prompt", "prefill_tokens_per_s": "prompt"}.get(row.quantity, "serving")
 
 
 def counting(power: float) -> StepParameters:
@@ -133,6 +130,7 @@ def counting(power: float) -> StepParameters:
         "sequence_us": times("sequence"),
         "layer_us": times("layer"),
         "exchange_us": times("exchange"),
+        "peer_us": times("peer"),
         "link_share": only("link"),
         "stage_us": times("stage"),
     }
@@ -207,7 +205,7 @@ def expected(rows: Rows, values: Mapping[str, float]) -> Array:
         total = total + (count[f"dense {one}"] + count[f"expert {one}"] / values["expert_compute"]) / values[one]
     layers = np.where(rows.experts, values["expert_layer"], values["layer"])
     total = total + count["layer"] * layers
-    for one in ("step", "sequence", "exchange", "stage"):
+    for one in ("step", "sequence", "exchange", "peer", "stage"):
         total = total + count[one] * values[one]
     return np.maximum(total, rows.bounds)
 
@@ -296,6 +294,7 @@ def parameters_of(values: Mapping[str, float]) -> dict[str, Any]:
         "layer_us": round(values["layer"], 1),
         "expert_layer_us": round(values["expert_layer"], 1),
         "exchange_us": round(values["exchange"], 1),
+        "peer_us": round(values["peer"], 2),
         "link_share": round(values["link"], 3),
         "stage_us": round(values["stage"], 1),
     }
@@ -311,7 +310,7 @@ def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Array, 
         if not mask.any():
             continue
         some = mine.of(mask)
-        low, high = range_of(times[mask] / some.seconds, widest)
+        low, high = range_of(times[mask] / some.seconds, WIDEST_PROMPT if kind == "prompt" else widest)
         if mask.sum() < FEW:
             low, high = min(low, round(1 / FEW_TIMES, 2)), max(high, FEW_TIMES)
         inside = float(np.mean((times[mask] / some.seconds >= low) & (times[mask] / some.seconds <= high)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from hwcalc.engines import DEFAULT
 from hwcalc.engines import ENGINES as ENGINES_KNOWN
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.plan import open_loaded
-from hwcalc.library.speed import SHARES_EXPERTS
+from hwcalc.library.speed import SHARES_EXPERTS, speed
 from hwcalc.model import ModelSpec
 from hwcalc.planner.solve import most
 from hwcalc.planner.step_time import StepTimes, step_times
@@ -215,3 +215,61 @@ def opened_row(row: Row) -> tuple[Row, StepTimes]:
     if row.saturated:
         row = replace(row, concurrency=max(1, most(opened).value))
     return row, times if known else replace(times, mixes_prompts=row.engine in MIXING)
+
+
+class Compared(Struct, frozen=True):
+    """A row next to what :func:`hwcalc.speed` says of it: as speeds, whatever was measured, so that more is faster."""
+
+    row: Row
+    speed_class: str
+    measured: float
+    bound: float
+    expected: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """How far the expected speed lies from the measured one, as a share of it."""
+        return abs(self.expected / self.measured - 1)
+
+
+def compared(rows: Iterable[Row], *, tuned: bool = True) -> tuple[list[Compared], dict[str, int]]:
+    """The rows next to what the call says of each, and how many were refused or have no expected speed, by the reason."""
+    found: list[Compared] = []
+    refused: dict[str, int] = {}
+    for row in rows:
+        try:
+            answer = speed(
+                model_of(row.model),
+                engine=row.engine,
+                prompt=row.prompt,
+                output=row.output,
+                concurrency="max" if row.saturated else row.concurrency,
+                cached_prefix=row.cached_prefix,
+                backend=row.backend,
+                tuned=tuned,
+                **row.keywords,
+            )
+        except KvplanError as error:
+            refused[str(error)] = refused.get(str(error), 0) + 1
+            continue
+        value = getattr(answer, row.quantity)
+        if value.expected is None:
+            reason = answer.notes[-1].message
+            refused[reason] = refused.get(reason, 0) + 1
+            continue
+        ends = (row.value, value.bound, value.expected, value.low, value.high)
+        if row.quantity in ("ttft_s", "itl_s"):
+            measured, bound, expected, high, low = (1 / end for end in ends)
+        else:
+            measured, bound, expected, low, high = ends
+        found.append(
+            Compared(row, answer.speed_class or "", measured=measured, bound=bound, expected=expected, low=low, high=high)
+        )
+    return found, refused
+
+
+def kind_of(row: Row) -> str:
+    """What a row measures, as the classes have ranges of it."""
+    return {"decode_tokens_per_s": "decode", "ttft_s": "prompt", "prefill_tokens_per_s": "prompt"}.get(row.quantity, "serving")

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import AT_HOME, ENGINES, find_engine
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnknownRulesError, UnsupportedError
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
 from hwcalc.model import Note
 from hwcalc.profiles.engine_hardware import (
@@ -58,7 +58,7 @@ def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "",
         message = f"{engine.label}'s rules for {_called(gpu)} are not known: {there}."
         if found.answer is Answer.RUNS:
             message = f"{engine.label} runs on {_called(gpu)}, by rules that kvplan does not know."
-        raise UnsupportedError(
+        raise UnknownRulesError(
             message,
             hint=f"Known: those for {_makers(known)}. Without --gpu: give a budget with --kv-memory. {_elsewhere(engine, gpu)}",
         )

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer, Part
 from hwcalc.engines import DEFAULT, ENGINES, spelled
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnknownRulesError, UsageError
+from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
-from hwcalc.model import Definition, ModelLike, Note
+from hwcalc.model import Definition, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forecast import forecast
 from hwcalc.planner.options import SpeedOptions, take_options, takes
@@ -126,13 +127,15 @@ def speed(
     concurrency: Numbers = 1,
     cached_prefix: Numbers = 0,
     backend: str | None = None,
+    tuned: bool = True,
     **options: Unpack[SpeedOptions],
 ) -> Speed:
     """How fast ``concurrency`` requests at once are served, each with a prompt of ``prompt`` tokens and an answer of ``output`` tokens.
 
     ``cached_prefix`` tokens of each prompt lie in the cache already. Numbers may be arrays that broadcast, and are counts as in the command
     otherwise: ``"8k"``. ``concurrency="max"`` is as many as fit. ``backend`` is that of the engine where it has several: ``"vulkan"`` or
-    ``"rocm"`` of llama.cpp. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. ``engine`` may also be one
+    ``"rocm"`` of llama.cpp. Servers are expected to be tuned for the model; with ``tuned=False`` they are started with the defaults of their
+    engine, and take as much longer as such servers were measured to. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. ``engine`` may also be one
     that was measured and is not planned, such as ``"exllamav2"``. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
 
     >>> found = speed("meta-llama/Llama-3.1-8B", engine="vllm", gpu="h100-sxm5-80gb", prompt=8000, output=500, concurrency=16)
@@ -170,15 +173,19 @@ def speed(
         "batch": _largest(users),
         "prompt": _largest(lengths["prompt"]),
     }
-    opened = open_request(spec, **request)
+    opened, refused = _opened(spec, request)
+    if refused:
+        foreign = spelled(str(named))
     found = speed_class_of(opened, backend, foreign)
+    if found is not None and not tuned:
+        found = found.untuned
     times = step_times(opened, speed_class=found)
     if times is None:
         hint = "Give their format: weights=..."
         raise UsageError(f"no speed of {spec.id}: its weights are not counted.", hint=hint)
     if foreign is not None:
         times = replace(times, mixes_prompts=found is not None and "serving" in found.ranges)
-    notes = list(opened.notes)
+    notes = [*opened.notes, *refused]
     at_once, users = _at_once(opened, lengths, users, saturated=saturated)
     if _largest(users - at_once) > 0:
         fit = f"{at_once:,}" if isinstance(at_once, int) else "as many as at_once"
@@ -187,19 +194,26 @@ def speed(
         )
     if found is None:
         notes.append(_unmeasured_note(opened, named))
-    values = forecast(times, lengths["prompt"], lengths["output"], at_once, lengths["cached_prefix"], users)
+    values = forecast(times, **lengths, concurrency=at_once, users=users)
+    # How many fit is an estimate: the bound is that of all of them at once, if that is faster.
+    loose = values if at_once is users else forecast(times, **lengths, concurrency=users)
+    new = lengths["prompt"] - lengths["cached_prefix"]
     source = f"step model; {found.text}" if found is not None else "roofline: no measurements of this engine on this accelerator"
     definition = Definition.ESTIMATE if found is not None else Definition.BOUND
 
-    def shown(quantity: Quantity) -> SpeedQuantity:
+    def shown(quantity: Quantity, bound: Numbers) -> SpeedQuantity:
         return SpeedQuantity(
-            bound=quantity.bound,
+            bound=bound,
             expected=quantity.expected,
             low=quantity.low,
             high=quantity.high,
             definition=definition,
             source=source,
         )
+
+    def rate(time: Quantity, tokens: Numbers, loose_time: Quantity, all_tokens: Numbers) -> SpeedQuantity:
+        found = time.per_s(tokens)
+        return shown(found, larger(found.bound, loose_time.per_s(all_tokens).bound))
 
     parallel = opened.setup.parallel
     gpu = opened.setup.hardware.gpu
@@ -218,17 +232,26 @@ def speed(
         **lengths,
         concurrency=users,
         at_once=at_once,
-        prefill_tokens_per_s=shown(values.prefill_s.per_s(lengths["prompt"] - lengths["cached_prefix"])),
-        decode_tokens_per_s=shown(values.step_s.per_s(at_once)),
-        output_tokens_per_s=shown(values.cycle_s.per_s(at_once * lengths["output"])),
-        ttft_s=shown(values.ttft_s),
-        itl_s=shown(values.itl_s),
-        e2e_s=shown(values.e2e_s),
+        prefill_tokens_per_s=rate(values.prefill_s, new, loose.prefill_s, new),
+        decode_tokens_per_s=rate(values.step_s, at_once, loose.step_s, users),
+        output_tokens_per_s=rate(values.cycle_s, at_once * lengths["output"], loose.cycle_s, users * lengths["output"]),
+        ttft_s=shown(values.ttft_s, values.ttft_s.bound),
+        itl_s=shown(values.itl_s, values.itl_s.bound),
+        e2e_s=shown(values.e2e_s, smaller(values.e2e_s.bound, loose.e2e_s.bound)),
         speed_class=None if found is None else found.id,
         step_terms=values.step_terms,
         prompt_terms=values.prompt_terms,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _opened(spec: ModelSpec, request: Mapping[str, Any]) -> tuple[Occupancy, tuple[Note, ...]]:
+    """The occupancy of a request: by the formulas, with a note, where the rules of its engine on the accelerator are not known."""
+    try:
+        return open_request(spec, **request), ()
+    except UnknownRulesError as error:
+        opened = open_request(spec, **{**request, "engine": DEFAULT, "engine_options": {}})
+        return opened, (Note(code="by-formulas", message=f"{error} The speed is that of what the formulas say of its memory."),)
 
 
 def _unmeasured_note(opened: Occupancy, named: str | None) -> Note:

@@ -95,28 +95,28 @@ def forecast(
     steps = larger(output - 1, 0)
     others = requests - 1
     prefill_bound = larger(alone.reading, alone.computing)
-    # Others read their prompts with the same weights: what is sure of them is that they are computed.
-    busy_bound = larger(step.reading, step.computing + others * alone.computing / output)
+    whole_bound = prefill_bound + steps * step.bound
+    # Prompts of others may be computed with the same reading of weights: what is sure of them is that they are computed.
+    busy_bound = larger(whole_bound, steps * step.computing + requests * alone.computing)
     if step.expected is None:
         unknown = None, None, None
-        whole = prefill_bound + steps * step.bound
         return Forecast(
             prefill_s=Quantity(alone.bound, *unknown),
             step_s=Quantity(step.bound, *unknown),
             ttft_s=Quantity(alone.bound, *unknown),
             itl_s=Quantity(step.bound, *unknown),
-            e2e_s=Quantity(whole, *unknown),
-            cycle_s=Quantity(larger(whole, output * busy_bound), *unknown),
+            e2e_s=Quantity(whole_bound, *unknown),
+            cycle_s=Quantity(busy_bound, *unknown),
             step_terms={},
             prompt_terms={},
         )
     if times.mixes_prompts:
         # Prompts of others come as chunks: small ones together, long ones in parts.
-        arriving = others * new / output / times.pp
-        chunk = smaller(larger(new, arriving), times.chunk)
+        chunk = smaller(larger(new, others * new / output / times.pp), times.chunk)
         busy_step = times.with_prompts(chunk, new, cached_prefix, each, prompt + (output + 1) // 2)
-        itl = step.expected + arriving / chunk * (busy_step.expected - step.expected)
-        cycle = alone.expected + steps * itl
+        added = others * new / chunk * (busy_step.expected - step.expected) / times.pp
+        itl = step.expected + added / output
+        cycle = alone.expected + steps * step.expected + added
         busy = smaller(others * alone.expected / cycle, 0.9)
         first = alone.expected + busy * alone.expected / (2 * (1 - busy))
     else:
@@ -135,8 +135,8 @@ def forecast(
         step_s=quantity_of(step),
         ttft_s=within(first + queued, alone.bound, (slow, fast)),
         itl_s=within(itl, step.bound, (low, high)),
-        e2e_s=within(cycle + queued, prefill_bound + steps * step.bound, (low, high)),
-        cycle_s=within(cycle, larger(prefill_bound + steps * step.bound, output * busy_bound), (low, high)),
+        e2e_s=within(cycle + queued, whole_bound, (low, high)),
+        cycle_s=within(cycle, busy_bound, (low, high)),
         step_terms=step.terms,
         prompt_terms=alone.terms,
     )

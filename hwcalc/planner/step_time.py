@@ -332,7 +332,7 @@ class StepTimes(Struct, frozen=True):
         link = link_rate(self.gpu)
         sent = _EXCHANGES * 2 * (ranks - 1) / ranks * tokens * self.hidden_size * _HIDDEN_BYTES
         moving = 0.0 if link is None else sent / (link * chosen.link_share)
-        return self.layers * (1e-6 * chosen.exchange_us + moving)
+        return self.layers * (1e-6 * (chosen.exchange_us + chosen.peer_us * (ranks - 1)) + moving)
 
 
 def _sum(terms: Iterable[Growing], tokens: Number) -> Number:

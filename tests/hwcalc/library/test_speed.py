@@ -1,0 +1,311 @@
+"""Expected speeds: arithmetic written out for two models, single published measurements, laws, and refusals."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import hwcalc
+from hwcalc import KvplanError, ModelSpec, load_model, plan
+from hwcalc.library.plan import open_loaded
+from hwcalc.library.speed import QUANTITIES, Speed
+from hwcalc.planner.forecast import forecast
+from hwcalc.planner.step_time import StepTimes, step_times
+from hwcalc.profiles.gpus import find_gpu
+from hwcalc.profiles.speed import FEW, find_speed_class, speed_classes
+
+RATES = ("prefill_tokens_per_s", "decode_tokens_per_s", "output_tokens_per_s")
+LLAMA = {"engine": "vllm", "gpu": "h100-sxm5-80gb"}
+DEEPSEEK = {"engine": "sglang", "gpu": "h100-sxm5-80gb", "gpus": 8, "tp": 8}
+CARD = {"engine": "llamacpp", "gpu": "rtx-4090", "weights": "q4_k_m"}
+SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("meta-llama/Llama-3.1-8B", LLAMA),
+    "deepseek": ("deepseek-ai/DeepSeek-V3", DEEPSEEK),
+    "card": ("Qwen/Qwen3-30B-A3B", CARD),
+}
+
+
+@cache
+def model(name: str) -> ModelSpec:
+    """A model, read once."""
+    return load_model(SETUPS[name][0], offline=True)
+
+
+def speed(name: str, **given: Any) -> Speed:
+    """The speed of a setup."""
+    return hwcalc.speed(model(name), **{**SETUPS[name][1], **given})
+
+
+@cache
+def steps(name: str) -> StepTimes:
+    """The steps of a setup."""
+    found = step_times(open_loaded(model(name), {**SETUPS[name][1], "seq": 16384})[0])
+    assert found is not None
+    return found
+
+
+def test_a_step_of_llama_written_out() -> None:
+    """32 sequences of 8,192 tokens of Llama-3.1-8B on an H100: 3,350 GB/s, 989.4 TFLOP/s, and the shares of the class."""
+    shares = steps("llama").parameters
+    assert shares is not None
+    layers = 32 * (4096 * 10_240 + 3 * 4096 * 14_336 + 2 * 4096) + 4096
+    head = 128_256 * 4096
+    weights = 2 * (layers + head) + 32 * 2 * 4096
+    cache_bytes = 32 * 8192 * 32 * 2 * 8 * 128 * 2
+    scores = 32 * 32 * 4 * 32 * 128 * 8192
+    terms = steps("llama").step(decoding=32, context=8192).terms
+
+    assert terms["weights"] == pytest.approx(weights / (3.35e12 * shares.bandwidth_share))
+    assert terms["cache"] == pytest.approx(shares.cache_times * cache_bytes / (3.35e12 * shares.bandwidth_share))
+    assert terms["matrices"] == pytest.approx(2 * 32 * (layers + head) / (989.4e12 * shares.compute_shares["floats"]), rel=1e-4)
+    assert terms["attention"] == pytest.approx(scores / (989.4e12 * shares.attention_share))
+    assert terms["launches"] == pytest.approx(1e-6 * (shares.step_us + 32 * shares.layer_us + 32 * shares.sequence_us))
+    assert terms["experts"] == terms["unpacking"] == terms["exchange"] == 0
+
+
+def test_a_prompt_of_llama_written_out() -> None:
+    """4,096 tokens in one chunk: two operations for each weight and token, and 4 x 32 x 128 for each pair of tokens and layer."""
+    shares = steps("llama").parameters
+    assert shares is not None
+    layers = 32 * (4096 * 10_240 + 3 * 4096 * 14_336 + 2 * 4096) + 4096
+    found = steps("llama").prompt(4096)
+
+    assert found.terms["matrices"] == pytest.approx((2 * layers * 4096) / (989.4e12 * shares.compute_shares["floats"]), rel=1e-3)
+    assert found.terms["attention"] == pytest.approx(32 * 4 * 32 * 128 * (4096 * 4097 // 2) / (989.4e12 * shares.attention_share))
+    assert found.expected == pytest.approx(sum(found.terms.values()))
+
+
+def test_a_step_of_deepseek_written_out() -> None:
+    """16 sequences of 4,096 tokens of DeepSeek-V3 on eight H100: experts in fp8 with a scale for each 128 x 128, latents on every rank."""
+    shares = steps("deepseek").parameters
+    assert shares is not None
+    expert = 3 * 7168 * 2048
+    touched = 1 - (1 - 8 / 256) ** (16**shares.expert_power)
+    experts = 58 * 256 * expert * (1 + 4 / 128**2) * touched / 8
+    attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    eight_bit = 61 * attention + 3 * 3 * 7168 * 18_432 + 58 * expert
+    sixteen_bit = 129_280 * 7168 + 58 * 256 * 7168
+    weights = (eight_bit + 2 * sixteen_bit) / 8
+    cache_bytes = 16 * 4096 * 61 * 576 * 2
+    terms = steps("deepseek").step(decoding=16, context=4096).terms
+    rate = 3.35e12 * shares.bandwidth_share
+    link = 450e9 * shares.link_share
+    sent = 2 * 2 * 7 / 8 * 16 * 7168 * 2
+
+    assert terms["experts"] == pytest.approx(experts / (rate * shares.expert_bandwidth), rel=1e-3)
+    assert terms["weights"] == pytest.approx(weights / rate, rel=2e-2)
+    assert terms["cache"] == pytest.approx(shares.cache_times * cache_bytes / rate)
+    assert terms["exchange"] == pytest.approx(61 * (1e-6 * (shares.exchange_us + 7 * shares.peer_us) + sent / link))
+    assert shares.expert_layer_us is not None
+    assert terms["launches"] == pytest.approx(1e-6 * (shares.step_us + 61 * shares.expert_layer_us + 16 * shares.sequence_us))
+
+
+MEASURED = (
+    # llama-bench, github.com/XiongjieDai/GPU-Benchmarks-on-LLM-Inference, 2024: LLaMA 3 8B Q4_K_M on four RTX 3090, tg 512.
+    (
+        "meta-llama/Meta-Llama-3-8B",
+        {"engine": "llamacpp", "gpu": "rtx-3090", "gpus": 4, "weights": "q4_k_m"},
+        1,
+        512,
+        1,
+        "decode",
+        108.66,
+    ),
+    # llama.cpp benches/dgx-spark, build b6918: qwen2.5-coder-7b Q8_0, four sequences behind 512 tokens.
+    ("Qwen/Qwen2.5-7B", {"engine": "llamacpp", "gpu": "dgx-spark-gb10", "weights": "q8_0"}, 512, 32, 4, "decode", 104.33),
+    # github.com/ggml-org/llama.cpp/discussions/15013: LLaMA 2 7B Q4_0 on an RTX 5060 Ti, tg 128.
+    (
+        "meta-llama/Llama-2-7b-hf",
+        {"engine": "llamacpp", "gpu": "rtx-5060-ti-16gb", "weights": "q4_0"},
+        1,
+        128,
+        1,
+        "decode",
+        90.94,
+    ),
+    # vLLM issue 18725: QwQ-32B on eight H200, 6.49 ms between tokens.
+    ("Qwen/Qwen2.5-32B", {"engine": "vllm", "gpu": "h200-sxm-141gb", "gpus": 8, "tp": 8}, 137, 266, 1, "decode", 1 / 0.00649),
+)
+
+
+@pytest.mark.parametrize(("name", "setup", "prompt", "output", "users", "kind", "value"), MEASURED)
+def test_published_measurements_lie_in_the_range(
+    name: str, setup: dict[str, Any], prompt: int, output: int, users: int, kind: str, value: float
+) -> None:
+    """Single figures, each with its source, are between the low and the high end, and below the bound."""
+    found = hwcalc.speed(name, prompt=prompt, output=output, concurrency=users, offline=True, **setup)
+    rate = found.decode_tokens_per_s
+
+    assert kind == "decode"
+    assert rate.low <= value <= rate.high
+    assert value < rate.bound
+
+
+@given(st.sampled_from(sorted(SETUPS)), st.integers(1, 30_000), st.integers(1, 4_000), st.integers(1, 400), st.integers(1, 3_000))
+@settings(max_examples=20, deadline=None)
+def test_laws(name: str, prompt: int, output: int, users: int, more: int) -> None:
+    """The range holds the expected value, which never beats the bound; more users are never faster each, and longer prompts never sooner."""
+    times = steps(name)
+    found = [forecast(times, prompt, output, users), forecast(times, prompt, output, users + 1 + more // 30)]
+    longer = forecast(times, prompt + more, output, users)
+
+    for one in (*found, longer):
+        for quantity in (one.prefill_s, one.step_s, one.ttft_s, one.itl_s, one.e2e_s, one.cycle_s):
+            assert quantity.bound <= quantity.low * (1 + 1e-9)
+            assert quantity.low <= quantity.expected * (1 + 1e-9)
+            assert quantity.expected <= quantity.high
+    assert found[1].itl_s.expected >= found[0].itl_s.expected * (1 - 1e-9)
+    assert found[1].ttft_s.expected >= found[0].ttft_s.expected * (1 - 1e-9)
+    assert longer.ttft_s.expected >= found[0].ttft_s.expected * (1 - 1e-9)
+    assert longer.prefill_s.bound >= found[0].prefill_s.bound
+
+
+@given(st.sampled_from(sorted(SETUPS)), st.integers(1, 30_000), st.integers(1, 400), st.floats(1.0, 4.0))
+@settings(max_examples=20, deadline=None)
+def test_a_faster_accelerator_is_never_slower(name: str, prompt: int, users: int, factor: float) -> None:
+    """With all rates so many times as high, every time is as short or shorter."""
+    times = steps(name)
+    rates = MappingProxyType({key: rate and rate * factor for key, rate in times.gpu.tflops_dense.items()})
+    links = MappingProxyType({"gbps_bidirectional": 900 * factor})
+    faster = replace(
+        times,
+        gpu=replace(times.gpu, tflops_dense=rates, interconnect=links),
+        places=tuple(replace(place, bandwidth=place.bandwidth and place.bandwidth * factor) for place in times.places),
+    )
+    before, after = (forecast(one, prompt, 200, users) for one in (times, faster))
+
+    for quantity in ("prefill_s", "step_s", "ttft_s", "itl_s", "e2e_s"):
+        for end in ("bound", "expected", "low", "high"):
+            assert getattr(getattr(after, quantity), end) <= getattr(getattr(before, quantity), end) * (1 + 1e-9)
+
+
+def test_arrays_are_each_number() -> None:
+    """Arrays broadcast, and hold what single calls return."""
+    prompts, users = np.array([100, 8000]), np.array([[1], [40]])
+    found = speed("llama", prompt=prompts, output=300, concurrency=users)
+
+    assert found.itl_s.expected.shape == (2, 2)
+    for row, count in enumerate(users.ravel().tolist()):
+        for column, prompt in enumerate(prompts.tolist()):
+            alone = speed("llama", prompt=prompt, output=300, concurrency=count)
+            for name in QUANTITIES:
+                many, single = (np.broadcast_to(getattr(one, name).expected, (2, 2)) for one in (found, alone))
+                assert many[row, column] == pytest.approx(single[row, column], rel=2e-3), name
+
+
+def test_who_does_not_fit_waits() -> None:
+    """52 sequences of 8,500 tokens fit on an H100; of 300 users the others wait, and the engine makes no more tokens for that."""
+    some, all_of_them = (speed("llama", prompt=8000, output=500, concurrency=count) for count in (52, 300))
+    most = speed("llama", prompt=8000, output=500, concurrency="max")
+
+    assert 40 < all_of_them.at_once < 60
+    assert all_of_them.at_once == most.at_once
+    assert all_of_them.output_tokens_per_s.expected == pytest.approx(most.output_tokens_per_s.expected)
+    assert all_of_them.ttft_s.expected > some.ttft_s.expected
+    assert "waiting" in {note.code for note in all_of_them.notes}
+
+
+def test_a_cached_prefix_comes_sooner() -> None:
+    """What lies in the cache is not computed, but is read, and looked at by every token behind it."""
+    whole, half = (speed("llama", prompt=8000, cached_prefix=prefix) for prefix in (0, 4000))
+
+    assert half.ttft_s.expected < whole.ttft_s.expected
+    assert half.ttft_s.expected > speed("llama", prompt=4000).ttft_s.expected
+
+
+def test_a_plan_has_the_same() -> None:
+    """The step of a plan and its prompt are those of the call; low and high lie around them."""
+    found = plan(model("llama"), **LLAMA, seq=8192, batch=8)  # type: ignore[arg-type]
+    assert found.speed is not None
+    each, all_of_them = found.speed.tokens_per_s_each, found.speed.decode_tokens_per_s
+    assert each is not None
+    assert all_of_them is not None
+    step = steps("llama").step(decoding=8, context=8192)
+
+    assert each.expected == pytest.approx(1 / step.expected)
+    assert all_of_them.expected == pytest.approx(8 / step.expected)
+    assert all_of_them.bound == pytest.approx(found.speed.decode_tokens_per_s_bound)
+    assert found.to_dict()["speed"]["prefill_s"]["expected"] == pytest.approx(speed("llama", prompt=8192).ttft_s.expected)
+    figure = next(one for one in found.speed.steps if one.name == "expected_step_s")
+    assert figure.expected == pytest.approx(sum(term.expected for term in figure.terms)) == pytest.approx(step.expected)
+
+
+def test_with_a_prompt_a_plan_knows_requests() -> None:
+    """With --prompt the rest of a sequence is its output: there is a time to the first token, between tokens, and in all."""
+    found = plan(model("llama"), **LLAMA, seq=8192, prompt=7168, batch=8).speed  # type: ignore[arg-type]
+    called = speed("llama", prompt=7168, output=1024, concurrency=8)
+    assert found is not None
+
+    for name in ("ttft_s", "itl_s", "e2e_s"):
+        assert getattr(found, name).expected == pytest.approx(getattr(called, name).expected)
+
+
+def test_engines_that_nobody_measured_have_a_bound_alone() -> None:
+    """TGI: no expected value, and a note that says why."""
+    found = hwcalc.speed(model("llama"), engine="tgi", gpu="h100-sxm5-80gb", prompt=1000, output=100)
+
+    assert found.itl_s.expected is None
+    assert found.itl_s.bound > 0
+    assert found.itl_s.definition == "bound"
+    assert "No expected speed of TGI on h100-sxm5-80gb" in " ".join(note.message for note in found.notes)
+
+
+def test_engines_that_are_not_planned_are_answered() -> None:
+    """ExLlamaV2 was measured; its memory is that of the formulas."""
+    found = hwcalc.speed(model("llama"), engine="exllamav2", gpu="rtx-4090", weights="exl2_4bpw", prompt=100, output=100)
+
+    assert found.engine == "exllamav2"
+    assert found.itl_s.expected is not None
+
+
+def test_defaults_take_longer() -> None:
+    """Servers by the defaults of their engine were measured apart."""
+    tuned, untuned = (speed("llama", prompt=1000, output=100, concurrency=8, tuned=one) for one in (True, False))
+
+    assert untuned.itl_s.expected > tuned.itl_s.expected
+    assert "default settings" in untuned.itl_s.source
+
+
+def test_backends_differ() -> None:
+    """On AMD's processors with shared memory llama.cpp runs with Vulkan or with ROCm; Vulkan where none is named."""
+    shared = find_gpu("strix-halo-128gb")
+    named = {word: find_speed_class("llamacpp", shared, word) for word in (None, "vulkan_radv", "ROCm 7.2", "hip")}
+
+    assert [one and one.id.rpartition("-")[2] for one in named.values()] == ["vulkan", "vulkan", "rocm", "rocm"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"prompt": 0}, "prompt is 0"),
+        ({"prompt": 100, "cached_prefix": 100}, "as many tokens as the prompt"),
+        ({"prompt": "many"}, "many"),
+        ({"prompt": 100, "concurrency": np.array([0.5])}, "no array of whole numbers"),
+        ({"prompt": 100, "gpu": None}, "needs an accelerator"),
+        ({"prompt": 100, "engine": "nobodys"}, "nobodys"),
+    ],
+)
+def test_wrong_usage_is_refused(given: dict[str, Any], words: str) -> None:
+    """What was given, and what is allowed."""
+    with pytest.raises(KvplanError, match=words):
+        speed("llama", **given)
+
+
+def test_classes_say_what_they_were_fitted_to() -> None:
+    """Each class names its sources and numbers of rows; with few rows the range is wide."""
+    for one in speed_classes():
+        assert one.measurements > 0
+        assert one.sources
+        for kind, spread in one.ranges.items():
+            assert spread.low < 1 < spread.high
+            if 0 < one.rows.get(kind, 0) < FEW:
+                assert spread.high / spread.low > 2, (one.id, kind)
+        if one.measurements < FEW:
+            assert one.text.startswith("few measurements")
