@@ -1,0 +1,104 @@
+"""How far the expected speed is from measured ones, next to what other tools reach.
+
+    python benchmarks/speed.py ROWS.jsonl
+
+Ours is computed here, on each row of the file (``scripts/speed_rows.py`` says its form), with the parameters of ``profiles/speed``. The roofline
+(the bound taken for a forecast) and the usual rule of calculators (a constant share of the bandwidth, the median of the class) are computed on the
+same rows. The errors of other tools were measured on 2026-11-23 on 2,108 rows of the same public sources, each tool as it is installed from
+PyPI or npm; they are recorded here with their number of rows, and are not computed again. ``scripts/fit_speed.py`` prints our errors with the
+source of each row left out of the fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    # A script's own folder is on the path, its repository is not.
+    sys.path.insert(0, str(ROOT))
+
+from scripts.speed_rows import LEFT_OUT, UNTUNED, Compared, Row, compared, kind_of, rows_of  # noqa: E402
+
+PEERS: Final[dict[tuple[str, str], tuple[tuple[str, int, float], ...]]] = {
+    ("llama.cpp, NVIDIA", "decode"): (
+        ("llmfit 1.1.17", 230, 0.27), ("whichllm 0.5.21", 233, 0.27), ("ridgepoint 0.1.2", 118, 0.28), ("servcalc 0.1.0", 56, 0.50),
+    ),
+    ("llama.cpp, NVIDIA", "prompt"): (("servcalc 0.1.0", 53, 0.43), ("ridgepoint 0.1.2", 28, 0.45)),
+    ("Apple", "decode"): (("llmfit 1.1.17", 69, 0.24), ("whichllm 0.5.21", 70, 0.39)),
+    ("AMD, shared memory", "decode"): (("llmfit 1.1.17", 206, 0.26), ("whichllm 0.5.21", 218, 0.29)),
+    ("AMD, cards", "decode"): (("llmfit 1.1.17", 45, 0.28), ("whichllm 0.5.21", 57, 0.41)),
+    ("Hopper and before, tuned", "at a number"): (
+        ("aiconfigurator 0.12.0", 101, 0.14), ("BLIS f90a1e3", 83, 0.41), ("genz-llm 0.0.16", 36, 1.01), ("llm-analysis 0.2.2", 34, 0.56),
+    ),
+    ("Hopper and before, tuned", "saturated"): (("aiconfigurator 0.12.0", 83, 0.29),),
+    ("Hopper and before, tuned", "prompt"): (("aiconfigurator 0.12.0", 9, 0.12), ("genz-llm 0.0.16", 9, 1.30), ("llm-analysis 0.2.2", 9, 1.33)),
+    ("Blackwell, tuned", "at a number"): (("aisimulate 0.13 dev", 169, 0.12), ("aiconfigurator 0.12.0", 169, 0.13), ("BLIS f90a1e3", 60, 0.41)),
+    ("Blackwell, tuned", "saturated"): (("aisimulate 0.13 dev", 150, 0.23),),
+}  # fmt: skip
+"""Class and what is predicted -> tool, rows that it answers, and its median error."""
+_CLASSES: Final = {
+    "llamacpp-nvidia": "llama.cpp, NVIDIA",
+    "llamacpp-nvidia-hbm": "llama.cpp, NVIDIA",
+    "compiled-nvidia": "ExLlamaV2, gpt-fast, MLC",
+    "llamacpp-apple": "Apple",
+    "mlx-apple": "Apple",
+    "llamacpp-amd-shared-vulkan": "AMD, shared memory",
+    "llamacpp-amd-shared-rocm": "AMD, shared memory",
+    "llamacpp-amd-vulkan": "AMD, cards",
+    "llamacpp-amd-rocm": "AMD, cards",
+    "server-hopper": "Hopper and before, tuned",
+    "server-blackwell": "Blackwell, tuned",
+    "server-blackwell-rtx": "Blackwell, tuned",
+    "server-instinct": "AMD Instinct, tuned",
+}
+
+
+def regime_of(row: Row) -> str:
+    """What is predicted, as the table of other tools has it."""
+    kind = kind_of(row)
+    return kind if kind != "serving" else "saturated" if row.saturated else "at a number"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("rows", type=Path, help="the file of rows")
+    options = parser.parse_args(arguments)
+    usable = [
+        row
+        for row in rows_of(options.rows)
+        if row.source not in UNTUNED and not any(part in flag for flag in row.flags for part in LEFT_OUT)
+    ]
+    found, refused = compared(usable)
+    groups: dict[tuple[str, str], list[Compared]] = defaultdict(list)
+    for one in found:
+        groups[_CLASSES.get(one.speed_class, one.speed_class), regime_of(one.row)].append(one)
+    print(f"{len(usable)} rows, {len(found)} answered, {sum(refused.values())} refused with a reason")
+    above = [one.row.id for one in found if one.measured > one.bound * 1.0001]
+    print(f"above the bound: {len(above)} {above or ''}")
+    print(
+        f"{'class':30} {'predicted':12} {'rows':>5} {'kvplan':>8} {'bias':>5} {'in range':>9} {'share':>7} {'bound':>7}  other tools (rows)"
+    )
+    for (name, regime), those in sorted(groups.items()):
+        shares = [one.measured / one.bound for one in those]
+        constant = statistics.median(shares)
+        errors = [one.error for one in those]
+        naive = statistics.median(abs(constant / share - 1) for share in shares)
+        roofline = statistics.median(abs(1 / share - 1) for share in shares)
+        inside = sum(one.low <= one.measured <= one.high for one in those) / len(those)
+        bias = statistics.median(one.expected / one.measured for one in those)
+        others = ", ".join(f"{tool} {error:.0%} ({rows})" for tool, rows, error in PEERS.get((name, regime), ())) or "none"
+        print(
+            f"{name:30} {regime:12} {len(those):5} {statistics.median(errors):8.1%} {bias:5.2f} {inside:9.0%} {naive:7.0%} {roofline:7.0%}  {others}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
