@@ -17,7 +17,7 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import names, record
@@ -96,13 +96,26 @@ def architecture_of(gpu: Gpu) -> str | None:
     return "cpu" if gpu.is_host else gpu.compute_capability or gpu.architecture
 
 
+_Names: TypeAlias = tuple[str, str | None, str | None]
+"""By what rows know an accelerator: its id, its architecture, and its compute capability."""
+
+
+def _names_of(gpu: Gpu) -> _Names:
+    return gpu.id, architecture_of(gpu), gpu.compute_capability
+
+
 def names_gpu(pattern: str, gpu: Gpu) -> bool:
     """Whether a name in a row is one of this accelerator."""
-    architecture = architecture_of(gpu)
-    if pattern == gpu.id or architecture is None:
-        return pattern == gpu.id
+    return _is_named(pattern, _names_of(gpu))
+
+
+@lru_cache(maxsize=16_384)
+def _is_named(pattern: str, names: _Names) -> bool:
+    known, architecture, capability = names
+    if pattern == known or architecture is None:
+        return pattern == known
     if pattern.endswith("+"):
-        return gpu.capability is not None and gpu.capability >= since(pattern.removesuffix("+"))
+        return capability is not None and since(capability) >= since(pattern.removesuffix("+"))
     return architecture.startswith(pattern[:-1]) if pattern.endswith("*") else pattern == architecture
 
 
@@ -121,13 +134,18 @@ def runs_on(engine: str, version: str, gpu: Gpu, backend: str = "") -> Found:
 
     An accelerator of the user's own whose file does not say its architecture is open.
     """
-    found = _best(
-        [row for row in _of_version(engine, "runs", version, backend) if any(names_gpu(name, gpu) for name in row.accelerators)]
-    )
+    found = _runs_on(engine, version, backend, _names_of(gpu))
     if found is not None:
         return found
     unknown = architecture_of(gpu) is None and (gpu.user or gpu.id == "local")
     return Found(answer=Answer.OPEN if unknown else Answer.NEVER)
+
+
+@lru_cache(maxsize=4096)
+def _runs_on(engine: str, version: str, backend: str, names: _Names) -> Found | None:
+    """The best row that names an accelerator. A page, a sweep and a search ask it once for each plan."""
+    rows = _of_version(engine, "runs", version, backend)
+    return _best([row for row in rows if any(_is_named(pattern, names) for pattern in row.accelerators)])
 
 
 def format_runs_on(engine: str, version: str, section: str, spelled: Sequence[str], gpu: Gpu, backend: str = "") -> Found | None:

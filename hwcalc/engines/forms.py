@@ -375,6 +375,8 @@ class PartForm(Record):
     low: Amount
     expected: Amount
     high: Amount
+    of_rest: bool = False
+    """Whether it is a share of what the other parts leave: then it follows from whatever any of them follows from."""
 
     @classmethod
     def constant(cls, part: BudgetPart) -> PartForm:

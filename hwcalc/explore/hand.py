@@ -200,6 +200,17 @@ def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
     raise Irregular(f"{key}: {first} is not alike")
 
 
+def _shape(piece: Any) -> Any:
+    """A piece without its numbers.
+
+    >>> _shape({"low": [[16, ["heads"]], [2, []]], "high": 7})
+    {'low': [[None, ['heads']], [None, []]], 'high': None}
+    """
+    if isinstance(piece, dict):
+        return {name: _shape(value) for name, value in piece.items()}
+    return list(map(_shape, piece)) if isinstance(piece, list) else piece if isinstance(piece, str) else None
+
+
 Changed = Callable[[Dimensions], "ModelSpec"]
 """Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
 
@@ -210,8 +221,9 @@ _RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of t
 _NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: no one formula of the dimensions gives them. Plan it by itself."
 _NOT_ITSELF: Final = "By hand the page has numbers only where it has those of the model itself:"
 _ONE_GPU: Final = "By hand the page has no runs of layers on several GPUs: they are seldom as many on each."
-_FEW: Final = 9
-"""Forms that are enough for the bytes of a position, which follow from three dimensions, and leave some to check them."""
+_ALWAYS: Final = 3
+"""Nodes that stand first: the model itself and the ends of the sliders. A polynomial of which the monomials are known is found of these and of
+every second of the others."""
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
@@ -328,6 +340,8 @@ class _Runs:
         self._opened: dict[Place, Occupancy] = {}
         self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
         self._made: dict[tuple[Place, int], int] = {}
+        self._shapes: dict[int, list[Any]] = {}
+        """Of each piece the polynomials that were found of all forms, without their numbers."""
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
@@ -412,17 +426,13 @@ class _Runs:
                 return
 
     def _curve(self, place: Place) -> int:
-        try:
-            # Other formats have the same numbers of other sizes: a few forms are enough to find them, and to check them.
-            curve = self._merged(place, lambda tree: tree["curve"], few=place[0] > 0)
-        except Irregular:
-            curve = self._merged(place, lambda tree: tree["curve"])
+        curve = self._merged(place, 0, lambda tree: tree["curve"])
         gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
         return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
 
     def _part(self, place: Place, number: int, cell: int) -> int:
         name = self._names(place)[number]
-        piece = self._merged(place, lambda tree: tree["parts"][name])
+        piece = self._merged(place, number, lambda tree: tree["parts"][name])
         if piece["section"] == Section.OVERHEAD and piece == self._pools.pieces["parts"][cell]:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
@@ -449,16 +459,37 @@ class _Runs:
             return self._term(piece) if "shape" in piece else {name: self._with_places(one) for name, one in piece.items()}
         return piece
 
-    def _merged(self, place: Place, of: Callable[[dict[str, Any]], Any], *, few: bool = False) -> dict[str, Any]:
-        """A piece of the form of a place with polynomials in it. Raises :class:`Irregular` if it has none."""
+    def _merged(self, place: Place, number: int, of: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """A piece of the form of a place with polynomials in it. Raises :class:`Irregular` if it has none.
+
+        In other formats, on other GPUs and on more ranks a piece mostly has the same polynomials with other numbers: if a few forms give
+        these, the others are not made.
+        """
+        shapes = self._shapes.setdefault(number, [])
+        if shapes:
+            try:
+                piece = self._merged_of(place, of, few=True)
+            except Irregular:
+                pass
+            else:
+                if _shape(piece) in shapes:
+                    return piece
+        piece = self._merged_of(place, of, few=False)
+        shapes.append(_shape(piece))
+        return piece
+
+    def _merged_of(self, place: Place, of: Callable[[dict[str, Any]], Any], *, few: bool) -> dict[str, Any]:
+        """As :meth:`_merged`, of a few forms or of all."""
         tp = self._sizes(place).tp
-        nodes = self._family.nodes(tp)[: _FEW if few else None]
+        nodes = self._family.nodes(tp)
+        numbers = (*range(_ALWAYS), *range(_ALWAYS, len(nodes), 2)) if few else tuple(range(len(nodes)))
         names = set(self._names(place).values())
-        trees = [self._tree(place, nodes, number) for number in range(len(nodes))]
+        trees = [self._tree(place, nodes, number) for number in numbers]
         if any(tree["parts"].keys() != names for tree in trees):
             raise Irregular("not the parts of the model itself")
-        found: dict[str, Any] = merged(list(map(of, trees)), self._family.fit(tp, nodes))
-        return found
+        fit = self._family.fit(tp, tuple(nodes[number] for number in numbers))
+        merged_piece: dict[str, Any] = merged(list(map(of, trees)), fit)
+        return merged_piece
 
     def _tree(self, place: Place, nodes: Sequence[Dimensions], number: int) -> dict[str, Any]:
         """The form of a place with the dimensions of a node, as JSON, all in one."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import groupby, product
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,10 +17,10 @@ from msgspec.structs import replace
 
 from hwcalc.engines import ENGINES, find_engine, forms
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.memory import Section
 from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.explore.tables import ABSENT, OPEN, REFUSED, Cell, Making, Place, Tables, tables_of
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair
@@ -105,8 +104,9 @@ class PageAxes(Record):
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
-
-Place = tuple[int, ...]
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_REST: Final = frozenset({"gpu", "limits", "replicas", "lengths", "host", OPEN})
+"""The pieces of a form beside its cache and parts (:meth:`Pools.rest_pieces`)."""
 
 
 def drawn_form(opened: Occupancy) -> forms.MemoryForm | None:
@@ -152,10 +152,11 @@ class Pools:
         pools = ("texts", "shapes", "terms", "curves", "sums", "parts", "rests", "shares", "reads", "rates")
         self.pieces: dict[str, list[Any]] = {name: [] for name in pools}
         self._places: dict[tuple[str, str], int] = {}
+        self._records: dict[Hashable, int] = {}
 
     def put(self, pool: str, piece: Any) -> int:
         """The place of a piece that is JSON already. Raises :class:`~hwcalc.errors.UnsupportedError` for a number that is too large."""
-        text = piece if isinstance(piece, str) else json.dumps(piece, separators=(",", ":"), allow_nan=False)
+        text = piece if isinstance(piece, str) else _JSON.encode(piece)
         place = self._places.get((pool, text))
         if place is None:
             _check(piece)
@@ -168,8 +169,18 @@ class Pools:
         """The place of a text."""
         return self.put("texts", text)
 
+    def _once(self, record: Hashable, make: Callable[[], int]) -> int:
+        """The place of a record, which many forms have: it is written as JSON once."""
+        place = self._records.get(record)
+        if place is None:
+            place = self._records[record] = make()
+        return place
+
     def term(self, term: forms.Term) -> int:
         """The place of layers that grow alike."""
+        return self._once(term, lambda: self._term(term))
+
+    def _term(self, term: forms.Term) -> int:
         shape = {
             "kind": self.text(title_of(term.kind)),
             "layers": self.text(term.layers.text),
@@ -181,6 +192,9 @@ class Pools:
 
     def curve(self, form: forms.MemoryForm) -> int:
         """The place of the cache of a form."""
+        return self._once((form.curve, form.blocks, form.crests), lambda: self._curve(form))
+
+    def _curve(self, form: forms.MemoryForm) -> int:
         curve = form.curve
         piece = {
             "gpus": [[self.term(term) for term in terms] for terms in curve.gpus],
@@ -197,6 +211,9 @@ class Pools:
 
     def part(self, part: forms.PartForm) -> int:
         """The place of a part of the memory equation."""
+        return self._once(part, lambda: self._part(part))
+
+    def _part(self, part: forms.PartForm) -> int:
         piece = {"name": part.name, "section": str(part.section), "expected": self.amount(part.expected)}
         for end in ("low", "high"):
             amount = self.amount(getattr(part, end))
@@ -204,12 +221,12 @@ class Pools:
                 piece[end] = amount
         return self.put("parts", piece)
 
-    def rest(self, pieces: Mapping[str, Any]) -> int:
+    def rest(self, pieces: Iterable[Mapping[str, Any]]) -> int:
         """The place of what a form has beside its cache and parts: the pieces of :meth:`rest_pieces`."""
-        return self.put("rests", {name: value for piece in pieces.values() for name, value in piece.items()})
+        return self.put("rests", {name: value for piece in pieces for name, value in piece.items()})
 
-    def rest_pieces(self, form: forms.MemoryForm, left_open: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-        """What a form has beside its cache and parts, and what sources leave open there, by what each of it follows from."""
+    def rest_pieces(self, form: forms.MemoryForm) -> dict[str, dict[str, Any]]:
+        """What a form has beside its cache and parts, by what each of it follows from."""
         return {
             "gpu": {"usable": list(form.usable), "total_bytes": form.total_bytes},
             "limits": {
@@ -221,7 +238,6 @@ class Pools:
             "replicas": {"dp": form.dp},
             "lengths": {"least_tokens": form.least_tokens},
             "host": {"host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared}},
-            "open": {"open": [self.text(one) for one in left_open]} if left_open else {},
         }
 
     def amount(self, amount: forms.Amount) -> Any:
@@ -273,13 +289,26 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     """
     import numpy as np
 
-    # Nothing is a number too, as any place or a refused one (below zero) is; what is ignored is both more and less than any.
-    least, most = -(2**62), 2**62
-    table = np.full(sizes, most, dtype=np.int64)
+    table = np.full(sizes, ABSENT, dtype=np.int64)
+    unsaid = np.full(sizes, fill_value=True)
     for place, cell in cells.items():
-        if place not in ignored:
-            table[place] = least + 1 if cell is None else cell
-    for axis in range(len(sizes)):
+        table[place] = _NOTHING if cell is None else cell
+        unsaid[place] = place in ignored
+    return nested_table(table, unsaid, _NOTHING)
+
+
+_NOTHING: Final = -(2**62)
+"""Less than any place, or place of a refusal (below zero)."""
+
+
+def nested_table(table: Any, ignored: Any, nothing: int = ABSENT) -> Any:
+    """As :func:`grid_of`, of an array in which ``nothing`` stands for no place."""
+    import numpy as np
+
+    # What is ignored is both more and less than any.
+    least, most = _NOTHING - 1, 2**62
+    table = np.where(ignored, most, table)
+    for axis in range(table.ndim):
         known = table != most
         lowest, highest = table.min(axis, keepdims=True), np.where(known, table, least).max(axis, keepdims=True)
         if (known.any(axis, keepdims=True) <= (lowest == highest)).all():
@@ -288,7 +317,7 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     def nested(entries: Any) -> Any:
         """The lists of a part of the table."""
         if not isinstance(entries, list):
-            return None if entries in (least + 1, most) else entries
+            return None if entries in (nothing, most) else entries
         inner = [nested(entry) for entry in entries]
         if any(entry != inner[0] for entry in inner):
             return inner
@@ -323,10 +352,6 @@ def every(sizes: Sequence[int]) -> tuple[Place, ...]:
 
 _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""
-_REFUSED: Final = "refused"
-
-Cell = Mapping[Any, Any]
-"""The pieces of one form by name, as places in the pools, and those of its rest; of a refused request only why."""
 
 
 def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict[str, Any]:
@@ -345,27 +370,22 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
                 refusals[place] = pools.text(sentence(_no_form(opened)))
             except KvplanError as refusal:
                 refusals[place] = pools.text(sentence(refusal))
-        return {_REFUSED: grid_of(refusals, sizes)}
-    cells = made.cells()
-    sizes = tuple(map(len, made.axes))
-    ignored = frozenset(place for place, cell in cells.items() if cell.get(_REFUSED) is not None)
-
-    def grid(name: object) -> Any:
-        there = {place: cell.get(name) for place, cell in cells.items()}
-        return grid_of(there, sizes, frozenset() if name == _REFUSED else ignored)
-
-    if len(ignored) == len(cells):
-        return {_REFUSED: grid(_REFUSED)}
-    names = dict.fromkeys(name for cell in cells.values() for name in cell if isinstance(name, tuple))
-    rests = {place: made.rest(cell) for place, cell in cells.items() if place not in ignored}
+        return {REFUSED: grid_of(refusals, sizes)}
+    tables = made.tables()
+    refused = nested_table(tables.refused, tables.refused < ABSENT)
+    ignored = tables.refused != ABSENT
+    if ignored.all():
+        return {REFUSED: refused}
+    parts = {name: table for name, table in tables.pieces.items() if isinstance(name, tuple)}
     return {
         "dtypes": [made.default_dtype, *made.dtypes[1:]],
         "weights": [AS_PUBLISHED, *made.weights[1:]],
         "beyond": beyond_of(made.plain, axes.most_tokens),
         "copies": {str(tp): copies_of(made.plain, tp) for tp in dict.fromkeys(layout.tp for layout in axes.layouts)},
-        **{name: grid(name) for name in (_REFUSED, "curve")},
-        "rest": grid_of(rests, sizes),
-        "parts": [grid(name) for name in names],
+        REFUSED: refused,
+        "curve": nested_table(tables.pieces["curve"], ignored),
+        "rest": nested_table(made.rests(tables, ignored), ignored),
+        "parts": [nested_table(table, ignored) for table in parts.values()],
     }
 
 
@@ -393,126 +413,63 @@ class _Forms:
     def __init__(self, model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> None:
         self._pools = pools
         self._gpus = tuple(load_gpu(name, []) for name in axes.gpus)
-        self._sizes = tuple(layout.parallel(engine) for layout in axes.layouts)
+        layouts = [layout.parallel(engine) for layout in axes.layouts]
+        # An engine that splits models by layers has one layout for each number of GPUs.
+        self._sizes = tuple(dict.fromkeys(layouts))
+        self._of_layout = list(map(self._sizes.index, layouts))
         self.plain = accepted(model, engine, axes)
         gpu = self.plain.setup.hardware.gpu
         self._usual_gpu = next(number for number, one in enumerate(self._gpus) if gpu is not None and one.id == gpu.id)
-        self._found: dict[Place, Cell] = {}
-        self._joint: dict[Place, Cell] = {}
-        self._together: set[Place] = set()
-        self._opened: dict[tuple[Any, ...], tuple[forms.MemoryForm, list[str]] | KvplanError] = {}
+        self._opened: dict[tuple[Any, ...], Occupancy | KvplanError] = {}
+        self._formed: dict[tuple[Any, ...], forms.MemoryForm | KvplanError] = {}
+        self._of_rest: set[tuple[str, int]] = set()
+        self._rests: dict[str, int] = {}
+        self._rest_pieces: list[Any] = []
         self.default_dtype = str(self.plain.dtypes.kv)
         dtypes = (name for name in axes.dtypes_of(engine) if name != self.default_dtype)
         self.dtypes: tuple[str | None, ...] = (None, *(name for name in dtypes if self._takes(dtype=name)))
         weights = axes.weights_of(engine, model)
         self.weights: tuple[str | None, ...] = (None, *(name for name in weights if self._takes(weights=name)))
 
-    @property
-    def axes(self) -> tuple[tuple[object, ...], ...]:
-        """Dtype, weights, layout and GPU."""
-        return self.dtypes, self.weights, self._sizes, self._gpus
+    def tables(self) -> Tables:
+        """The pieces of every form: dtype, weights, layout and GPU."""
+        replicas = [(sizes.tp, sizes.pp) for sizes in self._sizes]
+        making = Making(
+            sizes=(len(self.dtypes), len(self.weights), len(self._sizes), len(self._gpus)),
+            usual=self._usual_gpu,
+            alone=tuple(map(replicas.index, replicas)),
+            nowhere=self._nowhere(),
+            of_rest=self._of_rest,
+            make=self._cell,
+            remark=self._remark,
+        )
+        tables = tables_of(making)
+        return Tables(
+            refused=tables.refused.take(self._of_layout, 2),
+            pieces={name: table.take(self._of_layout, 2) for name, table in tables.pieces.items()},
+        )
 
-    @cached_property
-    def _nowhere(self) -> dict[int, Cell]:
+    def rests(self, tables: Tables, ignored: Any) -> Any:
+        """The places of what forms have beside their cache and parts."""
+        import numpy as np
+
+        rows = np.stack([table[~ignored] for name, table in tables.pieces.items() if name in _REST], -1)
+        kinds, numbers = np.unique(rows, axis=0, return_inverse=True)
+        places = [self._pools.rest(self._rest_pieces[number] for number in row if number != ABSENT) for row in kinds.tolist()]
+        table = np.full(ignored.shape, ABSENT, dtype=np.int64)
+        table[~ignored] = np.array(places)[numbers.ravel()]
+        return table
+
+    def _nowhere(self) -> dict[int, int]:
         """The GPUs on which the engine does not run, whatever the formats and the layout, with why."""
-        refused: dict[int, Cell] = {}
+        refused: dict[int, int] = {}
         for number, gpu in enumerate(self._gpus):
             opened = self.plain.engine.unchecked(self.plain.model, self.plain.request.changed(gpu=gpu))
             try:
                 opened.deployment.accelerator_warnings  # noqa: B018 - refuses an accelerator on which the engine does not run
             except KvplanError as refusal:
-                refused[number] = {_REFUSED: self._pools.text(sentence(refusal))}
+                refused[number] = self._pools.text(sentence(refusal))
         return refused
-
-    def cells(self) -> dict[Place, Cell]:
-        """The pieces of every form.
-
-        Of two things, such as the formats of cache and weights, a piece mostly follows from one: then it is found with the other as usual.
-        Only a piece that follows from both needs each pair. So it is with formats and replicas, and with either and the GPU. That no other
-        piece does is tried for each format on each GPU, and for each pair of formats where most and least is shared.
-        """
-        places = every(tuple(map(len, self.axes)))
-        formats = [
-            *((dtype, 0) for dtype in range(1, len(self.dtypes))),
-            *((0, weights) for weights in range(1, len(self.weights))),
-        ]
-        for pair, gpu in product(formats, range(len(self._gpus))):
-            own, joined = self._cell((*pair, 0, gpu)), self._from_others((*pair, 0, gpu))
-            if joined is not None and own != joined:
-                self._together.add((*pair, gpu))
-        cells = {place: self._joined(place) for place in places}
-        untried: dict[tuple[Place, bool], list[Place]] = {}
-        for place, cell in cells.items():
-            if place not in self._found and place[-1] not in self._nowhere:
-                untried.setdefault((place[:2], _REFUSED in cell), []).append(place)
-        for alike in untried.values():
-            # Whether joined cells are what the engine gives, on the first and the last of them.
-            if any(self._cell(place) != cells[place] for place in (alike[0], alike[-1])):
-                cells |= {place: self._cell(place) for place in alike}
-        return cells
-
-    def _joined(self, place: Place) -> Cell:
-        """The cell of a place from those in which one thing is as usual, or its own where nothing or more matters."""
-        if place not in self._joint:
-            self._joint[place] = self._from_others(place) or self._cell(place)
-        return self._joint[place]
-
-    def _from_others(self, place: Place) -> Cell | None:
-        dtype, weights, layout, gpu = place
-        if gpu in self._nowhere:
-            return self._nowhere[gpu]
-        usual, alone, by_format = self._like[gpu], self._alone[layout], bool(dtype or weights)
-        others: list[tuple[Place, Place, Place]] = []
-        if dtype and weights:
-            refused = [
-                cell for cell in map(self._joined, ((dtype, 0, layout, gpu), (0, weights, layout, gpu))) if _REFUSED in cell
-            ]
-            if refused:
-                return refused[0] if len(refused) == 1 else None
-            others.append(((0, 0, layout, gpu), (dtype, 0, layout, gpu), (0, weights, layout, gpu)))
-        if by_format and alone != layout:
-            others.append(((0, 0, alone, gpu), (dtype, weights, alone, gpu), (0, 0, layout, gpu)))
-        if by_format and gpu != usual and (dtype, weights, gpu) not in self._together:
-            others.append(((0, 0, layout, usual), (dtype, weights, layout, usual), (0, 0, layout, gpu)))
-        if not by_format and alone != layout and gpu != usual:
-            others.append(((0, 0, alone, usual), (0, 0, layout, usual), (0, 0, alone, gpu)))
-        # A format may be refused on one GPU and taken on another, and there only sources may leave it open, whatever the layout.
-        corner: Cell = self._cell((dtype, weights, 0, gpu)) if (dtype == 0) != (weights == 0) else {}
-        refused_there = _REFUSED in corner and corner != self._joined((0, 0, 0, gpu))
-        for three in () if refused_there else others:
-            joined = _joined_of(*map(self._joined, three))
-            if joined is not None:
-                return {**joined, **({"open": corner["open"]} if "open" in corner and _REFUSED not in joined else {})}
-        return None
-
-    @cached_property
-    def _like(self) -> list[int]:
-        """For each GPU the first on which the cache, its limits and the activations are the same; the usual one for that GPU itself."""
-
-        def key(gpu: int) -> list[tuple[Any, Any]]:
-            cell = self._nowhere.get(gpu) or self._cell((0, 0, 0, gpu))
-            parts = self._pools.pieces["parts"]
-            varies = {
-                "gpu",
-                "open",
-                *(name for name in cell if isinstance(name, tuple) and parts[cell[name]]["section"] == Section.OVERHEAD),
-            }
-            return [(name, piece) for name, piece in cell.items() if name not in varies]
-
-        keys = list(map(key, range(len(self._gpus))))
-        order = [self._usual_gpu, *range(len(keys))]
-        first = [next(one for one in order if keys[one] == own) for own in keys]
-        return [one if one != gpu else self._usual_gpu for gpu, one in enumerate(first)]
-
-    @cached_property
-    def _alone(self) -> list[int]:
-        """For each layout the first in which a replica is the same: without others, if the page has it."""
-        replicas = [(sizes.tp, sizes.pp) for sizes in self._sizes]
-        return list(map(replicas.index, replicas))
-
-    def rest(self, cell: Cell) -> int:
-        """The place of what a cell has beside its cache and parts."""
-        return self._pools.rest({name: piece for name, piece in cell.items() if isinstance(piece, dict)})
 
     def _takes(self, **formats: str) -> bool:
         """Whether the engine accepts a format on any of the accelerators."""
@@ -520,50 +477,62 @@ class _Forms:
 
     def _cell(self, place: Place) -> Cell:
         """The pieces of the form of one place."""
-        if place not in self._found:
-            dtype, weights, layout, gpu = place
-            # An engine that splits models by layers has one layout for each number of GPUs.
-            same = self._sizes.index(self._sizes[layout])
-            if same != layout:
-                self._found[place] = self._cell((dtype, weights, same, gpu))
-                return self._found[place]
-            found = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights])
-            if isinstance(found, KvplanError):
-                self._found[place] = {_REFUSED: self._pools.text(sentence(found))}
-            else:
-                form, left_open = found
-                names = numbered(part.name for part in form.parts)
-                parts = {name: self._pools.part(part) for name, part in zip(names, form.parts, strict=True)}
-                self._found[place] = {"curve": self._pools.curve(form), **self._pools.rest_pieces(form, left_open), **parts}
-        return self._found[place]
+        dtype, weights, layout, gpu = place
+        formats = {"dtype": self.dtypes[dtype], "weights": self.weights[weights]}
+        form = self._form(layout, gpu, **formats)
+        if isinstance(form, KvplanError):
+            return {REFUSED: self._pools.text(sentence(form))}
+        names = numbered(part.name for part in form.parts)
+        self._of_rest.update(name for name, part in zip(names, form.parts, strict=True) if part.of_rest)
+        rest = {name: self._rest(piece) for name, piece in self._pools.rest_pieces(form).items()}
+        return {
+            "curve": self._pools.curve(form),
+            **rest,
+            **self._remark(place),
+            **{name: self._pools.part(part) for name, part in zip(names, form.parts, strict=True)},
+        }
 
-    def _form(self, layout: int, gpu: int, **formats: str | None) -> tuple[forms.MemoryForm, list[str]] | KvplanError:
-        """The form of a place and what sources leave open there, or why the engine refuses it."""
+    def _remark(self, place: Place) -> Cell:
+        """What sources leave open at one place, or the engine's refusal."""
+        dtype, weights, layout, gpu = place
+        opened = self._open(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights])
+        if isinstance(opened, KvplanError):
+            return {REFUSED: self._pools.text(sentence(opened))}
+        left_open = [self._pools.text(note.message) for note in opened.hardware_warnings]
+        return {OPEN: self._rest({"open": left_open} if left_open else {})}
+
+    def _rest(self, piece: dict[str, Any]) -> int:
+        """The number of a piece of what a form has beside its cache and parts."""
+        number = self._rests.setdefault(_JSON.encode(piece), len(self._rests))
+        if number == len(self._rest_pieces):
+            self._rest_pieces.append(piece)
+        return number
+
+    def _open(self, layout: int, gpu: int, **formats: str | None) -> Occupancy | KvplanError:
+        """The request of a place, or why the engine refuses it."""
         given = {name: value for name, value in formats.items() if value is not None}
         sizes = self._sizes[layout]
         key = (layout, gpu, *sorted(given.items()))
         if key not in self._opened:
             try:
-                opened = self.plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
-                form = drawn_form(opened)
-                left_open = [note.message for note in opened.hardware_warnings]
-                self._opened[key] = _no_form(opened) if form is None else (form, left_open)
+                self._opened[key] = self.plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
             except KvplanError as error:
                 self._opened[key] = error
         return self._opened[key]
 
-
-def _joined_of(neither: Cell, one: Cell, other: Cell) -> Cell | None:
-    """The cell in which two things differ from ``neither``, from those in which one of them does; ``None`` if a piece follows from both."""
-    if any(_REFUSED in cell for cell in (neither, one, other)):
-        return neither if neither == one == other else None
-    joined = {}
-    for name in {**neither, **one, **other}:
-        usually, by_one, by_other = (cell.get(name) for cell in (neither, one, other))
-        if usually not in (by_one, by_other):
-            return None
-        joined[name] = by_other if by_one == usually else by_one
-    return {name: piece for name, piece in joined.items() if piece is not None}
+    def _form(self, layout: int, gpu: int, **formats: str | None) -> forms.MemoryForm | KvplanError:
+        """The form of a place, or why the engine refuses it."""
+        opened = self._open(layout, gpu, **formats)
+        if isinstance(opened, KvplanError):
+            return opened
+        key = (layout, gpu, *sorted((name, value) for name, value in formats.items() if value is not None))
+        if key not in self._formed:
+            try:
+                form = drawn_form(opened)
+                self._formed[key] = _no_form(opened) if form is None else form
+            except KvplanError as error:
+                self._formed[key] = error
+        return self._formed[key]
 
 
 def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Occupancy:

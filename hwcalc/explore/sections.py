@@ -6,6 +6,7 @@ operations, and the exact figures at some lengths of what the normal form of an 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
@@ -162,7 +163,9 @@ _COLUMNS: Final = ("total_bytes", "per_gpu_bytes", "low", "expected", "high")
 _UNKNOWN: Final = "What the model needs beside its cache is not known: no verdict."
 
 
-def policy_rows(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any] | None:
+def policy_rows(
+    model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any] | None:
     """Each policy by each engine (``PolicyRows`` in ``page/types.d.ts``); ``None`` for a model on which no policy acts.
 
     An engine that lacks the policy is not planned as if it had it: a text says what it would take.
@@ -170,24 +173,43 @@ def policy_rows(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any
     if not any(kind.acts_by_token for layer in model.stack for kind in layer):
         return None
     lengths = sampled_lengths(model, _FACTOR, _LEAST)
+    alike = {engine: _alike_under_policies(runs[engine], axes, pools) for engine in axes.engines}
     rows = []
     for policy in POLICIES:
         chosen = parse_policy(policy)
         assert chosen is not None
         effect = chosen.policy.effect
-        answers = {engine: _answers(model, lengths, engine, chosen, axes, pools) for engine in axes.engines}
+        answers = {engine: _answers(model, lengths, engine, chosen, axes, pools, alike[engine]) for engine in axes.engines}
         memory = "frees memory" if effect is Effect.FREES else f"{effect.text}, frees nothing"
         rows.append({"policy": policy, "title": chosen.policy.title, "memory": memory, "engines": answers})
     return {"lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
 
 
+def _alike_under_policies(runs: Mapping[str, Any], axes: PageAxes, pools: Pools) -> list[list[str]]:
+    """The GPUs on which cache and activations are the same without a policy: then they are under one, which the first and the last show."""
+    groups: dict[Any, list[str]] = {}
+    for number, gpu in enumerate(axes.gpus):
+        place = (0, 0, 0, number)
+        cells = [cell_of(grid, place) for grid in runs.get("parts", ())]
+        parts = [pools.pieces["parts"][cell] for cell in cells if cell is not None]
+        taken = [json.dumps(part) for part in parts if part["section"] not in _OTHERS]
+        groups.setdefault((cell_of(runs["refused"], place), cell_of(runs.get("curve"), place), *taken), []).append(gpu)
+    return list(groups.values())
+
+
 def _answers(
-    model: ModelSpec, lengths: Sequence[int], engine: str, policy: Chosen, axes: PageAxes, pools: Pools
+    model: ModelSpec,
+    lengths: Sequence[int],
+    engine: str,
+    policy: Chosen,
+    axes: PageAxes,
+    pools: Pools,
+    alike: Sequence[Sequence[str]],
 ) -> dict[str, Any] | int:
     """The numbers of one engine on every GPU of the page, or the text that says why there are none."""
     opened: dict[str, Occupancy] = {}
     refusals: dict[str, int] = {}
-    for gpu in axes.gpus:
+    for gpu in sorted({gpu for group in alike for gpu in (group[0], group[-1])}, key=axes.gpus.index):
         try:
             opened[gpu] = open_request(model, seq=lengths[-1], **axes.fixed, **plan_options(engine), gpu=gpu, policy=policy)
         except KvplanError as error:
@@ -215,6 +237,10 @@ def _answers(
                 refusals[gpu] = pools.text(
                     f"Under a policy {one.engine.label} takes other bytes on this GPU: the command line below plans it."
                 )
+    for group in alike:
+        if refusals.get(group[0]) != refusals.get(group[-1]):
+            return _answers(model, lengths, engine, policy, axes, pools, [[gpu] for gpu in axes.gpus])
+        refusals |= {gpu: refusals[group[0]] for gpu in group if group[0] in refusals}
     # One value where all are equal.
     packed = {name: column[0] if all(value == column[0] for value in column) else column for name, column in columns.items()}
     return {**packed, **({"gpus": refusals} if refusals else {})}
@@ -253,7 +279,7 @@ def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
     return {
         "variants": variants_of(model, axes, pools, runs),
         "saved": saved,
-        "policies": policy_rows(model, axes, pools),
+        "policies": policy_rows(model, axes, pools, runs),
         "strategies": of_strategies,
     }
 

@@ -113,6 +113,11 @@ def follows_batch(part: BudgetPart) -> bool:
     return part.section is Section.ACTIVATIONS or part.name == _GRAPHS
 
 
+def follows_rest(part: BudgetPart, model: ModelSpec) -> bool:
+    """Whether a part follows from what the others leave of the GPU (:func:`graphs`)."""
+    return part.name == _GRAPHS and has_states(model)
+
+
 def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -> ProfileRun:
     """The forward pass that this version runs before it sizes the pool."""
     from hwcalc.quantization.planned import format_name, planned_scheme

@@ -19,7 +19,7 @@ from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.setup import Load
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.layout import PoolLayout, bytes_of_pages, longest
-from hwcalc.engines.vllm.memory import follows_batch
+from hwcalc.engines.vllm.memory import follows_batch, follows_rest
 from hwcalc.engines.vllm.policies import under_policy
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
@@ -460,11 +460,11 @@ def _parts(deployment: VllmDeployment, budget: Budget) -> tuple[PartForm, ...]:
 
     forms = []
     for part in budget.parts:
+        form = PartForm.constant(part)
         if follows_batch(part) and (before > 1 or is_v0):
             low, expected, high = (amount(part, end) for end in ENDS)
-            forms.append(PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high))
-        else:
-            forms.append(PartForm.constant(part))
+            form = replace(form, low=low, expected=expected, high=high)
+        forms.append(replace(form, of_rest=True) if follows_rest(part, deployment.model) else form)
     return tuple(forms)
 
 
