@@ -75,8 +75,10 @@ def gpus(*, search: Sequence[str] | None, **output: Any) -> Answer:
     from hwcalc.report.text import plural
 
     legend = "" if view.format == "csv" else _LEGEND
-    count = () if view.quiet else (f"{plural(len(infos), 'accelerator')}{legend}. One in full: kvplan gpus ID",)
-    return Answer(text=_listed(infos, view), remarks=(*remarks, *count))
+    text, left_out = _listed(infos, view)
+    count = f"{plural(len(infos), 'accelerator')}{legend}."
+    more = () if view.quiet else (count, "one in full: kvplan gpus ID", *left_out)
+    return Answer(text=text, remarks=(*remarks, *more))
 
 
 def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
@@ -117,7 +119,7 @@ def _aliases() -> dict[str, list[str]]:
     return aliases
 
 
-def _listed(infos: Sequence[GpuInfo], view: View) -> str:
+def _listed(infos: Sequence[GpuInfo], view: View) -> tuple[str, tuple[str, ...]]:
     """A row for each accelerator. Markdown has their names too, CSV more columns, and no units."""
     rows: list[list[str]] = []
     for info in infos:
@@ -139,9 +141,11 @@ def _listed(infos: Sequence[GpuInfo], view: View) -> str:
         speeds = (_number(speed) for speed in (info.memory_bandwidth_gbps, bf16, fp8))
         rows.append([*names, info.vendor, sold, tool, seen, *speeds, info.fp8_kv or ""])
     if view.format == "csv":
-        return view.table(_CSV, rows)
+        return view.table(_CSV, rows), ()
+    from hwcalc.report.columns import listed
+
     header, first = (_MARKDOWN, 3) if view.format == "markdown" else (_TABLE, 2)
-    return view.table(header, rows, right=range(first, len(header) - 1))
+    return listed(view, header, rows, ("FP8 KV", "tool MiB", "fp8", "vendor"), right=range(first, len(header) - 1))
 
 
 def _one(info: GpuInfo, view: View) -> str:

@@ -97,7 +97,8 @@ def models(
     if not found:
         words = shown(words, 60)
         raise ModelNotFoundError(f"no known model has {words} in its id or type.", hint="List all of them: kvplan models")
-    from hwcalc.report.text import parameters, plural
+    from hwcalc.report.columns import listed
+    from hwcalc.report.text import PIPED_WIDTH, parameters, plural
 
     whole, rows = view.format == "csv", []
     for model in found:
@@ -105,9 +106,12 @@ def models(
         fidelity = model.fidelity or ""
         kind = (model.model_type or "", count, model.released or "")
         rows.append((model.id, *kind, model.source, fidelity if whole else fidelity.partition(",")[0]))
-    header = ("id", "type", "parameters" if whole else "published parameters", "released", "source", "fidelity")
-    remarks = () if view.quiet else (f"{plural(len(found), 'model')}; {_COUNTED}",)
-    return Answer(text=view.table(header, rows, right=(2,)), remarks=remarks)
+    # On a terminal the remark says whose parameters they are.
+    short = whole or (view.format == "table" and view.width < PIPED_WIDTH)
+    header = ("id", "type", "parameters" if short else "published parameters", "released", "source", "fidelity")
+    text, left_out = listed(view, header, rows, ("source", "fidelity", "type", "released"), right=(2,))
+    remarks = () if view.quiet else (f"{plural(len(found), 'model')}; {_COUNTED}", *left_out)
+    return Answer(text=text, remarks=remarks)
 
 
 def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
@@ -231,8 +235,10 @@ def engines(*, name: str | None, kinds: bool, hardware: bool, **output: Any) -> 
             versions = f"{engine.versions[-1]} to {engine.versions[0]}" if several else " ".join(engine.versions)
             options = ", ".join(option.name for option in engine.options)
             rows.append((engine.name, versions, engine.definition, engine.title, options))
-        text = view.table(("engine", "versions", "numbers", "what", "options"), rows)
-        return Answer(text=text, remarks=() if view.quiet else ("one engine with its options: kvplan engines NAME",))
+        from hwcalc.report.columns import listed
+
+        text, left_out = listed(view, ("engine", "versions", "numbers", "what", "options"), rows, ("options", "numbers"))
+        return Answer(text=text, remarks=() if view.quiet else ("one engine with its options: kvplan engines NAME", *left_out))
     engine = found[0]
     versions = ", ".join(engine.versions) or "none"
     facts = [("engine", engine.name), ("what", engine.title), ("versions", versions), ("numbers", engine.definition)]

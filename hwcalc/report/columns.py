@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
+from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.units import GIB
+
+if TYPE_CHECKING:
+    from hwcalc.report.view import View
 
 GAP: Final = 2
 """Blanks between two columns."""
@@ -39,6 +43,30 @@ def that_fit(columns: Sequence[Column], room: int) -> tuple[list[Column], list[s
         kept.remove(least)
         dropped.insert(0, least.title)
     return kept, dropped
+
+
+def listed(
+    view: View, header: Sequence[str], rows: Sequence[Sequence[str]], expendable: Sequence[str], right: Iterable[int] = ()
+) -> tuple[str, tuple[str, ...]]:
+    """The rows in the format of the view, and a remark on the columns for which a terminal has no room, if there are any.
+
+    ``expendable`` are the titles that may be left out, the first before others.
+    """
+    if view.format != "table" or view.width >= PIPED_WIDTH or not rows:
+        return view.table(header, rows, right=right), ()
+    ranks = {title: len(expendable) - place for place, title in enumerate(expendable)}
+    at_right = {header[place] for place in right}
+    columns = [
+        Column(title=title, cells=cells, rank=ranks.get(title, 0), right=title in at_right)
+        for title, cells in zip(header, zip(*rows, strict=True), strict=True)
+    ]
+    kept, dropped = that_fit(columns, view.width)
+    text = view.table(
+        [column.title for column in kept],
+        list(zip(*(column.cells for column in kept), strict=True)),
+        right=[place for place, column in enumerate(kept) if column.right],
+    )
+    return text, (left_out(dropped),) if dropped else ()
 
 
 def left_out(titles: Sequence[str]) -> str:

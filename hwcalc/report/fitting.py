@@ -99,6 +99,8 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
         said += [_NODES] if any(offer.nodes > 1 for offer in offers) else []
         said += [_ALSO] if any(offer.also for offer in offers) else []
         said += [_ORDERS[recommendation.sort]] if len(offers) > 1 else []
+        dropped = [title for title in _all_of_offers(offers, recommendation)[0] if title not in titles] if offers else []
+        lines += [left_out(dropped)] if dropped else []
         lines += [f"{'; '.join(said)}.", *hardware_left_out(recommendation), *(note.message for note in recommendation.notes)]
     if lines:
         blocks.append(view.paragraphs(lines))
@@ -115,6 +117,11 @@ _NODES: Final = "N in M nodes: the network between the nodes is in no bound"
 
 def _offers(offers: Sequence[Offer], view: View, recommendation: Recommendation) -> tuple[list[str], list[list[str]]]:
     """The header and the rows, without the columns for which a terminal has no room."""
+    return _narrowed(*_all_of_offers(offers, recommendation), _EXPENDABLE_OF_OFFERS, view)
+
+
+def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows with every column."""
     by_gpu, auto = recommendation.kv_dtype is None, recommendation.weights == AUTO
     instances = any(offer.instance is not None for offer in offers)
     clouds = {offer.instance.partition("/")[0] for offer in offers if offer.instance is not None}
@@ -157,7 +164,7 @@ def _offers(offers: Sequence[Offer], view: View, recommendation: Recommendation)
                 speed,
             ]
         )
-    return _narrowed(header, rows, _EXPENDABLE_OF_OFFERS, view)
+    return header, rows
 
 
 def hardware_left_out(recommendation: Recommendation) -> list[str]:
@@ -325,15 +332,20 @@ def models_left_out(runnables: Runnables) -> list[str]:
     out = []
     if runnables.more:
         out.append(f"{runnables.more:,} more run: --all --limit 0 lists each, --family F those of one family.")
-    for count, why in (
-        (runnables.too_large, "do not fit"),
-        (runnables.short, f"have a maximum below {runnables.seq:,} tokens"),
-        (runnables.refused, f"cannot be planned: {runnables.engine} does not run them, or their size is not known"),
-        (runnables.slow, "are slower by the bound"),
-        (runnables.embeddings, "are embedding models: --modality embedding lists them"),
+    unplanned = f"cannot be planned: {runnables.engine} does not run"
+    for count, of_several, of_one in (
+        (runnables.too_large, "do not fit", "does not fit"),
+        (runnables.short, f"have a maximum below {runnables.seq:,} tokens", f"has a maximum below {runnables.seq:,} tokens"),
+        (runnables.refused, f"{unplanned} them, or their size is not known", f"{unplanned} it, or its size is not known"),
+        (runnables.slow, "are slower by the bound", "is slower by the bound"),
+        (
+            runnables.embeddings,
+            "are embedding models: --modality embedding lists them",
+            "is an embedding model: --modality embedding lists it",
+        ),
     ):
         if count:
-            out.append(f"{count:,} of {runnables.considered:,} {why}.")
+            out.append(f"{count:,} of {runnables.considered:,} {of_one if count == 1 else of_several}.")
     return out
 
 
