@@ -163,9 +163,7 @@ _COLUMNS: Final = ("total_bytes", "per_gpu_bytes", "low", "expected", "high")
 _UNKNOWN: Final = "What the model needs beside its cache is not known: no verdict."
 
 
-def policy_rows(
-    model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any] | None:
+def policy_rows(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """Each policy by each engine (``PolicyRows`` in ``page/types.d.ts``); ``None`` for a model on which no policy acts.
 
     An engine that lacks the policy is not planned as if it had it: a text says what it would take.

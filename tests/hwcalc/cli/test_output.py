@@ -51,11 +51,33 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
-def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 120) -> None:
-    """Standard output is a terminal of so many columns."""
-    terminal = type("Terminal", (), {"isatty": lambda _: True, "fileno": lambda _: 1})
-    monkeypatch.setattr("sys.stdout", terminal())
-    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((columns, 24)))
+class Terminal:
+    """A stream that is a terminal of so many columns, ``None`` if it does not say how many; no other stream is changed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stream: str, columns: int | None = 120) -> None:
+        self._columns = columns
+        self._others = os.get_terminal_size
+        monkeypatch.setattr(f"sys.{stream}", self)
+        monkeypatch.setattr("os.get_terminal_size", self._size)
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+    def fileno(self) -> int:
+        """A number that no open file has."""
+        return _NO_FILE
+
+    def _size(self, *fileno: int) -> os.terminal_size:
+        if fileno != (_NO_FILE,):
+            return self._others(*fileno)
+        if self._columns is None:
+            raise OSError
+        return os.terminal_size((self._columns, 24))
+
+
+_NO_FILE: Final = 1_000_003
+LISTS: Final = ("models", "gpus", "engines")
 
 
 def test_every_command_is_here() -> None:
@@ -72,7 +94,7 @@ def test_who_decides_on_colour(
 ) -> None:
     """The option, then NO_COLOR, then FORCE_COLOR, then the terminal; an empty variable counts as not set."""
     if terminal:
-        on_terminal(monkeypatch)
+        Terminal(monkeypatch, "stdout")
     for name, value in (("TERM", term), ("NO_COLOR", no_color), ("FORCE_COLOR", forced)):
         monkeypatch.setenv(name, value)
     by_terminal = terminal and term != "dumb"
@@ -104,19 +126,23 @@ def test_wishes_that_contradict_each_other() -> None:
 )  # fmt: skip
 def test_who_decides_on_width(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, columns: str, width: int) -> None:
     """COLUMNS if it is a number, else the terminal; a pipe has no width."""
-    if terminal:
-        on_terminal(monkeypatch)
-    monkeypatch.setenv("COLUMNS", columns)
+    # pytest reads COLUMNS too, for what it prints before a test's changes are undone.
+    with monkeypatch.context() as patch:
+        if terminal:
+            Terminal(patch, "stdout")
+        patch.setenv("COLUMNS", columns)
+        decided = view_of().width
 
-    assert view_of().width == width
+    assert decided == width
 
 
 def test_a_terminal_of_unknown_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is taken for one of 100 columns."""
-    on_terminal(monkeypatch, columns=0)
-    assert view_of().width == output.WIDTH
-    monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
-    assert view_of().width == output.WIDTH
+    for columns in (0, None):
+        with monkeypatch.context() as patch:
+            Terminal(patch, "stdout", columns)
+            width = view_of().width
+        assert width == output.WIDTH == 100
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -136,7 +162,7 @@ def test_colours_and_widths_change_no_character(capsys: Capture, monkeypatch: py
 
 
 # A recommendation and a comparison leave columns out (tests/hwcalc/planner/test_recommend.py, tests/hwcalc/report/test_engine_rows.py).
-@pytest.mark.parametrize("name", [name for name in TABLES if name not in {"recommend", "fit", "compare"}])
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in {"recommend", "fit", "compare", *LISTS}])
 def test_no_word_is_cut(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """At any width every word of the pipe is there as a whole: ids, numbers and commands are never wrapped."""
     words = set(run(capsys, *TABLES[name])[1].split())
@@ -145,6 +171,24 @@ def test_no_word_is_cut(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: 
         narrow = set(run(capsys, *TABLES[name])[1].split())
         # Bars are as long as there is room for, and the one of a GPU has its legend beside it or is not there.
         assert {word for word in words - narrow - {"rest", "limit"} if not set(word) <= set("█▓▒░│")} == set()
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_names_the_columns_that_a_terminal_has_no_room_for(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """At 80 columns no line is longer, and every first cell is there as a whole; the columns of a pipe that are not there are named."""
+    piped = run(capsys, name)[1].splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, said = run(capsys, name)
+    narrow = out.splitlines()
+    titles, kept = (re.split(r"  +", lines[0].replace("published ", "")) for lines in (piped, narrow))
+    left_out = re.search(r"Left out at this width: (.*?)\. All: --format csv\.", said)
+
+    assert max(map(len, narrow)) <= 80
+    assert [line.split()[0] for line in piped] == [line.split()[0] for line in narrow if not line.startswith(" ")]
+    assert left_out is not None
+    assert set(left_out[1].split(", ")) == set(titles) - set(kept) != set()
 
 
 def test_a_pipe_has_no_width(capsys: Capture) -> None:
@@ -199,8 +243,7 @@ def test_the_counts_of_a_check_stand_once_in_a_pipe(capsys: Capture, tmp_path: P
         file.write_text(f"schema_version: 1\nchecks:\n{rows}", encoding="utf-8")
         lines = run(capsys, "check", str(file))[1].splitlines()
 
-        assert lines[-1] == f"{checks} checks: {checks} hold"
-        assert lines[0] != lines[-1]
+        assert [number for number, line in enumerate(lines, 1) if line == f"{checks} checks: {checks} hold"] == [len(lines)]
 
 
 def test_verdicts_of_a_comparison_come_first(capsys: Capture) -> None:
@@ -230,11 +273,9 @@ def test_notes_on_a_terminal_are_broken_at_blanks(monkeypatch: pytest.MonkeyPatc
     note = "kvplan: " + "word " * 30 + "end"
     command = f"{note} kvplan {QWEN} --seq 4k"
     assert on_screen(note) == note
-    terminal = type("Terminal", (), {"isatty": lambda _: True, "fileno": lambda _: 2})
-    monkeypatch.setattr("sys.stderr", terminal())
-    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((60, 24)))
-
-    broken = on_screen(note)
+    with monkeypatch.context() as patch:
+        Terminal(patch, "stderr", 60)
+        broken, whole = on_screen(note), on_screen(command)
     assert max(map(len, broken.splitlines())) <= 60
     assert broken.split() == note.split()
-    assert on_screen(command) == command
+    assert whole == command

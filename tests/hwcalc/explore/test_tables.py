@@ -65,7 +65,7 @@ def test_tables_of_a_few_forms_are_those_of_all(needs: int, refused_layout: int 
             sizes=SIZES,
             usual=usual,
             alone=ALONE,
-            nowhere={gpu: 7 for gpu in nowhere},
+            nowhere=dict.fromkeys(nowhere, 7),
             of_rest=frozenset({("graphs", 0)}),
             make=make,
             remark=remark,

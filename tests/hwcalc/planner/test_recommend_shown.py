@@ -41,7 +41,10 @@ def test_no_row_is_wider_than_the_terminal(
     assert max(map(len, out.splitlines())) <= columns
     assert sum(len(table) - 1 for table in tables) == 6
     assert {"GPUs", "needs", "of", "at once"} <= set(titles)
-    assert ("max tok/s" in out) == ("max tok/s" in titles)
+    # What a column says is told where it is there; where it is not, that it is not.
+    flat = " ".join(out.split())
+    assert ("max tok/s: an upper bound" in flat) == ("max tok/s" in titles)
+    assert bool(re.search(r"Left out at this width: [^.]*max tok/s\. All: --format csv\.", flat)) == ("max tok/s" not in titles)
 
 
 def test_the_order_and_the_columns_are_said(capsys: Capture) -> None:
