@@ -75,7 +75,7 @@ def slider_ms(models: list[str], program: str) -> float:
         page.wait_for_function("() => globalThis.kvplan !== undefined && kvplan.settled()")
         times = page.evaluate(MOVES)
         browser.close()
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def main() -> None:

@@ -77,8 +77,8 @@ def gpus(*, search: Sequence[str] | None, **output: Any) -> Answer:
     legend = "" if view.format == "csv" else _LEGEND
     text, left_out = _listed(infos, view)
     count = f"{plural(len(infos), 'accelerator')}{legend}."
-    more = () if view.quiet else (count, "one in full: kvplan gpus ID", *left_out)
-    return Answer(text=text, remarks=(*remarks, *more))
+    said = () if view.quiet else (count, "one in full: kvplan gpus ID", *left_out)
+    return Answer(text=text, remarks=(*remarks, *said))
 
 
 def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:

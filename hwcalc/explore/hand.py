@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, Place, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of, usual_request
+from hwcalc.explore.runs import AS_PUBLISHED, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of, usual_request
+from hwcalc.explore.tables import Place
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 

@@ -484,7 +484,7 @@ class _Forms:
             return {REFUSED: self._pools.text(sentence(form))}
         names = numbered(part.name for part in form.parts)
         self._of_rest.update(name for name, part in zip(names, form.parts, strict=True) if part.of_rest)
-        rest = {name: self._rest(piece) for name, piece in self._pools.rest_pieces(form).items()}
+        rest: dict[Hashable, int] = {name: self._rest(piece) for name, piece in self._pools.rest_pieces(form).items()}
         return {
             "curve": self._pools.curve(form),
             **rest,

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, Place, accepted, grid_of
+from hwcalc.explore.runs import AS_PUBLISHED, accepted, grid_of
+from hwcalc.explore.tables import Place
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
 from hwcalc.planner.speed_work import DecodeForm, Growing, decode_form, fastest, workload_of
 

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from hwcalc.engines import find_engine
 from hwcalc.engines.options import CommandInput
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, Place, every, grid_of, usual_request
+from hwcalc.explore.runs import AS_PUBLISHED, every, grid_of, usual_request
+from hwcalc.explore.tables import Place
 from hwcalc.planner.command_input import command_input
 from hwcalc.planner.plan import plan_opened
 from hwcalc.text import shell_word

@@ -207,7 +207,8 @@ class _Search:
             for gpu in self._gpus:
                 there = {self._seen((*pair, 0, gpu)).get(REFUSED) for pair in pairs}
                 for layout in range(layouts):
-                    whys = frozenset((there | {by_layout[pair][layout] for pair in pairs}) - {None})
+                    reasons = (*there, *(by_layout[pair][layout] for pair in pairs))
+                    whys = frozenset(why for why in reasons if why is not None)
                     if len(whys) > 1 and whys not in answers:
                         # Which of several reasons an engine gives is its order.
                         answers[whys] = self._cell((dtype, weight, layout, gpu)).get(REFUSED, ABSENT)
@@ -267,11 +268,11 @@ class _Search:
         if name in self._making.of_rest:
             others = {each for cell in self._cells.values() for each in cell if isinstance(each, tuple) or each == "gpu"}
             numbered = zip(*(self._kinds(other, axis) for other in sorted(others - self._making.of_rest, key=str)), strict=True)
-            first: dict[tuple[int, ...], int] = {}
-            return [first.setdefault(kinds, number) for number, kinds in enumerate(numbered)]
+            places: dict[tuple[int, ...], int] = {}
+            return [places.setdefault(alike, number) for number, alike in enumerate(numbered)]
         rows = self._rows(name, axis)
         merged: dict[int, dict[Place, int]] = {}
-        kinds = []
+        kinds: list[int] = []
         for number, row in enumerate(rows):
             for first, other in merged.items():
                 both = row.keys() & other.keys()
