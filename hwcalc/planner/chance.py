@@ -179,7 +179,7 @@ class Together(Record):
         in_one = 1.0 - (1.0 - chance) ** (1.0 / self.copies)
         each = min((pool.most(in_one, -(-bound // self.copies)) for pool in self.pools), default=bound)
         while each and self._in_one(each)[1] > in_one:
-            # Several pools that each hold may not hold together so often.
+            # Pools that hold so often each may not do so together. A step of a hundredth errs on the safe side.
             each -= max(1, each // 100)
         number = min(bound, each * self.copies)
         while number < bound and number < (each + 1) * self.copies and self.chances(number + 1)[1] <= chance:

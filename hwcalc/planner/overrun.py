@@ -105,7 +105,7 @@ def pools_of(opened: Occupancy, size: int, lengths: Lengths) -> Together:
             f"--avg-seq: {opened.engine.label} has no pool that sequences of any lengths fill, or it is not known with these options.",
             hint="Leave it out, or plan with --engine vllm, sglang or reference.",
         )
-    tokens, masses = np.arange(1, lengths.longest + 1), lengths.masses()[1:]
+    tokens, masses = np.arange(1, lengths.longest + 1), lengths.masses[1:]
     copies = opened.request.replicas * max((share.copies for share in shares), default=1)
     limits = [share.total * copies for share in shares if share.waits]
     most = opened.most_sequences()

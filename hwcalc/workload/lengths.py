@@ -56,6 +56,7 @@ class Lengths(Record):
         """The shares of lengths of at most so many tokens, which are from 0 to ``longest``."""
         raise NotImplementedError
 
+    @cached_property
     def masses(self) -> NDArray[np.float64]:
         """The shares of all lengths from 0 to ``longest``."""
         import numpy as np
@@ -65,8 +66,9 @@ class Lengths(Record):
     @cached_property
     def mean(self) -> float:
         """The mean length."""
-        masses = self.masses()
-        return float(masses @ range(len(masses)))
+        import numpy as np
+
+        return float(self.masses @ np.arange(len(self.masses)))
 
     @property
     def is_constant(self) -> bool:

@@ -185,9 +185,9 @@ def test_lengths_at_a_random_moment_of_decoding() -> None:
     """A request of 100 + 3 tokens stores 100, 101 and 102 tokens in its steps; one of 5 + 1 stores 5 in its only step."""
     held, about = held_lengths("prompt=100 output=3 requests=5", 1000)
 
-    assert held.masses()[[100, 101, 102]] == pytest.approx([1 / 3] * 3)
+    assert held.masses[[100, 101, 102]] == pytest.approx([1 / 3] * 3)
     assert "random moment" in about
-    assert held_lengths("prompt=100 output=30 requests=5", 110)[0].masses()[[109, 110]] == pytest.approx([1 / 30, 20 / 30])
+    assert held_lengths("prompt=100 output=30 requests=5", 110)[0].masses[[109, 110]] == pytest.approx([1 / 30, 20 / 30])
 
 
 def test_words_of_average_lengths(tmp_path: pytest.TempPathFactory) -> None:

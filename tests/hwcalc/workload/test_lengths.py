@@ -51,8 +51,8 @@ def test_a_third_quantile_bends_the_distribution() -> None:
 
 def test_uniform_and_listed_lengths() -> None:
     """Each of 1 to 4 has a quarter; of 1, 2, 2 and 8 x 2 a fifth, two and two."""
-    assert read_lengths("min=1,max=4").masses().tolist() == [0, 0.25, 0.25, 0.25, 0.25]
-    assert read_lengths("1,2,2,8*2").masses()[[1, 2, 8]] == pytest.approx([0.2, 0.4, 0.4])
+    assert read_lengths("min=1,max=4").masses.tolist() == [0, 0.25, 0.25, 0.25, 0.25]
+    assert read_lengths("1,2,2,8*2").masses[[1, 2, 8]] == pytest.approx([0.2, 0.4, 0.4])
     assert read_lengths([1, "2", 2, 8, 8]).mean == pytest.approx(21 / 5)
 
 
@@ -60,7 +60,7 @@ def test_uniform_and_listed_lengths() -> None:
 def test_a_mean_makes_a_geometric_distribution(mean: int, longest: int | None) -> None:
     """It has that mean, and each length is the same number of times as likely as the one before."""
     lengths = read_lengths(f"mean={mean}", longest=longest)
-    masses = lengths.masses()[1:5]
+    masses = lengths.masses[1:5]
 
     assert lengths.mean == pytest.approx(mean, rel=1e-9)
     assert masses[1] / masses[0] == pytest.approx(masses[3] / masses[2], rel=1e-6)
@@ -71,7 +71,7 @@ def test_a_mean_makes_a_geometric_distribution(mean: int, longest: int | None) -
 def test_every_distribution_is_one(words: str) -> None:
     """Shares sum to 1, none is negative, and a quantile is the least length that has its share."""
     lengths = read_lengths(words)
-    masses = lengths.masses()
+    masses = lengths.masses
     upto = masses.cumsum()
 
     assert masses.min() >= -1e-12
@@ -95,7 +95,7 @@ def test_lengths_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("# measured\n100\n\n1k # long\n100\n")
 
-    assert read_lengths(str(file)).masses()[[100, 1024]] == pytest.approx([2 / 3, 1 / 3])
+    assert read_lengths(str(file)).masses[[100, 1024]] == pytest.approx([2 / 3, 1 / 3])
 
 
 @pytest.mark.parametrize(
