@@ -7,6 +7,7 @@ tokens.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _PLACES: Final = 24
 """Bits of a name for the place of a block: 16 million blocks."""
+_GROUP: Final = 56
+"""Bits of a name, above which is the number of a group of layers."""
 _ROOT: Final = 0
 _FORGETS_FROM: Final = 65_536
 
@@ -52,6 +55,36 @@ class Content:
             return shared[start:stop]
         return [*shared[start:], *range(own + len(shared), own + stop)]
 
+    @property
+    def chains(self) -> list[int]:
+        """The chains that others may have."""
+        return [chain for chain, _ in self.runs]
+
+    def chain_at(self, place: int) -> int:
+        """The chain of the token at a place. Whoever has the same there has the same tokens up to there."""
+        runs = self.runs
+        if not runs or place >= runs[-1][1]:
+            return self.own
+        return runs[bisect_right(runs, place, key=_end)][0]
+
+    def shared_tokens(self, other: Content, most: int) -> int:
+        """How many tokens at the beginning are the same, at most ``most``."""
+        if self.own == other.own:
+            return most
+        mine, theirs = self.runs, other.runs
+        count = min(len(mine), len(theirs))
+        same = bisect_left(range(count), x=True, key=lambda place: mine[place][0] != theirs[place][0])
+        return min(mine[same - 1][1], theirs[same - 1][1], most) if same else 0
+
+
+def chain_of(name: int) -> int:
+    """The chain of a block's name, whatever group of layers it is of."""
+    return (name % (1 << _GROUP)) >> _PLACES
+
+
+def _end(run: Run) -> int:
+    return run[1]
+
 
 class Contents:
     """The contents of many requests, with one number for each chain.
@@ -84,11 +117,11 @@ class Contents:
         self._last += 1
         return Content(runs, self._last)
 
-    def forget(self, names: Callable[[], Iterable[int]], alive: Callable[[], Iterable[Content]]) -> None:
-        """Forget the chains of which no block is named and no request is alive, once there are many."""
+    def forget(self, alive: Callable[[], Iterable[int]]) -> None:
+        """Forget the chains that do not lead to one that is alive, once there are many."""
         if len(self._chains) < self._forgets_at:
             return
-        needed = {(name % (1 << 56)) >> _PLACES for name in names()} | {chain for content in alive() for chain, _ in content.runs}
+        needed = set(alive())
         # A number is larger than those of the chains before it.
         for (before, _, _), chain in reversed(self._chains.items()):
             if chain in needed:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -34,22 +34,30 @@ if TYPE_CHECKING:
 STALLS_AFTER: Final = 50
 """Turns without any progress after which nothing will ever happen again."""
 UNBOUNDED: Final = 2**62
-StepRow = tuple[int, ...]
-RequestRow = tuple[int | None, int | None, int | None, int | None, int]
+StepRow = tuple[int | str, ...]
+RequestRow = tuple[int | str | None, ...]
 
 
 class StepLog:
     """A row of numbers for each step that gave out tokens, the first of which is the turn of the loop, from 0."""
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
+    def __init__(self, columns: tuple[str, ...], words: Mapping[str, Sequence[str]] | None = None) -> None:
         self.columns = columns
         self.numbers = array("q")
+        self.words = {columns.index(name): values for name, values in (words or {}).items()}
+        """The place of a column -> the words that its numbers stand for."""
 
     def __len__(self) -> int:
         return len(self.numbers) // len(self.columns)
 
     def __iter__(self) -> Iterator[StepRow]:
-        return zip(*[iter(self.numbers)] * len(self.columns), strict=True)
+        rows: Iterator[StepRow] = zip(*[iter(self.numbers)] * len(self.columns), strict=True)
+        if not self.words:
+            return rows
+        words = self.words
+        return (
+            tuple([words[place][int(number)] if place in words else number for place, number in enumerate(row)]) for row in rows
+        )
 
     def column(self, name: str) -> array[int]:
         """The numbers of one column."""
@@ -69,6 +77,10 @@ class RequestLog:
         """Tokens that it found in the prefix cache when it was first admitted."""
         self.preempted: list[int] = []
         """How often it was preempted."""
+        self.produced: list[int] = []
+        """Output tokens that it had when it ended, where the engine counts them."""
+        self.reasons: list[str | None] = []
+        """Why it ended, by the engine's word, where it has one."""
         self.arrivals = array("d")
         self.prompts = array("q")
         self.outputs = array("q")
@@ -91,6 +103,8 @@ class RequestLog:
             for rows in (self.scheduled, self.firsts, self.finishes, self.hits):
                 rows.extend([None] * more)
             self.preempted.extend([0] * more)
+            self.produced.extend([0] * more)
+            self.reasons.extend([None] * more)
             self.arrivals.extend([0.0] * more)
             for numbers in (self.prompts, self.outputs, self.servers):
                 numbers.extend([0] * more)
@@ -113,10 +127,9 @@ class RequestLog:
         self.cancelled.append(number)
         self.gone.append(number)
 
-    @property
-    def rows(self) -> list[RequestRow]:
-        """A row for each request: first scheduled, first token, finished, tokens found in the prefix cache, times preempted."""
-        return list(zip(self.scheduled, self.firsts, self.finishes, self.hits, self.preempted, strict=True))
+    def rows(self, columns: Iterable[str]) -> list[RequestRow]:
+        """A row for each request, of these of its lists."""
+        return list(zip(*(getattr(self, name) for name in columns), strict=True))
 
 
 class StepLoad(Struct):
@@ -149,13 +162,21 @@ class Scheduler(ABC):
     lag: int = 0
     """How many turns after a batch was scheduled its results are looked at: 0 or 1."""
 
-    def __init__(self, columns: tuple[str, ...], requests: RequestLog | None = None) -> None:
-        self.steps = StepLog(columns)
+    request_columns: ClassVar[tuple[str, ...]] = ("scheduled", "firsts", "finishes", "hits", "preempted")
+    """The lists of :class:`RequestLog` that are a request's row in the engine's own log."""
+
+    def __init__(
+        self, columns: tuple[str, ...], requests: RequestLog | None = None, words: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self.steps = StepLog(columns, words)
         self.requests = RequestLog() if requests is None else requests
         self.load = StepLoad()
         """What the last step computed."""
         self.progressed = False
         """Whether the last turn scheduled anything or gave anything out."""
+        self.retraction_log: list[tuple[int, list[int], list[int], float]] = []
+        """Where an engine takes back requests to make room (SGLang): the turn, those retracted, those aborted, and the share of the tokens
+        to come that is reserved from then on."""
 
     @property
     @abstractmethod
@@ -169,6 +190,9 @@ class Scheduler(ABC):
     @abstractmethod
     def step(self, turn: int, most: int) -> int:
         """Take turn ``turn``, and perhaps more like it, but at most ``most``; returns how many."""
+
+    def rest(self) -> None:
+        """Nothing was left to do for a while, and a request arrives now."""
 
     @abstractmethod
     def cancel(self, number: int) -> None:
@@ -243,6 +267,8 @@ class Server:
     def take(self, request: Request, arrival: float) -> None:
         """Bring it a request."""
         if self.scheduler.idle:
+            if arrival > (self.turn if self.seconds is None else self.now):
+                self.scheduler.rest()
             if self.seconds is None:
                 self.turn = max(self.turn, ceil(arrival))
             else:

@@ -53,14 +53,19 @@ class Simulation(Answer, Record):
     @cached_property
     def requests(self) -> list[RequestRow]:
         """A row for each request: when it was first scheduled, when its first token came back, when it finished, the tokens that it found
-        in the prefix cache, and how often it was preempted.
+        in the prefix cache, and how often it was preempted; of SGLang its output tokens and why it ended, too.
         """
-        return self.log.rows
+        return self.log.rows(self.scheduler.request_columns)
 
     @property
     def preemptions(self) -> list[tuple[int, int, int]]:
         """Each preemption: the iteration, the request, and the tokens that it had computed."""
         return self.log.preemptions
+
+    @property
+    def retraction_log(self) -> list[tuple[int, list[int], list[int], float]]:
+        """SGLang's retractions: the iteration, those retracted, those aborted, and the ``new_token_ratio`` that was set."""
+        return self.scheduler.retraction_log
 
     @cached_property
     def totals(self) -> dict[str, Any]:

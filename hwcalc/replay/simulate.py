@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.vllm.deployment import VllmOccupancy
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
@@ -21,11 +22,9 @@ from hwcalc.workload.request import Request, Workload
 from hwcalc.workload.rows import workload_of_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hwcalc.model import ModelLike
 
-ENGINES: Final = ("vllm",)
+ENGINES: Final = ("vllm", "sglang")
 """Engines with rules of their scheduler."""
 CLOCKS: Final = ("seconds", "steps")
 """What the clock of a replay may count."""
@@ -38,6 +37,7 @@ def simulate(
     *,
     engine: str = "vllm",
     blocks: int | str | None = None,
+    tokens: int | str | None = None,
     clock: str | None = None,
     step_time: float | str | None = None,
     ttft: float | str | None = None,
@@ -52,7 +52,8 @@ def simulate(
 
     ``requests`` are rows of arrival, prompt tokens, output tokens, and if wanted a prefix group, its tokens and a priority; or whatever
     :func:`hwcalc.workload.opening.workload` takes: a trace's path, words, a workload. ``blocks`` are those of the pool that requests get;
-    without it the pool is the plan's, which takes hardware (``gpu``).
+    without it the pool is the plan's, which takes hardware (``gpu``). SGLang counts its pool in ``tokens``, and takes the most tokens that a
+    row's request may have as a seventh value.
 
     ``clock`` is ``"steps"``, in which arrivals count steps and steps take no time, or ``"seconds"``, in which each step takes the time
     that the speed model expects on this hardware, or ``step_time``. Rows count steps unless ``clock`` or ``step_time`` says otherwise,
@@ -72,7 +73,7 @@ def simulate(
     timed = _is_timed(clock, step_time, requests)
     limits = Limits(**{name: _seconds(value, name) for name, value in (("ttft", ttft), ("itl", itl), ("e2e", e2e))})
     workload = opened(requests)
-    deployed = deploy(model, engine=engine, blocks=blocks, **options)
+    deployed = deploy(model, engine=engine, blocks=blocks, tokens=tokens, **options)
     notes = [Note(code="workload", message=note) for note in workload.notes]
     seconds = deployed.seconds(_seconds(step_time, "step_time"), notes) if timed else None
     log = RequestLog()
@@ -122,16 +123,13 @@ def opened(requests: Any) -> Workload:
 class Deployed(Record):
     """A deployment that can be replayed, and the options of its scheduler."""
 
-    occupancy: VllmOccupancy
-    options: dict[str, Any]
-    blocks: int
+    occupancy: Occupancy
+    make: Callable[[RequestLog | None], Scheduler]
     notes: tuple[Note, ...]
 
     def scheduler(self, log: RequestLog | None = None) -> Scheduler:
         """A new scheduler of one replica."""
-        from hwcalc.replay.vllm.settings import scheduler_of
-
-        return scheduler_of(self.occupancy, self.options, self.blocks, log)
+        return self.make(log)
 
     def seconds(self, constant: float | None, notes: list[Note]) -> Seconds:
         """How long steps take; what is assumed goes to ``notes``."""
@@ -157,22 +155,25 @@ class Deployed(Record):
         return Modelled(times)
 
 
-def deploy(model: ModelLike, *, engine: str, blocks: int | str | None, **options: Any) -> Deployed:
+def deploy(
+    model: ModelLike, *, engine: str, blocks: int | str | None = None, tokens: int | str | None = None, **options: Any
+) -> Deployed:
     """The deployment that these options describe."""
     from hwcalc.engines import find_engine
     from hwcalc.library.plan import load_request
     from hwcalc.planner.context import open_request
     from hwcalc.planner.options import take_options
-    from hwcalc.replay.vllm.settings import split_options
 
     name = find_engine(engine)[0].name
-    of_plan, of_scheduler = split_options(_named(options.pop("engine_options", None)))
+    if name not in ENGINES:
+        raise UnsupportedError(f"The replay has no rules of {name}'s scheduler.", hint=f"Use: --engine {' or '.join(ENGINES)}")
+    rules = import_module(f"hwcalc.replay.{name}.settings")
+    of_plan, of_scheduler = rules.split_options(_named(options.pop("engine_options", None)))
     _, asked = take_options("simulate", {**options, "engine": engine, "engine_options": of_plan})
     spec, request = load_request(model, asked)
     occupancy = open_request(spec, **request)
-    if not isinstance(occupancy, VllmOccupancy):
-        raise UnsupportedError(f"The replay has no rules of {name}'s scheduler.", hint=f"Use: --engine {' or '.join(ENGINES)}")
-    return Deployed(occupancy=occupancy, options=of_scheduler, blocks=blocks_of(occupancy, blocks), notes=occupancy.notes)
+    make = rules.maker(occupancy, of_scheduler, blocks=blocks, tokens=tokens)
+    return Deployed(occupancy=occupancy, make=make, notes=occupancy.notes)
 
 
 def _named(options: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
@@ -185,23 +186,3 @@ def _named(options: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:
         name: value if value is None else str(value).lower() if isinstance(value, bool) else value
         for name, value in options.items()
     }
-
-
-def blocks_of(occupancy: VllmOccupancy, blocks: int | str | None) -> int:
-    """The blocks that requests get: those given, or those of the plan's pool."""
-    if blocks is not None:
-        return parse_tokens(blocks, "blocks")
-    hardware, pool = occupancy.setup.hardware, occupancy.deployment.block_pool
-    of_gpu = occupancy.budget if hardware.gpu is not None and hardware.kv_memory is None else None
-    budget = hardware.kv_memory if of_gpu is None else max(0, of_gpu.expected)
-    if budget is None or pool is None:
-        raise UsageError(
-            "A replay needs the blocks of a pool.", hint="Give hardware (--gpu h100), --kv-memory 40GiB, or --blocks N."
-        )
-    usable = pool.scheduler_blocks(budget)
-    if usable < 1:
-        raise UsageError(
-            f"{occupancy.model.id} leaves no memory for blocks on this hardware.",
-            hint="Use more or larger GPUs, or smaller weights.",
-        )
-    return usable

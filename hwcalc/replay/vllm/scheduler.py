@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.replay.content import Contents
+from hwcalc.replay.content import Contents, chain_of
 from hwcalc.replay.core import Measures, Scheduler
 from hwcalc.replay.vllm.cache import CacheRules, Held, PagedCache
 from hwcalc.replay.vllm.groups import Group
@@ -593,10 +593,13 @@ class VllmScheduler(Scheduler):
             self._cancellable.pop(live.number, None)
         self._blocked = False
         self._flushes = self.lag > 0
-        self.contents.forget(self.cache.pool.names, self._alive)
+        self.contents.forget(self._chains)
 
-    def _alive(self) -> Iterable[Content]:
-        return [live.content for live in (*self.running.values(), *self.waiting)]
+    def _chains(self) -> Iterable[int]:
+        """The chains of all that is cached or alive."""
+        yield from map(chain_of, self.cache.pool.names())
+        for live in (*self.running.values(), *self.waiting):
+            yield from live.content.chains
 
     def _stop_decoding(self, live: Live, state: State) -> None:
         if live.state is State.ENDING:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.options import is_on
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, StateSpec, WindowSpec
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.replay.vllm.cache import CacheRules
@@ -15,9 +17,10 @@ from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.vllm.deployment import VllmDeployment
     from hwcalc.engines.vllm.specs import LayerSpec, Limits
-    from hwcalc.replay.core import RequestLog
+    from hwcalc.replay.core import RequestLog, Scheduler
 
 OPTIONS: Final = {
     "enable_chunked_prefill": "whether prompts may be computed in chunks (default: true)",
@@ -39,6 +42,36 @@ def split_options(options: Mapping[str, object]) -> tuple[dict[str, object], dic
         {name: value for name, value in options.items() if name not in OPTIONS},
         {name: value for name, value in options.items() if name in OPTIONS},
     )
+
+
+def maker(
+    occupancy: Occupancy, options: Mapping[str, object], *, blocks: int | str | None, tokens: int | str | None
+) -> Callable[[RequestLog | None], Scheduler]:
+    """What makes schedulers of a deployment, with so many blocks, or those of the plan's pool."""
+    assert isinstance(occupancy, VllmOccupancy)
+    if tokens is not None:
+        raise UsageError("vLLM's pool is counted in blocks.", hint="Give blocks in place of tokens.")
+    return partial(scheduler_of, occupancy, options, blocks_of(occupancy, blocks))
+
+
+def blocks_of(occupancy: VllmOccupancy, blocks: int | str | None) -> int:
+    """The blocks that requests get: those given, or those of the plan's pool."""
+    if blocks is not None:
+        return parse_tokens(blocks, "blocks")
+    hardware, pool = occupancy.setup.hardware, occupancy.deployment.block_pool
+    of_gpu = occupancy.budget if hardware.gpu is not None and hardware.kv_memory is None else None
+    budget = hardware.kv_memory if of_gpu is None else max(0, of_gpu.expected)
+    if budget is None or pool is None:
+        raise UsageError(
+            "A replay needs the blocks of a pool.", hint="Give hardware (--gpu h100), --kv-memory 40GiB, or --blocks N."
+        )
+    usable = pool.scheduler_blocks(budget)
+    if usable < 1:
+        raise UsageError(
+            f"{occupancy.model.id} leaves no memory for blocks on this hardware.",
+            hint="Use more or larger GPUs, or smaller weights.",
+        )
+    return usable
 
 
 def scheduler_of(

@@ -1,4 +1,4 @@
-"""Scenarios that vLLM's own scheduler ran (``tests/golden/vllm_scheduler.json``), and the same ones replayed."""
+"""Scenarios that the schedulers of vLLM and SGLang ran (``tests/golden/*_scheduler.json``), and the same ones replayed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from hwcalc.replay.simulate import simulate
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN
 
-ROWS: Final[dict[str, dict[str, Any]]] = {
-    row["name"]: row for row in json.loads((GOLDEN / "vllm_scheduler.json").read_text(encoding="utf-8"))["rows"]
-}
+Rows = dict[str, dict[str, Any]]
+
+
+def _rows(file: str) -> Rows:
+    return {row["name"]: row for row in json.loads((GOLDEN / file).read_text(encoding="utf-8"))["rows"]}
+
+
+ROWS: Final = _rows("vllm_scheduler.json")
+SGLANG_ROWS: Final = _rows("sglang_scheduler.json")
+_SGLANG_MODELS: Final = {"dense": "Qwen/Qwen3-8B", "swa": "openai/gpt-oss-20b", "mamba": "Qwen/Qwen3-Next-80B-A3B-Instruct"}
+"""The rows were run with one to four layers of these kinds; nothing but their kinds matters to the scheduler."""
 
 
 @lru_cache(maxsize=len(ROWS))
@@ -26,6 +34,14 @@ def replayed(name: str) -> Simulation:
     return simulate(config, row["requests"], blocks=row["blocks"], engine_options=row["engine"])
 
 
-def digest(steps: Iterable[Iterable[int]]) -> str:
-    """The steps as the rows' origin hashed them."""
+@lru_cache(maxsize=len(SGLANG_ROWS))
+def replayed_by_sglang(name: str) -> Simulation:
+    """The SGLang scenario of this name on the deployment that kvplan makes of its model and settings."""
+    row = SGLANG_ROWS[name]
+    config = config_as_run(_SGLANG_MODELS[row["model"]])
+    return simulate(config, row["requests"], engine="sglang", tokens=row["tokens"], engine_options=row["engine"])
+
+
+def digest(steps: Iterable[Iterable[object]]) -> str:
+    """Rows as their origin hashed them."""
     return sha256("".join(f"{' '.join(map(str, step))}\n" for step in steps).encode()).hexdigest()

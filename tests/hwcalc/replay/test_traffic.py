@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hwcalc
-from hwcalc.replay.content import Contents
+from hwcalc.replay.content import Contents, chain_of
 from hwcalc.replay.core import StepLoad
 from hwcalc.replay.result import Simulation
 from hwcalc.replay.traffic import Spread
@@ -128,7 +128,7 @@ def test_chains_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     held = contents.of(Request(number=0, prompt_tokens=32, output_tokens=1, prefix=(Segment("a", 16), Segment("b", 16))))
     old = contents.of(Request(number=1, prompt_tokens=16, output_tokens=1, prefix=(Segment("c", 16),)))
     contents._forgets_at = 3
-    contents.forget(lambda: held.names(16, 1, 2), list)
+    contents.forget(lambda: map(chain_of, held.names(16, 1, 2)))
     again, other = (
         contents.of(Request(number=2, prompt_tokens=32, output_tokens=1, prefix=prefix))
         for prefix in ((Segment("a", 16), Segment("b", 16)), (Segment("c", 16),))

@@ -1,0 +1,146 @@
+"""A request in SGLang's scheduler, and a batch of them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hwcalc.replay.content import Content
+    from hwcalc.replay.sglang.tree import Node
+
+KINDS = ("P", "D", "M")
+"""Prefill, decode, and both in one batch (mixed chunk)."""
+PREFILL, DECODE, MIXED = range(3)
+
+
+class State(IntEnum):
+    """What becomes of a request."""
+
+    WAITING = 0
+    PREFILL = 1
+    """Its prompt is computed, or has just been."""
+    RUNNING = 2
+    ENDING = 3
+    """Its last token is under way (overlap)."""
+    FINISHED = 4
+
+
+class Live:
+    """A request that has arrived and not finished."""
+
+    __slots__ = (
+        "asked_at",
+        "cancelled",
+        "content",
+        "counted",
+        "end",
+        "entry",
+        "finish_step",
+        "found",
+        "joined",
+        "known",
+        "later",
+        "max_new",
+        "node",
+        "number",
+        "offset",
+        "output",
+        "outputs",
+        "place",
+        "prefix",
+        "priority",
+        "prompt",
+        "protected",
+        "refused",
+        "retractions",
+        "state",
+        "stops",
+        "stored",
+        "window_start",
+    )
+
+    def __init__(
+        self, content: Content, number: int, *, prompt: int, output: int, max_new: int, stops: bool, priority: int
+    ) -> None:
+        self.content = content
+        self.number = number
+        self.prompt = prompt
+        self.output = output
+        """Tokens that it will have."""
+        self.max_new = max_new
+        """The most tokens that it may have, as far as the scheduler knows."""
+        self.stops = stops
+        """Whether its last token is a stop token, which the scheduler does not foresee."""
+        self.priority = priority
+        self.refused = False
+        """Whether its prompt was too long, so that one token stands for it."""
+        self.cancelled = False
+        self.state = State.WAITING
+        self.entry = 0
+        """Its place in the order of entries into the queue."""
+        self.asked_at = 0
+        """Prefill tokens that were computed before it entered the queue."""
+        self.retractions = 0
+        self.outputs = 0
+        """Output tokens that are there. While it decodes, they follow from the count of steps."""
+        self.offset = 0
+        """While it decodes: its stored tokens less the scheduler's count of decode steps."""
+        self.joined = -1
+        """The turn in which it began to decode."""
+        self.place = 0
+        """Its place in the order of the running batch."""
+        self.finish_step = -1
+        """The decode step, by the scheduler's count, that computes its last token."""
+        self.later = False
+        """Whether another that waits has the same beginning, and goes first."""
+        self.known = 0
+        """Tokens to compute, the outputs before a retraction among them; 0 before it was looked up."""
+        self.forget()
+
+    def forget(self) -> None:
+        """It has nothing in the pool."""
+        self.prefix = 0
+        """Tokens that are there before its next chunk."""
+        self.end = 0
+        """Where that chunk ends."""
+        self.stored = 0
+        self.protected = 0
+        """Tokens of it that the tree has."""
+        self.counted = 0
+        """Tokens that it has published."""
+        self.found = 0
+        """Tokens that its last look-up found."""
+        self.node: Node | None = None
+        """The node that it pins."""
+        self.window_start = 0
+        """Where its tokens in the pool of windows begin."""
+
+    @property
+    def is_foreseen(self) -> bool:
+        """Whether it ends because it may have no more tokens."""
+        return self.output >= self.max_new
+
+    @property
+    def left(self) -> int:
+        """The most tokens that are still to come of one whose outputs are known."""
+        return self.max_new - self.outputs
+
+
+class Batch:
+    """What was launched in a turn."""
+
+    __slots__ = ("chunk", "decoding", "kind", "requests", "step", "tokens")
+
+    def __init__(self, kind: int, requests: list[Live], *, tokens: int, step: int, chunk: Live | None = None) -> None:
+        self.kind = kind
+        self.requests = requests
+        """Those of a prefill, or of a mixed batch, those that decode last."""
+        self.decoding: set[int] = set()
+        """The numbers of those that decode in a mixed batch."""
+        self.tokens = tokens
+        """Tokens that a prefill or mixed batch computes."""
+        self.step = step
+        """The count of decode steps with it."""
+        self.chunk = chunk
+        """The request whose prompt it does not finish."""
