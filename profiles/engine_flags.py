@@ -129,7 +129,7 @@ class Spelling(Record):
 class EngineFlags(Record):
     """How the server of one engine is started.
 
-    ``flags`` are all flags; ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
+    ``called`` are its names elsewhere. ``flags`` are all flags; ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
     file of flags, which count more than the line if ``config_wins``. A line with one of ``excluded`` starts no server, and a program followed by one
     of ``not_started`` neither. ``unnamed`` are not worth a word. ``variables`` is the prefix of the variables that flags have, ``alone`` that of
     variables that nobody sets who does not start a server. ``models`` and ``model_flags`` tell a server of images.
@@ -137,6 +137,7 @@ class EngineFlags(Record):
 
     engine: str
     name: str
+    called: tuple[str, ...]
     programs: tuple[Program, ...]
     images: tuple[Image, ...]
     spelling: Spelling
@@ -271,6 +272,7 @@ def engine_flags(engine: str) -> EngineFlags:
     return EngineFlags(
         engine=data["id"],
         name=data["name"],
+        called=(data["id"], data["name"], *data.get("called", ())),
         programs=tuple(Program(**{**row, "words": tuple(row["words"].split())}) for row in data["programs"]),
         images=tuple(Image(**row) for row in data["images"]),
         spelling=Spelling(**data["spelling"]),

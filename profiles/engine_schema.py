@@ -408,6 +408,7 @@ class EngineFlagsFile(EngineFile):
 
     source: Words
     name: Words
+    called: list[Words] = Field(default_factory=list)
     programs: list[ProgramRow]
     images: list[ImageRow]
     spelling: SpellingRow

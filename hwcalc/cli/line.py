@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _NAMES_LLAMACPP: Final = r"(?i)llama[._-]?(?:cpp|server|cli)|ollama|gguf|(?:^| )(?:-hf|-hfr|--hf-repo)[ =]"
 _HELP: Final = frozenset({"--help", "-h"})
 _OF_ROOT: Final = frozenset({"--version", "-V", "--install-completion", "--show-completion", *_HELP})
-_NUMBER: Final = r"(?a)(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])"
-_POWERS: Final = {letter: power for power, letter in enumerate("kmgt", start=1)}
 _NUMBERS: Final = frozenset({"seq", "kv_memory", "max_num_batched_tokens", "max_model_len"})
 """Options and engine options whose vLLM flag takes ``32k`` (32,000) and ``32K`` (32,768)."""
 _TOKENS: Final = frozenset({"seq", "max_num_batched_tokens", "max_model_len"})
@@ -35,18 +33,10 @@ _TOKENS: Final = frozenset({"seq", "max_num_batched_tokens", "max_model_len"})
 _MAX_LENGTH: Final = "--max-model-len"
 """VLLM's flag for the longest sequence that a server allows: the planned length, unless that is given too."""
 _CACHE_DTYPE: Final = "--kv-cache-dtype"
-_MODEL_DTYPES: Final = {"half": "float16", "float": "float32"}
-"""Short words of vLLM's own ``--dtype``."""
 _DTYPE: Final = "--dtype"
 _LENGTHS: Final = frozenset({*ROWS["seq"].spellings, *ROWS["lengths"].spellings})
 _PLAIN: Final = frozenset({"max_num_seqs", "block_size", "num_gpu_blocks_override"})
 """Engine options whose vLLM flag takes no letter behind its number, while kvplan's reads ``1k`` as 1,024."""
-_METHODS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq", "bitsandbytes": "bnb4", "modelopt_fp4": "nvfp4"}
-"""vLLM's name of a way to load weights -> the weight format."""
-_AS_PUBLISHED: Final = frozenset(
-    {"auto", "none", "compressed-tensors", "modelopt", "modelopt_mixed", "quark", "inc", "auto-round", "gguf"}
-)
-"""Ways of vLLM to load whatever format the checkpoint states."""
 
 
 def with_command(words: Sequence[str]) -> list[str]:
@@ -121,8 +111,8 @@ class _Line:
         """Flags of servers that change no bytes."""
         self.unplanned: dict[str, list[str]] = {}
         """Reason -> flags that bear on memory in a way that is not planned."""
-        self.together: dict[str, dict[str, str]] = {}
-        """Option -> flags that say it together, with their values."""
+        self.together: list[str] = []
+        """Flags that say an option together, with their values."""
         self.takes_flags = any(option.name == "engine_options" for option in self.options)
         self.llamacpp = _llamacpp_words(self.words) if self.takes_flags else None
         self.llamacpp_flags: frozenset[str] = frozenset()
@@ -220,22 +210,31 @@ class _Line:
             most -= 1
 
     def gather(self, flag: str, value: str | None) -> None:
-        """Keep the value of a flag that says an option together with others; a switch has none."""
-        takes = flag not in _FLAGS_WITHOUT_VALUE
-        if takes and value is None:
-            value = self.words.pop(0) if self.words else ""
-        self.together.setdefault(TOGETHER[flag], {})[flag] = value or ""
+        """Keep a flag that says an option together with others, and its value; a switch has none."""
+        self.together.append(flag)
+        if _FLAGS.spelled[flag].takes != "switch":
+            self.together.append(value if value is not None else self.words.pop(0) if self.words else "")
 
     def together_words(self) -> list[str]:
         """The options that several flags of vLLM's say together: a draft, and adapters."""
+        from hwcalc.engines.facts import Told
+        from hwcalc.engines.vllm.engine import SPECULATIVE, VllmCommand
+        from hwcalc.launch.arguments import Reading
+        from hwcalc.launch.shell import words_of
+
+        reading = Reading(_FLAGS)
+        reading.read(words_of(self.together))
+        drafts = [each for each in self.together if TOGETHER.get(each) == "speculative"]
+        said = reading.settings.get("speculative")
+        if drafts and not (isinstance(said, dict) and said):
+            given = self.together[self.together.index(drafts[0]) + 1]
+            raise UsageError(f"{drafts[0]} {shown(given, 40)} is not a JSON mapping.", hint=SPECULATIVE)
+        options = VllmCommand().asked(Told(options={}, settings=reading.settings, extra={}))
         words: list[str] = []
-        draft, adapters = self.together.get("speculative", {}), self.together.get("lora", {})
-        if draft:
-            self.knob = self.knob or next(iter(draft))
-            words += ["--engine-option", f"speculative={speculative(draft)}"]
-        if _ENABLE_LORA in adapters and "--lora" in self.own:
-            words += ["--lora", f"rank={adapters.get('--max-lora-rank', '16')},count={adapters.get('--max-loras', '1')}"]
-        return words
+        if drafts:
+            self.knob = self.knob or drafts[0]
+            words += ["--engine-option", f"speculative={options['engine_options']['speculative']}"]
+        return words + (["--lora", options["lora"]] if "lora" in options and "--lora" in self.own else [])
 
     def own_words(self, word: str, flag: str, value: str | None) -> list[str]:
         """The words of an option of kvplan's own, with its value. Raises an error for an unknown option."""
@@ -293,14 +292,14 @@ class _Line:
 
     def read_value(self, flag: str, name: str, value: str, own: str) -> str:
         """The text of a value as vLLM reads it, for kvplan's own option."""
-        if flag == _DTYPE:
-            return _MODEL_DTYPES.get(value.lower(), value)
-        if name == "weights":
-            if value.lower() in _AS_PUBLISHED:
+        row = _FLAGS.spelled.get(flag.replace("_", "-"))
+        if row is not None and value.lower() in row.plan_as:
+            said = row.plan_as[value.lower()]
+            if said is None:
                 message = f"{flag} {brief(value, 40)} names no format: the checkpoint has it."
                 raise UsageError(message, hint="Leave it out: weights are planned as published.")
-            return _METHODS.get(value.lower(), value)
-        if name in _PLAIN and re.fullmatch(_NUMBER, value.strip()):
+            return said
+        if name in _PLAIN and value.strip()[-1:].isalpha() and _with_unit(value) is not None:
             message = f"{flag} {brief(value, 40)}: vLLM takes a plain number."
             raise UsageError(message, hint=f"Write it out, or {own} {name}={value}")
         if name not in _NUMBERS:
@@ -311,22 +310,20 @@ class _Line:
         return ",".join(self.number(flag, name, part, own) for part in value.split(","))
 
     def number(self, flag: str, name: str, text: str, own: str) -> str:
-        match = re.fullmatch(_NUMBER, text.strip())
-        if match is None:
-            if name in _TOKENS and not text.strip().isdigit():
+        plain = text.strip()
+        number, letter = _with_unit(plain), plain[-1:]
+        if number is None:
+            if letter in "KMGT" and letter and _with_unit(plain.replace(".", "")) is not None:
+                raise UsageError(f"{flag} {text}: vLLM takes no part of {letter}.", hint=f"Write a whole number, or {own} {text}")
+            if name in _TOKENS:
                 message = f"{flag} {shown(text, 40)} is not a number as vLLM writes it."
                 raise UsageError(message, hint=f"Write: {flag} 32768, or {own} 32k")
             return text
-        digits, letter = match[1], match[2]
-        factor = (1000 if letter.islower() else 1024) ** _POWERS[letter.lower()]
-        if letter.isupper() and "." in digits:
-            raise UsageError(f"{flag} {text}: vLLM takes no part of {letter}.", hint=f"Write a whole number, or {own} {text}")
-        whole, _, part = digits.partition(".")
-        number = int(whole + part) * factor // 10 ** len(part)
         if letter.islower() and name in _TOKENS:
-            ours = int(whole + part) * 1024 ** _POWERS[letter] // 10 ** len(part)
+            power = "kmgt".index(letter) + 1
+            ours = number * 1024**power // 1000**power
             self.remarks.append(f"{flag} {text} is {number:,}, as vLLM reads it; {text} of kvplan is {ours:,}.")
-        return str(number)
+        return str(number) if letter.isalpha() else text
 
     def expert_words(self, experts: str | None) -> list[str]:
         """``--ep`` for ``--enable-expert-parallel``: vLLM deals the experts out over all ranks of tensor and data parallelism."""
@@ -401,6 +398,13 @@ class _Line:
         return ""
 
 
+def _with_unit(text: str) -> int | None:
+    """A number as vLLM writes it; ``None`` for what is none."""
+    from hwcalc.launch.arguments import with_unit
+
+    return with_unit(text)
+
+
 _FLAGS: Final = engine_flags("vllm")
 VLLM: Final = _FLAGS.options
 """Option of kvplan -> vLLM's names for it. Its short ``-q`` is missing: that is ``--quiet`` here."""
@@ -413,44 +417,6 @@ TOGETHER: Final = {flag: option for option, flags in _FLAGS.together.items() for
 
 
 _MODEL: Final = "--model"
-_ENABLE_LORA: Final = "--enable-lora"
-_FLAGS_WITHOUT_VALUE: Final = frozenset({_ENABLE_LORA})
-_OF_MODEL: Final = ("eagle", "dflash", "draft")
-"""Methods of drafting with a model of their own, as the engine option ``speculative`` spells them."""
-
-
-def speculative(flags: Mapping[str, str]) -> str:
-    """The engine option ``speculative`` for vLLM's flags, whose JSON says method, model and number of tokens.
-
-    >>> speculative({"--speculative-config": '{"method": "ngram", "num_speculative_tokens": 4}'})
-    'ngram:4'
-    >>> speculative({"--spec-method": "eagle3", "--spec-model": "org/head", "--spec-tokens": "3"})
-    'eagle:org/head:3'
-    """
-    import json
-
-    said: dict[str, object] = {}
-    for flag in ("--speculative-config", "-sc"):
-        if flag in flags:
-            try:
-                read = json.loads(flags[flag])
-            except (ValueError, RecursionError):
-                read = None
-            if not isinstance(read, dict):
-                raise UsageError(f"{flag} {shown(flags[flag], 40)} is not a JSON mapping.", hint=_SPECULATIVE)
-            said |= read
-    names = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
-    said |= {name: flags[flag] for flag, name in names.items() if flag in flags}
-    method, model, tokens = (str(said.get(name) or "") for name in ("method", "model", "num_speculative_tokens"))
-    kind = "draft" if method in ("", "draft_model") and model else method.removesuffix("3") if method == "eagle3" else method
-    kind = "mtp" if method.endswith("mtp") else "ngram" if "ngram" in (method, model.strip("[]")) else kind
-    parts = [kind, *([model] if kind in _OF_MODEL else []), *([tokens] if tokens else [])]
-    if kind not in ("ngram", "mtp", *_OF_MODEL) or (kind in _OF_MODEL and not model):
-        raise UsageError(f"the method {shown(method or model, 40)} of drafting is not planned.", hint=_SPECULATIVE)
-    return ":".join(parts)
-
-
-_SPECULATIVE: Final = "Write: --engine-option speculative=ngram:N, mtp:N, eagle:MODEL:N or draft:MODEL:N"
 
 
 def _same(answer: str, *names: str) -> dict[str, str]:

@@ -225,6 +225,9 @@ class Reading:
             return flags.spelled[name], False
         if name in flags.negations:
             return flags.negations[name], True
+        if not name.startswith("--") and len(name) > 4 and f"-{name}" in flags.spelled:
+            # A hyphen is missing.
+            return flags.spelled[f"-{name}"], False
         if flags.spelling.abbreviations and name.startswith("--") and len(name) > 3:
             near = {id(flag): (flag, False) for each, flag in flags.spelled.items() if each.startswith(name)}
             near |= {id(flag): (flag, True) for each, flag in flags.negations.items() if each.startswith(name)}

@@ -61,6 +61,16 @@ def all_flags() -> tuple[EngineFlags, ...]:
     return tuple(engine_flags(name) for name in engines())
 
 
+def flags_called(word: str) -> EngineFlags | None:
+    """The flags of the engine that a word names, however it is written; ``None`` for an unknown one.
+
+    >>> flags_called("OLlama").engine, flags_called("TRTLLM").engine
+    ('ollama', 'tensorrt-llm')
+    """
+    plain = re.sub(r"[^a-z0-9]", "", word.lower())
+    return next((each for each in all_flags() if plain in {re.sub(r"[^a-z0-9]", "", name) for name in each.called}), None)
+
+
 def base_name(text: str) -> str:
     """The last part of a path, without ``.exe``."""
     return text.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")

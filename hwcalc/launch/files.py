@@ -109,7 +109,7 @@ def _of_hidden(text: str, own: dict[str, str], starts: list[tuple[str, int]], ar
     for spoken in (said, text.lower()):
         for flags in all_flags():
             names = {flags.engine, flags.name, *(program.words[0] for program in flags.programs if len(program.words[0]) > 6)}
-            if not any(re.search(rf"(?<![a-z]){re.escape(each)}", spoken) for each in names if each != "ollama"):
+            if not any(re.search(rf"(?<![a-z]){re.escape(each)}", spoken) for each in names):
                 continue
             reading = Reading(flags)
             reading.say(f"everything: ExecStart runs {starts[0][0].split()[0]}")

@@ -11,22 +11,17 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
-from hwcalc.launch.commands import Around, all_flags, container_servers, finished, image_of, program_at, server_of
+from hwcalc.launch.commands import Around, all_flags, container_servers, finished, flags_called, image_of, program_at, server_of
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import Word, filled_word
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, split_text, text, texts, walk
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.launch import launch_words
 
+_USUAL: Final = "vllm"
+"""The engine that KServe, Ray and KAITO start where the text names none."""
 _PRESET: Final = "{} (preset)"
-_ENGINES: Final = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "ollama": "ollama",
-    "tensorrt-llm": "tensorrt-llm",
-    "trtllm": "tensorrt-llm",
-    "tgi": "tgi",
-}
 
 
 class Cluster(Record):
@@ -288,11 +283,11 @@ def _of_inference_service(document: Mapping[str, Any], cluster: Cluster) -> list
         around = replace(
             around, settings={**around.settings, "engine": "huggingface"}, extra={**around.extra, "backend": backend}
         )
-        reading = Reading(next(flags for flags in all_flags() if flags.engine == "vllm"))
+        reading = Reading(engine_flags(_USUAL))
         reading.irrelevant |= dropped
         own = finished(reading, around, None, {}, around.line)
         return [replace(own, settings={**own.settings, "engine": "huggingface"})]
-    flags = next(each for each in all_flags() if each.engine == "vllm")
+    flags = engine_flags(_USUAL)
     remark = "" if "vllm" in f"{kind} {runtime}" or extra or named else f"engine: modelFormat {kind}, vLLM by default"
     server = server_of(flags, None, rest, around, {}, line=around.line, remark=remark)
     return [] if server is None else [replace(server, irrelevant=tuple(dict.fromkeys((*dropped, *server.irrelevant))))]
@@ -339,8 +334,7 @@ def _of_workload(
     uri = text(model.get("uri"))
     named = hub_name(uri)
     runtime = text(spec.get("runtime")) or "vllm"
-    flags = next((each for each in all_flags() if each.engine == _ENGINES.get(runtime.lower())), None)
-    flags = flags or next(each for each in all_flags() if each.engine == "vllm")
+    flags = flags_called(runtime) or engine_flags(_USUAL)
     settings: dict[str, Any] = {**_replicas(part)}
     extra: dict[str, Any] = {}
     remarks: list[str] = [] if named or uri is None else [f"model: uri {uri}"]
@@ -422,7 +416,7 @@ def of_llm_configs(document: Mapping[str, Any], cluster: Cluster) -> list[Server
 
 def _of_llm_config(config: Mapping[str, Any], cluster: Cluster) -> Server:
     """A model of Ray Serve LLM."""
-    flags = next(each for each in all_flags() if each.engine == "vllm")
+    flags = engine_flags(_USUAL)
     reading = Reading(flags)
     reading.config(mapping(config.get("engine_kwargs")), wins=True)
     loading = mapping(config.get("model_loading_config"))
@@ -486,7 +480,7 @@ def _of_deployment(application: Any, groups: list[Any], document: Mapping[str, A
 def _of_kubeai(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """A Model of KubeAI."""
     spec = mapping(document.get("spec"))
-    flags = next((each for each in all_flags() if each.engine == _ENGINES.get((text(spec.get("engine")) or "").lower())), None)
+    flags = flags_called(text(spec.get("engine")) or "")
     if flags is None:
         return []
     profile, _, many = (text(spec.get("resourceProfile")) or "").partition(":")
@@ -519,7 +513,7 @@ def _of_kaito(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     resource, inference = mapping(document.get("resource")), mapping(document.get("inference"))
     if not inference:
         return []
-    flags = next(each for each in all_flags() if each.engine == "vllm")
+    flags = engine_flags(_USUAL)
     reading = Reading(flags)
     reading.say("engine: KAITO presets run vLLM by default")
     settings: dict[str, Any] = {}

@@ -32,6 +32,19 @@ class Planned(Record):
     remarks: tuple[str, ...] = ()
 
 
+def options_told(flags: EngineFlags, server: Server) -> Mapping[str, Any]:
+    """The options of a plan for what a server was told, but for its model, its version and its hardware."""
+    options: dict[str, Any] = {}
+    knobs: dict[str, str] = {}
+    for flag, value in _said(flags, server):
+        _take(flag, value, options, knobs)
+    knobs |= {name: str(value) for value, name in _variables(flags, server)}
+    if knobs:
+        options["engine_options"] = knobs
+    told = Told(options=options, settings=server.settings, extra=server.extra)
+    return find_engine(flags.engine)[0].command.asked(told)
+
+
 def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     """What to plan for a server; ``more`` are options that count more than those of the text.
 
@@ -41,17 +54,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     more = dict(more or {})
     remarks: list[str] = []
     model = _model_of(server, flags)
-    options: dict[str, Any] = {}
-    knobs: dict[str, str] = {}
-    for flag, value in _said(flags, server):
-        _take(flag, value, options, knobs)
-    for name, row in _variables(flags, server):
-        knobs[row] = str(name)
-    if knobs:
-        options["engine_options"] = knobs
-    rules = find_engine(flags.engine)[0]
-    told = Told(options=options, settings=server.settings, extra=server.extra)
-    options = dict(rules.command.asked(told))
+    options = dict(options_told(flags, server))
     if not options.get("engine_options"):
         options.pop("engine_options", None)
     if server.settings.get("revision") is not None:
@@ -118,6 +121,8 @@ def _take(flag: Flag, value: Any, options: dict[str, Any], knobs: dict[str, str]
         _take_written(flag, value, knobs)
         return
     said = str(value).lower() if isinstance(value, bool) else value
+    if flag.takes == "optional" and isinstance(value, bool):
+        said = "on" if value else "off"
     if str(said).lower() in flag.plan_as:
         said = flag.plan_as[str(said).lower()]
         if said is None:

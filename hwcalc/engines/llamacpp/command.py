@@ -13,27 +13,13 @@ from typing import Any, Final
 from hwcalc.engines.facts import Told
 from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief
 
 FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "n_ctx": ("-c", "--ctx-size"),
-    "n_seq_max": ("-np", "--parallel"),
-    "n_batch": ("-b", "--batch-size"),
-    "n_ubatch": ("-ub", "--ubatch-size"),
-    "type_k": ("-ctk", "--cache-type-k"),
-    "type_v": ("-ctv", "--cache-type-v"),
-    "type_k_draft": ("-ctkd", "--spec-draft-type-k", "--cache-type-k-draft"),
-    "type_v_draft": ("-ctvd", "--spec-draft-type-v", "--cache-type-v-draft"),
-    "flash_attn": ("-fa", "--flash-attn"),
-    "n_gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"),
-    "n_cpu_moe": ("-ncmoe", "--n-cpu-moe"),
-    "tensor_split": ("-ts", "--tensor-split"),
-    "split_mode": ("-sm", "--split-mode"),
-    "main_gpu": ("-mg", "--main-gpu"),
-    "override_tensor": ("-ot", "--override-tensor"),
-    "fit": ("-fit", "--fit"),
-    "fit_target": ("-fitt", "--fit-target"),
-    "fit_ctx": ("-fitc", "--fit-ctx"),
+    flag.engine_option: flag.spellings
+    for flag in engine_flags("llamacpp").flags
+    if flag.engine_option is not None and flag.takes != "switch"
 }
 """Engine option -> the flags that take its value, the one that kvplan writes first."""
 _SPELLED: Final = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"}

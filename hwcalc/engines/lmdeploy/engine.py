@@ -17,6 +17,7 @@ from hwcalc.engines.options import is_on
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition
+from hwcalc.profiles.engine_flags import engine_flags
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
@@ -113,24 +114,10 @@ class Lmdeploy(Engine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
 
-_FLAGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "seq": "--session-len",
-        "tp": "--tp",
-        "dp": "--dp",
-        "ep": "--ep",
-        "memory_utilization": "--cache-max-entry-count",
-        "backend": "--backend",
-        "quant_policy": "--quant-policy",
-        "cache_max_entry_count": "--cache-max-entry-count",
-        "cache_block_seq_len": "--cache-block-seq-len",
-        "kernel_block_size": "--kernel-block-size",
-        "max_batch_size": "--max-batch-size",
-        "max_prefill_token_num": "--max-prefill-token-num",
-        "prefix_cache_state_budget": "--prefix-cache-state-budget",
-        "revision": "--revision",
-    }
-)
+_TABLE: Final = engine_flags("lmdeploy")
+_FLAGS: Final[Mapping[str, str]] = {option: row.spelled for option, row in _TABLE.by_option.items()} | {
+    name: _TABLE.named[name].spelled for name in ("quant_policy", "revision")
+}
 """Option of kvplan or engine option -> its flag."""
 _SWITCHES: Final = {"enable_prefix_caching": "--enable-prefix-caching"}
 _NO_FLAG: Final = frozenset({"fp32_mamba_ssm_dtype", "flash_mla"})

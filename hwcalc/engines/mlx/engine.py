@@ -41,6 +41,7 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import Definition, ModelSpec, Note, Noted
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -368,15 +369,7 @@ def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
     return Fullest(moments=(Moment(1.0, (Product(0),)), Moment(1.0, tuple(products))), chunk=None, up=False)
 
 
-_FLAGS: Final[Mapping[str, str]] = {
-    "kv_bits": "--kv-bits",
-    "kv_group_size": "--kv-group-size",
-    "quantized_kv_start": "--quantized-kv-start",
-    "prefill_step_size": "--prefill-step-size",
-    "decode_concurrency": "--decode-concurrency",
-    "prompt_cache_size": "--prompt-cache-size",
-    "max_kv_size": "--max-kv-size",
-}
+_FLAGS: Final[Mapping[str, str]] = {option: row.spelled for option, row in engine_flags("mlx").by_option.items()}
 _OF_SERVER: Final = frozenset({"decode_concurrency", "prompt_cache_size"})
 
 

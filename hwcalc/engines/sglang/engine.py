@@ -57,6 +57,7 @@ from hwcalc.formulas import CompressedAttention, FullAttention, LatentAttention,
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.model import Definition, Note, Noted
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief
 
@@ -740,19 +741,13 @@ class Sglang(GeneralEngine):
         return resolve(requested)
 
 
-_FLAGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "seq": "--context-length",
-        "dtype": "--kv-cache-dtype",
-        "tp": "--tp-size",
-        "pp": "--pp-size",
-        "dp": "--dp-size",
-        "ep": "--ep-size",
-        "dcp": "--dcp-size",
-        "memory_utilization": "--mem-fraction-static",
-        "mamba_scheduler_strategy": "--mamba-radix-cache-strategy",
-    }
-)
+_SHARED: Final = ("seq", "dtype", "tp", "pp", "dp", "ep", "dcp", "memory_utilization")
+"""Options of a plan that are flags with the same value."""
+_FLAGS: Final[Mapping[str, str]] = {
+    option: row.spelled
+    for option, row in engine_flags("sglang").by_option.items()
+    if option in (*_SHARED, "mamba_scheduler_strategy")
+}
 _OWN: Final = (MAX_LENGTH, *ARGUMENTS, "attention_backend")
 """Options whose flag is their own name with dashes."""
 _AS_LOADED: Final = {"fp8": "--quantization fp8", "bf16": "--dtype bfloat16", "fp16": "--dtype float16"}

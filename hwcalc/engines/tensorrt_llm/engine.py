@@ -50,6 +50,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, LayerKind, LayerNumbers, Role, SlidingAttention, Stack
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.model import Definition, ModelSpec, Note, Noted
+from hwcalc.profiles.engine_flags import engine_flags
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
@@ -528,22 +529,12 @@ class TensorrtLlm(GeneralEngine):
         return TensorrtRequests(self)
 
 
-_FLAGS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "seq": "--max_seq_len",
-        "tp": "--tp_size",
-        "pp": "--pp_size",
-        "ep": "--ep_size",
-        "memory_utilization": "--kv_cache_free_gpu_memory_fraction",
-        "free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",
-        "max_batch_size": "--max_batch_size",
-        "max_num_tokens": "--max_num_tokens",
-        "max_beam_width": "--max_beam_width",
-        "dtype": "--kv_cache_dtype",
-        "revision": "--hf_revision",
-    }
-)
 _OF_CACHE: Final = frozenset({"tokens_per_block", "max_tokens", "avg_seq_len", "host_cache_size", "mamba_ssm_cache_dtype"})
+_FLAGS: Final[Mapping[str, str]] = {
+    option: row.spelled
+    for option, row in engine_flags("tensorrt-llm").by_option.items()
+    if option not in (*_OF_CACHE, "enable_attention_dp")
+} | {"revision": engine_flags("tensorrt-llm").named["hf_revision"].spelled}
 _LONG: Final = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 SETTINGS_FILE: Final = "kvplan.yaml"
 

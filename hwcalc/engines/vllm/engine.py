@@ -14,10 +14,12 @@ from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, i
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
-from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve
-from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, TEXT_ALONE_SINCE, model_and_tokens, parse_limits
+from hwcalc.engines.vllm.rules import NEWEST, VERSIONS, resolve
+from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, model_and_tokens, parse_limits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
+from hwcalc.profiles.engine_flags import Flag as TableFlag
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief, shown
 
@@ -62,7 +64,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = {
 
 _OF_MODEL: Final = ("eagle", "dflash", "draft")
 """Methods of drafting with a model of their own, as the engine option ``speculative`` spells them."""
-_SPECULATIVE: Final = "Write: --engine-option speculative=ngram:N, mtp:N, eagle:MODEL:N or draft:MODEL:N"
+SPECULATIVE: Final = "Write: --engine-option speculative=ngram:N, mtp:N, eagle:MODEL:N or draft:MODEL:N"
 
 
 def drafted_by(said: Mapping[str, Any]) -> str:
@@ -78,7 +80,7 @@ def drafted_by(said: Mapping[str, Any]) -> str:
     kind = "mtp" if method.endswith("mtp") else "ngram" if "ngram" in (method, model.strip("[]")) else kind
     parts = [kind, *([model] if kind in _OF_MODEL else []), *([tokens] if tokens else [])]
     if kind not in ("ngram", "mtp", *_OF_MODEL) or (kind in _OF_MODEL and not model):
-        raise UsageError(f"the method {shown(method or model, 40)} of drafting is not planned.", hint=_SPECULATIVE)
+        raise UsageError(f"the method {shown(method or model, 40)} of drafting is not planned.", hint=SPECULATIVE)
     return ":".join(parts)
 
 
@@ -96,44 +98,28 @@ class Flag(Struct, frozen=True):
     any_value: str | None = None
 
 
-# 0.6.4 took blocks of 64 and 128 already, 0.6.5 did not.
-_BLOCKS: Final = {"8": "0.6", "16": "0.6", "32": "0.6", "64": "0.6.6", "128": "0.6.6", "1": "0.8.5", "256": "0.11.1"}
-_DELTA_BACK_ENDS: Final = {"flashinfer": "0.18", "triton": "0.18", "cutedsl": "0.22"}
-_STATES: Final = {"float32": "0.10.1", "float16": "0.13", "bfloat16": "0.22"}
+_CALLED: Final = {
+    "kv_dtype": "--kv-cache-dtype",
+    "dtype": "--dtype",
+    "quantization": "--quantization",
+    "revision": "--revision",
+    "lora": "--enable-lora",
+    "loras": "--max-loras",
+    "lora_rank": "--max-lora-rank",
+    "speculative": "--speculative-config",
+    "kv_offloading_backend": "--kv-offloading-backend",
+}
+"""Parts of a command that are not an option of their own, with their flags."""
+
+
+def _flag(row: TableFlag) -> Flag:
+    return Flag(row.spelled, row.since or "0.6", row.negated, row.values, row.any_value)
+
+
+_TABLE: Final = engine_flags("vllm")
 FLAGS: Final[Mapping[str, Flag]] = {
-    "seq": Flag("--max-model-len"),
-    "revision": Flag("--revision"),
-    "kv_dtype": Flag("--kv-cache-dtype"),
-    "tp": Flag("--tensor-parallel-size"),
-    "pp": Flag("--pipeline-parallel-size"),
-    "dp": Flag("--data-parallel-size", REPLICAS_SINCE),
-    "dcp": Flag("--decode-context-parallel-size", "0.10.2"),
-    "ep": Flag("--enable-expert-parallel", "0.8"),
-    "memory_utilization": Flag("--gpu-memory-utilization"),
-    "kv_memory": Flag("--kv-cache-memory-bytes", "0.10.2"),
-    "quantization": Flag("--quantization"),
-    "lora": Flag("--enable-lora"),
-    "loras": Flag("--max-loras"),
-    "lora_rank": Flag("--max-lora-rank"),
-    "speculative": Flag("--speculative-config", "0.8.2"),
-    "block_size": Flag("--block-size", values=_BLOCKS, any_value="0.18"),
-    "max_num_batched_tokens": Flag("--max-num-batched-tokens"),
-    "max_num_seqs": Flag("--max-num-seqs"),
-    "enable_prefix_caching": Flag("--enable-prefix-caching", negated="0.6.5"),
-    "async_scheduling": Flag("--async-scheduling", "0.10", negated="0.10"),
-    "disable_hybrid_kv_cache_manager": Flag("--disable-hybrid-kv-cache-manager", "0.9.1", negated="0.9.1"),
-    "gdn_prefill_backend": Flag("--gdn-prefill-backend", "0.18", values=_DELTA_BACK_ENDS),
-    "enforce_eager": Flag("--enforce-eager", negated="0.9"),
-    "language_model_only": Flag("--language-model-only", TEXT_ALONE_SINCE, negated=TEXT_ALONE_SINCE),
-    "limit_mm_per_prompt": Flag("--limit-mm-per-prompt"),
-    "all2all_backend": Flag("--all2all-backend", "0.11.1"),
-    "mamba_cache_dtype": Flag("--mamba-cache-dtype", "0.10.1", values=_STATES),
-    "mamba_ssm_cache_dtype": Flag("--mamba-ssm-cache-dtype", "0.10.1", values=_STATES),
-    "num_gpu_blocks_override": Flag("--num-gpu-blocks-override"),
-    "dtype": Flag("--dtype"),
-    "cpu_offload_gb": Flag("--cpu-offload-gb"),
-    "kv_offloading_size": Flag("--kv-offloading-size", "0.11.1"),
-    "kv_offloading_backend": Flag("--kv-offloading-backend", "0.11.1"),
+    **{option: _flag(row) for option, row in _TABLE.by_option.items()},
+    **{name: _flag(_TABLE.spelled[flag]) for name, flag in _CALLED.items()},
 }
 """Option of kvplan or engine option -> its flag."""
 _KVPLAN: Final = frozenset({"seq", "revision", "tp", "pp", "dp", "dcp", "ep", "memory_utilization", "kv_memory", "lora"})

@@ -52,6 +52,7 @@ def _found() -> set[tuple[str, str]]:
 _READING: Final = "how this engine's own code reads the config, where that is another reading than the published one"
 _FILES: Final = "a file of facts about this engine, profiles/engines/*.yaml, and its form"
 _INDEX: Final = "the index of the catalog, from which kvplan fit answers at once, is made by this engine's rules"
+_STARTS: Final = "a kind of manifest, or a chart, that starts this engine alone"
 _LIVE: Final = "the probe runs a live model with this library, which is torch's own"
 REASONS: Final = {
     ("hwcalc/check/fields.py", "vllm"): "a check file takes the names of vllm serve's flags",
@@ -61,6 +62,11 @@ REASONS: Final = {
         "transformers",
     ): "a word in vLLM's own list of classes: the release that ran the class through this library",
     ("hwcalc/engines/vllm/formats.py", "mlx"): "a name of a format of weights",
+    ("hwcalc/launch/charts.py", "tensorrt_llm"): _STARTS,
+    ("hwcalc/launch/charts.py", "vllm"): _STARTS,
+    ("hwcalc/launch/kubernetes.py", "vllm"): _STARTS,
+    ("hwcalc/launch/kubernetes.py", "llamacpp"): "the address of a model of Ollama's, as manifests write it",
+    ("hwcalc/launch/manifests.py", "vllm"): _STARTS,
     ("hwcalc/library/indexing.py", "llamacpp"): _INDEX,
     ("hwcalc/parsers/parse.py", "transformers"): _READING,
     ("hwcalc/parsers/decoder/gpt.py", "transformers"): _READING,
