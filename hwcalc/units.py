@@ -1,4 +1,4 @@
-"""Read the numbers that people type, such as tokens (``32k``) and bytes (``80GiB``), and print bytes for people."""
+"""Read the numbers that people type, such as tokens (``32k``), bytes (``80GiB``) and times (``50ms``), and print bytes and times for people."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ _BYTE_FACTORS = {
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
 _NUMBER: Final = r"(?a)([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})"
+_DURATION_S: Final = {"us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_EVERY_S: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+_DECIMAL: Final = r"(?a)([0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})"
+LONGEST_S: Final = 1e7
+"""The longest time that an option takes: some months."""
 _SHARE: Final = r"(?a)(-?[0-9]{1,9}|-?(?=\.[0-9]))(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?"
 
 
@@ -190,6 +195,71 @@ def human_chance(chance: float) -> str:
         float(f"{100 * chance:.2g}") if chance < 0.985 else max(min(round(100 * chance, 2), 99.99), 98.5) if chance < 1 else 100.0
     )
     return f"{percent:.10g} %"
+
+
+def parse_duration(value: float | str, what: str = "the time") -> float:
+    """Seconds: of text with a unit (``"2s"``, ``"50ms"``, ``"1.5min"``), or of a number of seconds. Text without a unit is refused.
+
+    >>> parse_duration("50ms"), parse_duration("2 s"), parse_duration("1.5min"), parse_duration(0.25)
+    (0.05, 2.0, 90.0, 0.25)
+    """
+    hint = "Allowed: a time with its unit, such as 2s, 50ms or 1min."
+    if isinstance(value, str):
+        text = value.strip().lower()
+        match = re.fullmatch(_DECIMAL + "[ ]?([a-z\N{MICRO SIGN}]{0,3})", text)
+        if match is not None and not match[2]:
+            raise UsageError(f"{what} {shown(value, 40)} has no unit.", hint=f"Write {brief(text, 40)}s or {brief(text, 40)}ms.")
+        if match is None or match[2] not in _DURATION_S:
+            raise UsageError(f"{what} is not a time: {shown(value, 40)}", hint=hint)
+        seconds = float(match[1]) * _DURATION_S[match[2]]
+    else:
+        seconds = _plain_number(value, what, "a number of seconds, or text such as 50ms")
+    if not 0 < seconds <= LONGEST_S:
+        raise UsageError(f"{what} is out of range: {quoted(value, 40)}", hint=hint)
+    return seconds
+
+
+def parse_rate(value: float | str, what: str = "the rate") -> float:
+    """How many in a second: a number, or text that may say per what (``"40"``, ``"40/s"``, ``"90/min"``).
+
+    >>> parse_rate("40"), parse_rate("90/min"), parse_rate(2.5)
+    (40.0, 1.5, 2.5)
+    """
+    hint = "Allowed: a number above 0, such as 40, 2.5/s or 90/min."
+    if isinstance(value, str):
+        match = re.fullmatch(_DECIMAL + "(?:[ ]?/[ ]?([a-z]{1,6}))?", value.strip().lower())
+        if match is None or (match[2] or "") not in _EVERY_S:
+            raise UsageError(f"{what} is not a rate: {shown(value, 40)}", hint=hint)
+        number = float(match[1]) / _EVERY_S[match[2] or ""]
+    else:
+        number = _plain_number(value, what, "a number above 0")
+    if not 0 < number <= MOST_TOKENS:
+        raise UsageError(f"{what} is out of range: {quoted(value, 40)}", hint=hint)
+    return number
+
+
+def _plain_number(value: object, what: str, allowed: str) -> float:
+    """A number of any type, NumPy's too."""
+    number = None
+    if not isinstance(value, (bool, str)):
+        with suppress(Exception):  # the value may be anything, and so may be what its __float__ raises
+            number = float(value)  # type: ignore[arg-type]
+    if number is None:
+        raise UsageError(f"{what} is not a number: {quoted(value, 40)} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def human_duration(seconds: float) -> str:
+    """A time with three digits: ``"25 ms"``, ``"1.24 s"``, ``"2.5 min"``.
+
+    >>> human_duration(0.025), human_duration(1.2351), human_duration(151), human_duration(7200)
+    ('25 ms', '1.24 s', '2.52 min', '2 h')
+    """
+    for unit, name in ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+        # A few of a unit are told in the smaller one: 90 s and not 1.5 min.
+        if seconds >= unit * (2 if unit > 1 else 0.9995):
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds * 1e6:.3g} us"
 
 
 def human_bytes(count: int) -> str:

@@ -15,8 +15,11 @@ from hwcalc.units import (
     GIB,
     LEAST_BYTES,
     MIB,
+    human_duration,
+    parse_duration,
     parse_memory,
     parse_parameters,
+    parse_rate,
     parse_share,
     parse_size,
     parse_token_list,
@@ -145,6 +148,15 @@ def _tokens_text(value: int) -> str:
     return f"{value // 1024}k" if value and value % 1024 == 0 else str(value)
 
 
+def _duration_text(value: float) -> str:
+    text = human_duration(value).replace(" ", "")
+    return text if parse_duration(text) == value else f"{value!r}s"
+
+
+def _rate_text(value: float) -> str:
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
 def _parameters_text(value: int) -> str:
     return f"{value // 10**9}B" if value % 10**9 == 0 else str(value)
 
@@ -201,6 +213,10 @@ _SIZE: Final = {
 }
 _MEMORY: Final = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^(?:{UNITS}|[0-9]+)$"}]}
 _GB: Final = 10**9
+DURATION: Final = {"type": "string", "pattern": r"^[0-9]*\.?[0-9]+[ ]?(?:us|ms|s|sec|m|min|h)$"}
+RATE: Final = {
+    "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[0-9]*\.?[0-9]+(?:[ ]?/[ ]?[a-z]+)?$"}]
+}
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 TYPES: Final[Mapping[str, ValueType]] = {
@@ -211,6 +227,8 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "size": ValueType(parse_size, _SIZE, _size_text),
     "memory": ValueType(parse_memory, _MEMORY, _memory_text),
     "share": ValueType(parse_share, _SHARE, _share_text),
+    "duration": ValueType(parse_duration, DURATION, _duration_text),
+    "rate": ValueType(parse_rate, RATE, _rate_text),
     "utilization": ValueType(_utilization, _SHARE),
     "text": ValueType(_text, _TEXT),
     "secret": ValueType(_secret, _TEXT),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
-from hwcalc.units import MOST_TOKENS, human_bytes, parse_bytes, parse_tokens
+from hwcalc.units import MOST_TOKENS, human_bytes, human_duration, parse_bytes, parse_duration, parse_rate, parse_tokens
 
 
 @pytest.mark.parametrize(
@@ -111,3 +111,51 @@ def test_separators_stand_between_groups_of_three(text: str) -> None:
     with pytest.raises(UsageError, match="not a number"):
         parse_tokens(text)
     assert parse_tokens("1,024") == parse_tokens("1_024") == 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2s", 2.0),
+        ("50ms", 0.05),
+        ("50 MS", 0.05),
+        ("250us", 0.00025),
+        (".5s", 0.5),
+        ("1.5min", 90.0),
+        ("1h", 3600.0),
+        (0.25, 0.25),
+    ],
+)
+def test_times(text: str | float, seconds: float) -> None:
+    """Text has a unit, and a bare number of Python is seconds."""
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "50", "-1s", "0s", "1e3s", "5 parsecs", "1h30", "nan", float("nan"), 0, -1, True, None, [1]]
+)
+def test_times_that_are_none(text: object) -> None:
+    """A unit that is missing is asked for, and nothing is guessed."""
+    with pytest.raises(UsageError, match="ttft"):
+        parse_duration(text, "ttft")  # type: ignore[arg-type]
+
+
+@given(st.floats(1e-5, 1e5))
+def test_a_printed_time_is_read_again(seconds: float) -> None:
+    """It has three digits."""
+    assert parse_duration(human_duration(seconds)) == pytest.approx(seconds, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("40", 40.0), ("40/s", 40.0), ("90 / min", 1.5), ("3600/hour", 1.0), (2.5, 2.5), (".5", 0.5)]
+)
+def test_rates(text: str | float, rate: float) -> None:
+    """A rate is a second's unless it says of what."""
+    assert parse_rate(text) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-2", "2/day/s", "2/fortnight", "x", 0, None, True])
+def test_rates_that_are_none(text: object) -> None:
+    """Anything else is a usage error with its name."""
+    with pytest.raises(UsageError, match="min_rate"):
+        parse_rate(text, "min_rate")  # type: ignore[arg-type]
