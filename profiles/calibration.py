@@ -1,7 +1,8 @@
 """Measurements of the user's own machine: one JSON file per accelerator and kind of measurement.
 
 The files are ``$XDG_CONFIG_HOME/kvplan/profiles/calibration/<gpu>.<kind>.json`` (``~/.config`` if the variable is not set). The
-kind is ``bandwidth``, or ``overheads-<engine>`` for what an engine takes beside weights and cache. A file holds readings. Each
+kind is ``bandwidth``, ``overheads-<engine>`` for what an engine takes beside weights and cache, or ``speed-<engine>`` for how much longer
+than expected its steps take. A file holds readings. Each
 reading has values, conditions and the origin of the measurement. ``KVPLAN_NO_CALIBRATION=1`` makes plans ignore all readings.
 """
 
@@ -31,19 +32,23 @@ SCHEMA_VERSION: Final = 1
 SWITCH: Final = "KVPLAN_NO_CALIBRATION"
 BANDWIDTH: Final = "bandwidth"
 OVERHEADS: Final = "overheads"
+SPEED: Final = "speed"
 VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     OVERHEADS: ("non_torch_bytes", "activation_bytes", "graphs_bytes", "context_bytes"),
     BANDWIDTH: ("read_gbps", "attention_gbps", "copy_gbps"),
+    SPEED: ("decode_times", "prompt_times"),
 }
-"""The values that a reading of each kind may hold, in whole bytes or in 10^9 bytes per second."""
-CONDITIONS: Final = ("model", "tp", "pp", "ep", "tokens", "rows", "bytes", "dtype")
-"""``tokens`` is the size of one forward pass, ``rows`` the number of sequences with logits, ``bytes`` what was read."""
+"""The values that a reading of each kind may hold: whole bytes, 10^9 bytes per second, or times of what is expected."""
+CONDITIONS: Final = ("model", "tp", "pp", "ep", "tokens", "rows", "bytes", "dtype", "layers")
+"""``tokens`` is the size of one forward pass, ``rows`` the number of sequences with logits, ``bytes`` what was read; ``layers`` says whether
+the model's are ``dense`` or have ``experts``."""
+_WORDS: Final = frozenset({"model", "dtype", "layers"})
 
 _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
 _LARGEST: Final = 2**50
 _LONGEST_TEXT: Final = 500
-_KIND: Final = r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}"
+_KIND: Final = r"bandwidth|(?:overheads|speed)-[a-z0-9][a-z0-9-]{0,30}"
 
 
 class Measured(Record):
@@ -87,6 +92,11 @@ class Calibration(Record):
 def overheads_kind(engine: str) -> str:
     """The kind of an engine's overheads, such as ``overheads-vllm``."""
     return f"{OVERHEADS}-{engine}"
+
+
+def speed_kind(engine: str) -> str:
+    """The kind of an engine's speed, such as ``speed-vllm``."""
+    return f"{SPEED}-{engine}"
 
 
 def enabled() -> bool:
@@ -169,7 +179,7 @@ def parse_calibration(document: Any, path: Path) -> Calibration:
     if document["schema_version"] != SCHEMA_VERSION or isinstance(document["schema_version"], bool):
         raise ProfileError(path, f"must be {SCHEMA_VERSION}", key="schema_version")
     if not isinstance(kind, str) or re.fullmatch(_KIND, kind) is None:
-        raise ProfileError(path, "must be bandwidth, or overheads-vllm and the like", key="kind")
+        raise ProfileError(path, "must be bandwidth, or overheads-vllm, speed-vllm and the like", key="kind")
     if not isinstance(gpu, str) or path.name != f"{gpu}.{kind}.json":
         raise ProfileError(path, "gpu and kind must be those of the file's name", key="gpu")
     if not isinstance(readings, list) or len(readings) > _MOST_READINGS:
@@ -191,8 +201,10 @@ def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Meas
     if not isinstance(conditions, dict) or not set(conditions) <= set(CONDITIONS):
         raise ProfileError(path, f"must hold some of {', '.join(CONDITIONS)}, or nothing", key=f"{key}.conditions")
     for name, value in conditions.items():
-        if not (_text(value) if name in ("model", "dtype") else _number(value, whole=True)):
-            raise ProfileError(path, "must be words for model and dtype, else a whole number", key=f"{key}.conditions.{name}")
+        if not (_text(value) if name in _WORDS else _number(value, whole=True)):
+            raise ProfileError(
+                path, "must be words for model, dtype and layers, else a whole number", key=f"{key}.conditions.{name}"
+            )
     _keys(measured, path, f"{key}.measured", ("device", "date", "source", "driver", "torch"))
     for name, value in measured.items():
         if not (is_date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):

@@ -29,7 +29,7 @@ def names(folder: str) -> KeysView[str]:
     """The names of the fact files of a folder, in alphabetical order.
 
     >>> "vllm" in names("engines"), list(names(TOP))
-    (True, ['glossary', 'gpu_aliases', 'hardware', 'launch', 'models', 'sold'])
+    (True, ['glossary', 'gpu_aliases', 'hardware', 'launch', 'links', 'models', 'sold'])
     """
     return _start()[1][folder].keys()
 

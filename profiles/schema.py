@@ -346,6 +346,35 @@ class GlossaryFile(FactFile):
         return self
 
 
+class LinkFacts(Facts):
+    """A link over which a cache moves."""
+
+    name: Word
+    also: list[Word] = Field(default_factory=list, description="a list of words")
+    gbps: Annotated[float, Field(gt=0, le=10_000, description="a number above 0")]
+    what: Literal["network", "disk"]
+    source: Words
+
+
+class LinksFile(FactFile):
+    """``links.yaml``."""
+
+    id: Words
+    recorded: Date
+    links: Annotated[list[LinkFacts], Field(min_length=1, description="a list of links")]
+
+    def place(self) -> tuple[str, ...]:
+        return ("links.yaml",)
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        names = [name for link in self.links for name in (link.name, *link.also)]
+        for number, link in enumerate(self.links):
+            if any(names.count(name) > 1 for name in (link.name, *link.also)):
+                raise WrongKeyError(f"links.{number}", f"{link.name} stands twice")
+        return self
+
+
 class Aliases(RootModel[dict[GpuId, GpuId]]):
     """``gpu_aliases.yaml``: other name -> id."""
 

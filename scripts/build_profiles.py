@@ -19,7 +19,7 @@ from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
 from hwcalc.profiles.engine_schema import ENGINE_FORMS, FORMS, LaunchFile
-from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, check, read_yaml
+from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, LinksFile, check, read_yaml
 from hwcalc.profiles.speed import FOLDER
 from hwcalc.profiles.speed_schema import SpeedClassFile
 
@@ -78,6 +78,7 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
     yield TOP, "glossary", Path(built_in("glossary.yaml")), GlossaryFile
     yield TOP, "launch", Path(built_in("launch.yaml")), LaunchFile
+    yield TOP, "links", Path(built_in("links.yaml")), LinksFile
     yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
 
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from hwcalc.formulas import Stack
 from hwcalc.formulas.arithmetic import ceil_div, larger, smaller
 from hwcalc.formulas.flops import positions_sum
+from hwcalc.planner.measured_speed import as_measured
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
 from hwcalc.planner.speed_work import (
     ALIKE,
@@ -405,8 +406,11 @@ _PCIE_GBPS: Final = {"PCIe3": 0.985, "PCIe4": 1.969, "PCIe5": 3.938, "PCIe6": 7.
 def link_rate(gpu: Gpu) -> float | None:
     """Bytes per second that an accelerator sends to the others of its node, in one direction; ``None`` if unknown."""
     both = gpu.interconnect.get("gbps_bidirectional")
-    if isinstance(both, (int, float)):
-        return both * 1e9 / 2
+    return both * 1e9 / 2 if isinstance(both, (int, float)) else host_rate(gpu)
+
+
+def host_rate(gpu: Gpu) -> float | None:
+    """Bytes per second that an accelerator reads from the memory of its host, or sends to it; ``None`` if unknown."""
     generation, _, lanes = str(gpu.interconnect.get("host") or "").partition(" x")
     lane = _PCIE_GBPS.get(generation)
     count = lanes.partition(" ")[0]
@@ -416,7 +420,10 @@ def link_rate(gpu: Gpu) -> float | None:
 def speed_class_of(opened: Occupancy, backend: str | None = None, engine: str | None = None) -> SpeedClass | None:
     """The class of the engine and the accelerator of an occupancy, or of another engine on it; ``None`` if nothing like it was measured."""
     gpu = opened.setup.hardware.gpu
-    return None if gpu is None else find_speed_class(engine or opened.engine.name, gpu, backend)
+    if gpu is None:
+        return None
+    found = find_speed_class(engine or opened.engine.name, gpu, backend)
+    return as_measured(opened, found) if engine is None else found
 
 
 def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None) -> StepTimes | None:
