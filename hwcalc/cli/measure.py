@@ -125,6 +125,27 @@ def _is_log(path: Path) -> bool:
     return path.suffix.lower() not in (".json", ".gguf") and path.is_file()
 
 
+def _beside_bench(model: str | None, bench: str, *, calibrate: bool, options: dict[str, Any]) -> Answer:
+    """A benchmark beside the expected speed."""
+    from pathlib import Path
+
+    from hwcalc.reconcile.speeds import reconcile_bench
+    from hwcalc.report.speeds import bench_csv, bench_text, verdict
+
+    view, given = view_of(**options), given_options("reconcile", options)
+    source: Any = Path(bench) if bench != "-" else getattr(sys.stdin, "buffer", sys.stdin)
+    if source is None:
+        raise UsageError("standard input is closed.", hint="Name a file: --bench FILE")
+    with reading(model or bench):
+        found = reconcile_bench(model, source, calibrate=calibrate, **given)
+    status = 1 if found.within is False else 0
+    if view.format == "json":
+        return answer(found.to_dict(), status=status)
+    if view.format == "csv":
+        return Answer(text=bench_csv(found), status=status, remarks=(verdict(found),) if status else ())
+    return Answer(text=bench_text(found, view), status=status)
+
+
 _FIRST: Final = ("engine", "batch")
 """Options that the log may not state come first in the help."""
 _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
@@ -138,6 +159,14 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
             ("--log",),
             "FILE",
             "The engine's start-up log or its /metrics text, or - for standard input.",
+            complete="files",
+            group="log",
+        ),
+        Option(
+            "bench",
+            ("--bench",),
+            "FILE",
+            "Result of vllm bench serve, sglang.bench_serving, llama-bench, genai-perf or aiperf, beside the expected speed; - for standard input.",
             complete="files",
             group="log",
         ),
@@ -156,7 +185,7 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
             "calibrate",
             ("--calibrate",),
             "",
-            "Keep the overheads of the log for later plans with this engine and --gpu.",
+            "Keep the overheads of the log, or the speed of the benchmark, for later plans with this engine and --gpu.",
             "flag",
             group="log",
         ),
@@ -174,16 +203,28 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
     },
 )
 def reconcile(
-    *, model: str | None, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, verbose: bool, **options: Any
+    *,
+    model: str | None,
+    log: str | None,
+    bench: str | None,
+    dialect: str | None,
+    tolerance: str,
+    calibrate: bool,
+    verbose: bool,
+    **options: Any,
 ) -> Answer:
-    """Compare an engine's own log or metrics with the plan. Without --log, MODEL is the log, which names its model.
+    """Compare an engine's log, metrics or benchmark with the plan.
 
-    Exit status 1: they differ.
+    Without --log, MODEL is the log, which names its model. Exit status 1: they differ.
     """
     from pathlib import Path
 
     from hwcalc.reconcile import reconcile
 
+    if bench is not None:
+        if log is not None or dialect is not None:
+            raise UsageError("--bench and --log are two things to compare.", hint="Give one of them.")
+        return _beside_bench(model, bench, calibrate=calibrate, options=options)
     view, given = view_of(**options), given_options("reconcile", options)
     if log is None and model is not None and (model == "-" or _is_log(Path(model))):
         model, log = None, model

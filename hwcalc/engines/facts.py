@@ -63,6 +63,10 @@ class Facts(Record):
     """The accelerators on which kvplan knows its rules, as rows of ``hardware.yaml`` name them; ``None`` is all on which it runs."""
     longest_option: str = ""
     """The engine option for the longest sequence that its server allows, where users send shorter ones; empty if it has none."""
+    users_option: str = ""
+    """The engine option for how many sequences a server, or each replica of it, runs at once; empty if it has none."""
+    chunk_option: str = ""
+    """The engine option for how many tokens of prompts a step computes at most; empty if it has none."""
     choices: Choices | None = None
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
 

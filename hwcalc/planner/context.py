@@ -114,7 +114,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         "engine_version": resolved or None,
         "parallel": parallel,
         "gpu": gpu,
-        "calibrated": gpu is not None and is_measured(engine.name),
+        "calibrated": gpu is not None and not asked.no_calibration and is_measured(engine.name),
         "weights": asked.weights or model.weights_format,
         "option_draft": option_draft,
         "options": options_in_full,

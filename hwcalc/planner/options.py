@@ -340,6 +340,43 @@ class _Policy(TypedDict, total=False):
     )]  # fmt: skip
 
 
+_TIMED: Final = ("plan", "recommend", "disaggregate")
+"""Commands whose short help has the limits of time."""
+
+
+class _Within(TypedDict, total=False):
+    ttft: Annotated[float | str | None, PlanOption(
+        "duration", "T", "Longest time to the first token: 2s, 800ms. With it: how many users are served within.", flags=("--ttft",),
+        check=None, in_receipt=False, group="workload", shorts=dict.fromkeys(_TIMED, "Longest time to the first token: 2s."),
+    )]  # fmt: skip
+    itl: Annotated[float | str | None, PlanOption(
+        "duration", "T", "Longest time between two tokens of a user, on average: 50ms.", flags=("--itl", "--tpot"),
+        check=None, in_receipt=False, group="workload", shorts=dict.fromkeys(_TIMED, "Longest time between tokens: 50ms."),
+    )]  # fmt: skip
+    tpot: Annotated[float | str | None, SameAs("itl")]
+    e2e: Annotated[float | str | None, PlanOption(
+        "duration", "T", "Longest time from a request to its last token: 30s.", check=None, in_receipt=False, group="workload",
+    )]  # fmt: skip
+    min_rate: Annotated[float | str | None, PlanOption(
+        "rate", "N", "Fewest tokens per second of each user, once the first is there: 40.", check=None, in_receipt=False, group="workload",
+    )]  # fmt: skip
+    rate: Annotated[float | str | None, PlanOption(
+        "rate", "N", "Requests that arrive, at random: 2.5 a second, 90/min. Default: each user sends the next one at once.",
+        check=None, in_receipt=False, group="workload",
+    )]  # fmt: skip
+    prefix_hit: Annotated[Share, PlanOption(
+        "share", "F", "Share of the tokens of prompts that the prefix cache has already: 60%. Default: what --shared-prefix says.",
+        check=None, in_receipt=False, group="workload",
+    )]  # fmt: skip
+
+
+class _Calibration(TypedDict, total=False):
+    no_calibration: Annotated[bool, PlanOption(
+        "flag", "", "Leave out what was measured on the user's machines (KVPLAN_NO_CALIBRATION=1 does the same).",
+        check=None, in_receipt=False, group="hardware",
+    )]  # fmt: skip
+
+
 class _Shared(TypedDict, total=False):
     policy_rules: Annotated[str | None, PlanOption(
         "policy rules", "R", "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
@@ -413,12 +450,12 @@ class PlotOptions(
     """All options of a plan but the length, of which a picture has many."""
 
 
-class PlanOptions(_Load, _AvgSeq, PlotOptions, total=False):
+class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, _Calibration, total=False):
     """All options of a plan."""
 
 
 class CompareOptions(
-    _NamesOfBatch, _NamesOfSeq, _Gpus, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Shared, _Assumed,
+    _NamesOfBatch, _NamesOfSeq, _Gpus, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Within, _Calibration, _Shared, _Assumed,
     _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """Options that have the same value in all plans of a comparison."""
@@ -429,7 +466,7 @@ class SweepOptions(_Weights, _Engine, _Instance, CompareOptions, total=False):
 
 
 class RecommendOptions(
-    _Load, _Weights, _Engine, _Utilization, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Policy, _Shared, _Assumed,
+    _Load, _Weights, _Engine, _Utilization, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Within, _Calibration, _Policy, _Shared, _Assumed,
     _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """Options of a plan that name no hardware."""
@@ -442,7 +479,21 @@ class ReconcileOptions(
     """Options of a plan that replace what a log states, or add to it."""
 
 
-class FitOptions(_Load, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Utilization, _Margin, _EngineOptions, total=False):
+class FitOptions(
+    _Load,
+    _Weights,
+    _Engine,
+    _Gpu,
+    _Gpus,
+    _Ram,
+    _Utilization,
+    _Margin,
+    _EngineOptions,
+    _Prompt,
+    _Within,
+    _Calibration,
+    total=False,
+):
     """Options of a plan that many models share on one kind of GPU."""
 
 
@@ -484,6 +535,8 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
 """Another name of an option, as a keyword or a key of a check file -> its name."""
 ROWS: Final = {row.name: row for row in OPTIONS}
 KvplanError.keywords |= frozenset(ROWS)
+WITHIN: Final = tuple(name for name in _Within.__annotations__ if name in ROWS)
+"""The options that limit how long a request may take, and say how many arrive."""
 DIMENSIONS: Final = tuple(_Dimensions.__annotations__)
 """The options that describe a model by its dimensions. Without a MODEL they are the bare equation."""
 OF_POLICY: Final = ("policy_rules", "compaction")
@@ -496,12 +549,13 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "diff": _PLAIN,
     "compare": CompareOptions.__annotations__,
     "sweep": SweepOptions.__annotations__,
-    "plot": [name for name in ROWS if name not in _OF_PLAN],
+    "plot": [name for name in ROWS if name not in {*_OF_PLAN, *WITHIN}],
     "recommend": RecommendOptions.__annotations__,
     "reconcile": {**ReconcileOptions.__annotations__, "engine": None},
-    "probe": _PLAIN,
+    "probe": [name for name in _PLAIN if name not in WITHIN],
     "fit": FitOptions.__annotations__,
     "speed": SpeedOptions.__annotations__,
+    "disaggregate": ROWS,
     "strategies": StrategiesOptions.__annotations__,
     "explore": ExploreOptions.__annotations__,
     "simulate": [name for name in SimulateOptions.__annotations__ if name not in ("batch", *_NamesOfBatch.__annotations__)],

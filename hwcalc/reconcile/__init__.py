@@ -1,4 +1,4 @@
-"""Compare an engine's own log with a plan: :func:`reconcile`."""
+"""Compare an engine's own log with a plan: :func:`reconcile`; and a benchmark of it: ``hwcalc.reconcile.speeds.reconcile_bench``."""
 
 from __future__ import annotations
 

@@ -519,6 +519,8 @@ class Llamacpp(GeneralEngine):
     label: ClassVar[str] = "llama.cpp"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="n_seq_max",
+        chunk_option="n_ubatch",
         cache_is="cells of the whole context, from the start",
         pool_is="n_ctx",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),

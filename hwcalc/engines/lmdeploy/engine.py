@@ -97,6 +97,8 @@ class Lmdeploy(Engine):
     label: ClassVar[str] = "LMDeploy"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="max_batch_size",
+        chunk_option="max_prefill_token_num",
         cache_is="blocks of the planned sequences, and all slots of states",
         pool_is="num_gpu_blocks x block_size",
         pooled=True,

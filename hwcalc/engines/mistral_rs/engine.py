@@ -523,6 +523,7 @@ class MistralRs(GeneralEngine):
     label: ClassVar[str] = "mistral.rs"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="max_seqs",
         cache_is="pages of the planned sequences, and all slots of states",
         pool_is="GPU blocks x block size",
         unbounded=MappingProxyType({SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}),

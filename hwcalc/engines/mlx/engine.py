@@ -493,6 +493,8 @@ class Mlx(GeneralEngine):
     label: ClassVar[str] = "MLX"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="decode_concurrency",
+        chunk_option="prefill_step_size",
         cache_is="arrays at their largest, while a prompt is read or behind it",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
         stores_prompts_apart=True,

@@ -721,6 +721,8 @@ class Sglang(GeneralEngine):
     label: ClassVar[str] = "SGLang"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="max_running_requests",
+        chunk_option="chunked_prefill_size",
         cache_is="the smallest pools that hold the planned sequences",
         pool_is="max_total_num_tokens",
         pooled=True,

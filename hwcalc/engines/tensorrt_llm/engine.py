@@ -510,6 +510,8 @@ class TensorrtLlm(GeneralEngine):
     label: ClassVar[str] = "TensorRT-LLM"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="max_batch_size",
+        chunk_option="max_num_tokens",
         cache_is="blocks of the planned sequences; states and windows of max_batch_size requests",
         pool_is="max tokens in paged KV cache",
         pooled=True,

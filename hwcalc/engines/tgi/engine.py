@@ -645,6 +645,8 @@ class Tgi(GeneralEngine):
     label: ClassVar[str] = "TGI"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="max_concurrent_requests",
+        chunk_option="max_batch_prefill_tokens",
         cache_is="blocks of the planned sequences",
         pool_is="KV-cache blocks x block size",
         unbounded=MappingProxyType({SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}),

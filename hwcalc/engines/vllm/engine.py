@@ -315,6 +315,8 @@ class Vllm(Engine):
     label: ClassVar[str] = "vLLM"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        users_option="max_num_seqs",
+        chunk_option="max_num_batched_tokens",
         cache_is="blocks that the planned sequences hold",
         pool_is="GPU KV cache size",
         pooled=True,

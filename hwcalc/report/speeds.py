@@ -1,0 +1,100 @@
+"""What a benchmark measured beside what was expected, as text, Markdown or CSV."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.reconcile.speeds import BenchReconciliation, SpeedRow
+from hwcalc.report.drawing import AGREES, DIFFERS, hanging, marked, rendered
+from hwcalc.report.text import csv_text, escaped
+from hwcalc.report.view import View
+from hwcalc.text import clean
+from hwcalc.units import human_duration
+
+_HEADER: Final = ("", "run", "figure", "measured", "expected", "range", "bound", "times")
+_NAMES: Final = {
+    "ttft_s": "to the first token",
+    "itl_s": "between tokens",
+    "e2e_s": "of a request",
+    "output_tokens_per_s": "output of all",
+    "prefill_tokens_per_s": "prompt",
+    "decode_tokens_per_s": "tokens",
+}
+_MEANING: Final = "times: the measured time in times of the expected one; above 1 is slower"
+
+
+def bench_csv(found: BenchReconciliation) -> str:
+    """One row for each figure, with numbers without units and separators."""
+    return csv_text(
+        SpeedRow.__struct_fields__, [[getattr(row, name) for name in SpeedRow.__struct_fields__] for row in found.rows]
+    )
+
+
+def bench_text(found: BenchReconciliation, view: View) -> str:
+    """The verdict, the figures side by side, and what to do with them."""
+    version = f" {found.engine_version}" if found.engine_version else ""
+    title = clean(f"{found.model} on {found.gpus:,} x {found.gpu} beside {found.file} ({found.tool}, {found.engine}{version})")
+    said = verdict(found)
+    if view.format == "markdown":
+        head = f"### {escaped(title)}\n\n**{said}**\n\n"
+    else:
+        head = f"{title}\n{marked(said, DIFFERS if found.within is False else AGREES, color=view.color)}\n"
+    table = view.table(_HEADER, [_cells(row) for row in found.rows], right=(3, 4, 5, 6, 7))
+    if view.quiet:
+        return head + table
+    lines = [("expected", f"{found.source}; {_MEANING}")]
+    if found.saved is not None:
+        lines.append(("kept", f"{factors(found)}, for later plans with {found.engine} on {found.gpu}: {found.saved.path}"))
+    elif found.decode_times is not None and found.within is False:
+        lines.append(("keep", f"--calibrate keeps it for later plans: {factors(found)}"))
+    lines += [("note", note.message) for note in found.notes]
+    if view.format == "markdown":
+        return head + table + "\n" + view.paragraphs([f"{label}: {text}" for label, text in lines])
+    return (
+        head
+        + table
+        + "\n"
+        + rendered(hanging([(label, clean(text), "") for label, text in lines]), color=view.color, width=view.width)
+    )
+
+
+def verdict(found: BenchReconciliation) -> str:
+    """How many figures lie in their range."""
+    beyond = sum(row.beats_bound for row in found.rows)
+    faster = f"; {beyond:,} faster than the bound" if beyond else ""
+    if found.within is None:
+        return f"no expected speed of {found.engine} on {found.gpu}: beside the bound alone{faster}"
+    inside = sum(row.within is True for row in found.rows)
+    return f"{'as expected' if found.within else 'not as expected'}: {inside:,} of {len(found.rows):,} figures in their range{faster}"
+
+
+def factors(found: BenchReconciliation) -> str:
+    """How much longer it took, in words."""
+    if found.decode_times is None or found.prompt_times is None:
+        return ""
+    if found.decode_times == found.prompt_times:
+        return f"{found.decode_times:.2f} times the expected time"
+    return f"{found.decode_times:.2f} times the expected time of decoding, {found.prompt_times:.2f} times that of prompts"
+
+
+def _cells(row: SpeedRow) -> list[str]:
+    sign = "?" if row.within is None else "" if row.within else "!"
+    span = "" if row.low is None or row.high is None else f"{_shown(row.low, row)} to {_shown(row.high, row)}"
+    expected = "" if row.expected is None else _shown(row.expected, row)
+    times = "" if row.times is None else f"{row.times:.2f}"
+    return [
+        sign,
+        row.run,
+        _NAMES.get(row.figure, row.figure),
+        _shown(row.measured, row),
+        expected,
+        span,
+        _shown(row.bound, row),
+        times,
+    ]
+
+
+def _shown(value: float, row: SpeedRow) -> str:
+    if row.unit == "s":
+        return human_duration(value)
+    return f"{value:,.3g} /s" if value < 1000 else f"{value:,.0f} /s"
