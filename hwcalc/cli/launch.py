@@ -8,10 +8,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.launch_line import starts_server
 from hwcalc.cli.options import DETAIL, OUTPUT, Option, command, given_options, plan_options, progress, say_unreachable
 from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.planner.options import WITHIN
 from hwcalc.text import brief, shell_word, shown
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ _MOST_SHOWN: Final = 12
             group="model",
         ),
         Option("env_file", ("--env-file",), "FILE", "Variables, a line each: NAME=VALUE.", group="model"),
-        *plan_options("plan"),
+        *(replace(option, short="") if option.name in WITHIN else option for option in plan_options("plan")),
         *OUTPUT,
         *DETAIL,
     ),

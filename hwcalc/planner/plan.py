@@ -23,7 +23,7 @@ from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, 
 from hwcalc.planner import result
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.layouts import divides
-from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.options import OPTIONS, ROWS, WITHIN
 from hwcalc.planner.planned_weights import WeightsInfo, weights_of
 from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
@@ -76,6 +76,7 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     elif gpus is not None and becomes_tp and "kv_memory" not in given:
         message = f"--gpus {gpus:,} is planned as --tp {gpus:,}; without a GPU there is no verdict. Name one with --gpu."
         notes.append(Note(code="no-gpu", message=message))
+    of_budget += [ROWS[name].spellings[0] for name in WITHIN if name in given]
     if of_budget:
         notes.append(Note(code="no-gpu", message=f"{', '.join(of_budget)}: no effect without a GPU. Name one with --gpu."))
     return notes
@@ -251,7 +252,7 @@ def plan_opened(
     policy = _policy_info(opened)
     definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
-    pool, fit, speed, sharing, overrun = None, None, None, None, None
+    pool, fit, speed, sharing, overrun, within = None, None, None, None, None, None
     if hardware.gpu is not None or hardware.kv_memory is not None:
         from hwcalc.planner.fit import Search, plan_fit
 
@@ -270,6 +271,10 @@ def plan_opened(
 
         speed = speed_of(opened, 0 if fit is None or fit.max_batch is None else fit.max_batch)
         opened.tell(*not_measured(opened, speed))
+    if limits and fit is not None and hardware.gpu is not None and not opened.setup.others.keys().isdisjoint(WITHIN):
+        from hwcalc.planner.within import within_limits
+
+        within = within_limits(opened, fit)
     if load.sharing != UNSHARED or load.lengths:
         from hwcalc.planner.sharing import sharing_info
 
@@ -291,6 +296,7 @@ def plan_opened(
         policy=policy,
         sharing=sharing,
         overrun=overrun,
+        within=within,
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )

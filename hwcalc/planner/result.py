@@ -23,6 +23,7 @@ from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 from hwcalc.planner.planned_weights import WeightsInfo
 from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.planner.within_result import WithinInfo
 from hwcalc.policies.base import Effect, Extra, Quality
 from hwcalc.units import human_bytes
 
@@ -537,7 +538,7 @@ class MemoryInfo(Part):
 
 
 class Plan(Answer, Record):
-    """The answer. ``pool`` and ``fit`` are null without hardware or a byte budget, or where the engine has no pool."""
+    """The answer. ``pool`` and ``fit`` are null without hardware or a byte budget, or where the engine has no pool; ``within`` is without limits of time."""
 
     schema_version: str
     kvplan_version: str
@@ -551,6 +552,7 @@ class Plan(Answer, Record):
     policy: PolicyInfo | None
     sharing: SharingInfo | None
     overrun: OverrunInfo | None
+    within: WithinInfo | None = None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]
 
@@ -562,12 +564,13 @@ class Plan(Answer, Record):
 
     @property
     def refutes(self) -> bool:
-        """Whether a verdict was asked for and is not that the plan fits: it does not, or nobody can say.
+        """Whether a verdict was asked for and is not that the plan fits, within its limits of time: it does not, or nobody can say.
 
         Where it is said how long sequences really are, it must fit in nearly all cases.
         """
         if self.fit is not None:
-            return not self.fit.fits and not self.serves_users
+            late = self.within is not None and not self.within.holds
+            return late or (not self.fit.fits and not self.serves_users)
         return any(note.code == NO_VERDICT for note in self.warnings)
 
     @property
@@ -619,6 +622,8 @@ class Plan(Answer, Record):
             "min_gpus": None if fit is None else fit.min_gpus,
             "decode_tokens_per_s_bound": None if speed is None else speed.decode_tokens_per_s_bound,
         }
+        if self.within is not None:
+            row |= self.within.row()
         return [row]
 
     __repr__ = Answer.__repr__

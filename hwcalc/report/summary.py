@@ -301,6 +301,10 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits)
     ):
         out.append(("fewest", fewest))
+    if plan.within is not None:
+        from hwcalc.report.within import within_lines
+
+        out += within_lines(plan)
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
     if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:

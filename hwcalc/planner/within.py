@@ -1,0 +1,399 @@
+"""How many users a plan serves within limits of time, which of the limits binds, and what to set so.
+
+The limits are the longest time to the first token, between tokens and until the last one, and the fewest tokens per second of a user. The times
+are those of :func:`~hwcalc.planner.forecast.forecast`: ``users`` requests are served at once, and when one ends the next begins. The number
+goes by the expected times; the slow end of their range, with what the memory holds for certain, says how many are sure.
+
+With ``rate`` requests arrive at random instead, and the question is how many in a second. On average as many are served at once as the time
+of one makes of them (Little 1961, doi:10.1287/opre.9.3.383). As many places as there are users within the limits may be taken; a request
+that finds none waits as in a queue with so many servers: the M/M/c queue (Erlang 1917), times half of one plus the squared variation of the
+service times (Allen 1990, Probability, Statistics and Queueing Theory, section 5.3), which for one place is the formula of Pollaczek and Khinchine
+for M/G/1. It is a formula for steady traffic at random: bursts, priorities and preemption need a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.model import Definition
+from hwcalc.planner.options import WITHIN
+from hwcalc.planner.solve import last_yes, most
+from hwcalc.planner.verdict import UNLIMITED
+from hwcalc.planner.within_result import ArrivalsInfo, ReloadInfo, ServedInfo, SettingInfo, TimeInfo, WithinInfo
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.setup import Load
+    from hwcalc.planner.forecast import Forecast, Quantity
+    from hwcalc.planner.result import FitInfo
+    from hwcalc.planner.step_time import StepTimes
+
+_MOST_OUTPUT: Final = 512
+_OUTPUT_SHARE: Final = 8
+_LEAST_CHUNK: Final = 256
+_CHUNK_COSTS: Final = 0.05
+"""A smaller chunk is offered where it costs no larger share of the users."""
+_STEPS: Final = 40
+"""Halvings of a rate: far finer than its digits."""
+_EXPECTED: Final = "expected"
+_SLOW: Final = "high"
+_BOUND: Final = "bound"
+"""The ends of a time."""
+
+
+class Limits(Record):
+    """What is asked of each request: its longest times in seconds and its fewest tokens per second. ``None`` is no limit.
+
+    ``rate`` is how many requests arrive in a second; ``None`` where each user sends the next one when the last has ended.
+    """
+
+    ttft: float | None = None
+    itl: float | None = None
+    e2e: float | None = None
+    min_rate: float | None = None
+    rate: float | None = None
+    prefix_hit: Any = None
+
+    @classmethod
+    def of(cls, options: Any) -> Limits | None:
+        """The limits among these options; ``None`` without any."""
+        given = {name: options[name] for name in WITHIN if options.get(name) is not None}
+        return cls(**given) if given else None
+
+    def exceeded(self, served: Forecast, end: str, wait: float = 0.0) -> dict[str, float]:
+        """What of a forecast at this end lies beyond its limit, and how often the limit it is; the worst first."""
+        times = {
+            "ttft": getattr(served.ttft_s, end) + wait,
+            "itl": getattr(served.itl_s, end),
+            "e2e": getattr(served.e2e_s, end) + wait,
+        }
+        shares = {name: value / limit for name, value in times.items() if (limit := getattr(self, name)) is not None}
+        if self.min_rate is not None:
+            shares["min_rate"] = times["itl"] * self.min_rate
+        # A limit is kept by what is as long, but for the rounding of a sum.
+        beyond = {name: share for name, share in shares.items() if share > 1 + 1e-9}
+        return dict(sorted(beyond.items(), key=lambda one: -one[1]))
+
+
+def lengths_of(load: Load, prefix_hit: Any = None) -> tuple[int, int, int]:
+    """The tokens of the prompt, of those in the cache already, and of the output of a request.
+
+    Where the user does not say how much of a sequence is its prompt, an eighth is generated, at most 512 tokens. Of unlike lengths it is
+    the mean.
+    """
+    total = load.seq
+    if load.lengths:
+        of_all = load.lengths_of
+        total = round(sum(tokens * count for tokens, count in of_all) / sum(count for _, count in of_all))
+    output = min(_MOST_OUTPUT, total // _OUTPUT_SHARE) if load.prompt is None else total - min(load.prompt, total)
+    output = max(1, output)
+    prompt = max(1, total - output)
+    cached = min(load.sharing.prefix, prompt) if prefix_hit is None else int(prompt * prefix_hit)
+    # The last token of a prompt is always computed: it gives the first one of the output.
+    return prompt, min(cached, prompt - 1), output
+
+
+class _Users:
+    """The search for the most users of a deployment; times and requests are given once."""
+
+    def __init__(self, times: StepTimes, limits: Limits, lengths: tuple[int, int, int]) -> None:
+        self.times, self.limits, self.lengths = times, limits, lengths
+        self._served: dict[float, Forecast] = {}
+
+    def served(self, users: float) -> Forecast:
+        """The forecast for so many users at once."""
+        if users not in self._served:
+            from hwcalc.planner.forecast import forecast
+
+            prompt, cached, output = self.lengths
+            self._served[users] = forecast(self.times, prompt, output, users, cached)
+        return self._served[users]
+
+    def holds(self, users: int, end: str, places: int) -> bool:
+        """Whether so many users are within the limits, with places for all of them."""
+        return users <= places and not self.limits.exceeded(self.served(users), end)
+
+    def most(self, end: str, places: int, guess: int = 32) -> tuple[int, str | None]:
+        """The most users within the limits, up to ``places``, and the limit that one more would exceed; ``None`` if that is the places."""
+        users = last_yes(lambda number: not self.limits.exceeded(self.served(number), end), places, min(guess, places))
+        return users, next(iter(self.limits.exceeded(self.served(users + 1), end))) if users < places else None
+
+    def with_chunk(self, chunk: int) -> _Users:
+        """The same with other chunks of prompts."""
+        return _Users(replace(self.times, chunk=chunk), self.limits, self.lengths)
+
+    def info(self, users: int) -> ServedInfo:
+        """What each of so many users gets."""
+        served = self.served(users)
+        return ServedInfo(
+            users=users,
+            ttft_s=_info(served.ttft_s),
+            itl_s=_info(served.itl_s),
+            e2e_s=_info(served.e2e_s),
+            output_tokens_per_s=_info(served.cycle_s.per_s(users * self.lengths[2])),
+            step_with_prompt_s=self.step_with_prompt(users) if self.times.mixes_prompts else None,
+        )
+
+    def step_with_prompt(self, users: int) -> float | None:
+        """The expected seconds of a step that computes a chunk of a prompt beside the tokens of so many users."""
+        prompt, cached, output = self.lengths
+        each = max(1.0, users / self.times.servers / self.times.pp)
+        chunk = min(self.times.chunk, prompt - cached)
+        middle = cached + (prompt - cached - chunk) // 2
+        step = self.times.step(prompt_tokens=chunk, prompt_context=middle, decoding=each, context=prompt + (output + 1) // 2)
+        expected: float | None = step.expected
+        return expected
+
+
+def within_limits(opened: Occupancy, fit: FitInfo, limits: Limits | None = None) -> WithinInfo | None:
+    """How many users a deployment serves within the limits, by default those of its options; ``None`` if the weights of its model are not counted.
+
+    ``fit`` says how many fit.
+    """
+    from hwcalc.planner.step_time import step_times
+
+    load, limits = opened.load, limits or Limits.of(opened.setup.others) or Limits()
+    if load.sharing.branches > 1:
+        raise UsageError(
+            "limits of time are of requests with one sequence each.",
+            hint="Leave out --samples and --beams, or plan without --ttft, --itl, --e2e, --min-rate and --rate.",
+        )
+    times = step_times(opened)
+    if times is None:
+        return None
+    lengths = lengths_of(load, limits.prefix_hit)
+    planned = search = _Users(times, limits, lengths)
+    places, sure_places = (_places(count) for count in (fit.expected_max_batch, fit.max_batch))
+    known = times.speed_class is not None
+    bound, of_bound = search.most(_BOUND, places)
+    users, limiting, users_low, limiting_low = None, of_bound, None, None
+    if known:
+        search, (users, limiting) = _best_chunk(planned, places)
+        limiting = limiting or fit.expected_limiting
+        users_low, limiting_low = search.most(_SLOW, min(users, sure_places), users)
+        limiting_low = limiting_low or (limiting if users_low == users else fit.limiting)
+    limiting = limiting or fit.expected_limiting
+    arrivals = None if limits.rate is None else _arrivals(search, limits.rate, users, users_low, limiting)
+    if arrivals is None:
+        holds = planned.holds(load.batch, _EXPECTED if known else _BOUND, places)
+        holds_low = planned.holds(load.batch, _SLOW, sure_places) if known else holds
+        # Within the bound is not known to be within.
+        holds, holds_low = (None if one and not known else one for one in (holds, holds_low))
+    else:
+        holds, holds_low = (None if one is None else one >= limits.rate for one in (arrivals.most_rate, arrivals.most_rate_low))
+    at_users = users if known else bound
+    return WithinInfo(
+        ttft_s=limits.ttft,
+        itl_s=limits.itl,
+        e2e_s=limits.e2e,
+        min_tokens_per_s=limits.min_rate,
+        prompt_tokens=lengths[0],
+        cached_tokens=lengths[1],
+        output_tokens=lengths[2],
+        users=users,
+        users_low=users_low,
+        users_bound=bound,
+        limiting=limiting,
+        limiting_low=limiting_low,
+        holds=holds,
+        holds_low=holds_low,
+        at_batch=planned.info(load.batch),
+        at_users=search.info(at_users) if at_users else None,
+        settings=tuple(_settings(opened, users, search.times.chunk)) if users else (),
+        arrivals=arrivals,
+        reload=reload_info(opened, times, lengths[1]) if lengths[1] else None,
+        definition=Definition.ESTIMATE if known else Definition.BOUND,
+        source=times.speed_class.name if times.speed_class is not None else "bound alone: nothing like it was measured",
+    )
+
+
+def serving(opened: Occupancy) -> Callable[[Occupancy], bool] | None:
+    """Says of a changed occupancy whether it serves the planned users, or the arrivals, within the limits; ``None`` without limits.
+
+    It goes by the expected times, and by the bound where nothing like it was measured. Memory is left to others.
+    """
+    limits = Limits.of(opened.setup.others)
+    if limits is None:
+        return None
+    lengths = lengths_of(opened.load, limits.prefix_hit)
+
+    def serves(changed: Occupancy) -> bool:
+        from hwcalc.planner.step_time import step_times
+
+        times = step_times(changed)
+        if times is None:
+            return False
+        search = _Users(times, limits, lengths)
+        if limits.rate is None or times.speed_class is None:
+            return search.holds(changed.load.batch, _BOUND if times.speed_class is None else _EXPECTED, UNLIMITED)
+        users, limiting = search.most(_EXPECTED, most(changed).value)
+        arrivals = _arrivals(search, limits.rate, users, None, limiting)
+        return (arrivals.most_rate or 0.0) >= limits.rate
+
+    return serves
+
+
+def most_users(
+    opened: Occupancy, times: StepTimes, limits: Limits, lengths: tuple[int, int, int]
+) -> tuple[int, float, str | None] | None:
+    """The most users of a deployment within the limits, the requests per second that they send, and what one more would exceed.
+
+    ``None`` where nothing like it was measured.
+    """
+    if times.speed_class is None:
+        return None
+    search, places = _Users(times, limits, lengths), most(opened)
+    users, limiting = search.most(_EXPECTED, places.value)
+    return users, _rate_of(search, users, _EXPECTED) if users else 0.0, limiting or places.limiting
+
+
+_DISK: Final = "nvme"
+"""The drive that is told of, where nobody names one."""
+
+
+def reload_info(opened: Occupancy, times: StepTimes, tokens: int) -> ReloadInfo:
+    """How long the cache of so many tokens of a request takes from the memory of the host and from a drive, and to compute again."""
+    from hwcalc.planner.step_time import host_rate
+    from hwcalc.profiles.links import find_link
+
+    size = opened.sized(seq=tokens, batch=1).needed_bytes
+    gpu, disk = times.gpu, find_link(_DISK)
+    assert disk is not None
+    rate = host_rate(gpu)
+    again = times.prompt(tokens)
+    return ReloadInfo(
+        bytes=size,
+        host_link=None if rate is None else str(gpu.interconnect.get("host")),
+        host_s=None if rate is None else size / rate,
+        disk_link=disk.name,
+        disk_s=size / (disk.gbps * 1e9),
+        recompute_s=TimeInfo(bound=again.bound, expected=again.expected, low=again.low, high=again.high),
+    )
+
+
+def _places(count: int | None) -> int:
+    return UNLIMITED if count is None else min(count, UNLIMITED)
+
+
+def _info(quantity: Quantity) -> TimeInfo:
+    return TimeInfo(bound=quantity.bound, expected=quantity.expected, low=quantity.low, high=quantity.high)
+
+
+def _best_chunk(search: _Users, places: int) -> tuple[_Users, tuple[int, str | None]]:
+    """The search with the chunks to set, and its most users.
+
+    These are the largest chunks with which even a step that computes a chunk of a prompt is no longer than the limit between tokens, if that
+    costs few of the users; else the engine's. A limit on tokens per second is about the average alone.
+    """
+    usual = search.most(_EXPECTED, places)
+    between = search.limits.itl
+    if between is None or not search.times.mixes_prompts or not usual[0]:
+        return search, usual
+    least = max(_LEAST_CHUNK, ceil(usual[0] / search.times.servers))
+    # The engine's chunk, or the power of two that holds a whole prompt; then half of that, and so on.
+    chunk = min(search.times.chunk, 1 << (search.lengths[0] - 1).bit_length())
+    while chunk >= least:
+        smaller = search.with_chunk(chunk)
+        found = smaller.most(_EXPECTED, places, usual[0])
+        if found[0] < (1 - _CHUNK_COSTS) * usual[0]:
+            break
+        if (smaller.step_with_prompt(found[0]) or 0.0) <= between:
+            return smaller, found
+        chunk //= 2
+    return search, usual
+
+
+def _settings(opened: Occupancy, users: int, chunk: int) -> Iterator[SettingInfo]:
+    """The engine's options for so many users and such chunks: of each replica, as its command line has them."""
+    engine, facts = opened.engine, opened.engine.facts
+    each = -(-users // opened.setup.parallel.dp)
+    for option, value in ((facts.users_option, each), (facts.chunk_option, chunk)):
+        if option and option in engine.options:
+            yield SettingInfo(option=option, value=value, flag=engine.command.flag(option, value))
+
+
+def _arrivals(search: _Users, rate: float, users: int | None, users_low: int | None, limiting: str | None) -> ArrivalsInfo:
+    """Arrivals at this rate, with as many places as there are users within the limits."""
+    if not users:
+        unknown = users is None
+        return ArrivalsInfo(
+            rate=rate,
+            at_once=None,
+            wait_s=None,
+            most_rate=None if unknown else 0.0,
+            most_rate_low=None if unknown else 0.0,
+            limiting=limiting,
+        )
+    most_rate, of_most = _most_rate(search, users, _EXPECTED)
+    most_low, _ = _most_rate(search, users_low, _SLOW) if users_low else (0.0, None)
+    at_once = _at_once(search, rate, users)
+    return ArrivalsInfo(
+        rate=rate,
+        at_once=at_once,
+        wait_s=None if at_once is None else waiting(at_once, users, search.served(at_once).e2e_s.expected),
+        most_rate=most_rate,
+        most_rate_low=most_low,
+        limiting=of_most,
+    )
+
+
+def _rate_of(search: _Users, at_once: float, end: str) -> float:
+    """Requests that end in a second, where so many are served at once."""
+    rate: float = at_once / getattr(search.served(at_once).cycle_s, end)
+    return rate
+
+
+def _halved(good: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest number between these that is good, if smaller ones are."""
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if good(middle) else (low, middle)
+    return low
+
+
+def _at_once(search: _Users, rate: float, places: int) -> float | None:
+    """How many requests are served at once on average, where ``rate`` arrive in a second; ``None`` if more arrive than end."""
+    if _rate_of(search, places, _EXPECTED) <= rate:
+        return None
+    # Fewer than one at once take as long as one.
+    alone = _rate_of(search, 1, _EXPECTED)
+    if rate <= alone:
+        return rate / alone
+    return _halved(lambda number: _rate_of(search, number, _EXPECTED) <= rate, 1.0, float(places))
+
+
+def _most_rate(search: _Users, places: int, end: str) -> tuple[float, str | None]:
+    """The most requests that may arrive in a second within the limits, and what is exceeded beyond."""
+
+    def beyond(at_once: float) -> dict[str, float]:
+        served = search.served(max(1.0, at_once))
+        return search.limits.exceeded(served, end, waiting(at_once, places, getattr(served.e2e_s, end)))
+
+    at_once = _halved(lambda number: not beyond(number), 0.0, float(places))
+    whole = _rate_of(search, max(1.0, at_once), end) * min(1.0, at_once)
+    limiting = next(iter(beyond(min(float(places) * (1 - 1e-9), at_once * (1 + 1e-6)))), None)
+    return whole, limiting or "places"
+
+
+def waiting(at_once: float, places: int, service_s: float, variation: float = 0.0) -> float:
+    """The mean seconds that a request waits for one of the places, where ``at_once`` are taken on average, each for ``service_s``.
+
+    ``variation`` is that of the service times: their standard deviation over their mean. For one place and equal times it is M/D/1:
+
+    >>> waiting(0.5, 1, 2.0), waiting(0.5, 1, 2.0, variation=1.0)
+    (1.0, 2.0)
+    """
+    if at_once >= places:
+        return float("inf")
+    blocked = 1.0
+    for number in range(1, places + 1):
+        blocked = at_once * blocked / (number + at_once * blocked)
+    share = at_once / places
+    waits = blocked / (1 - share * (1 - blocked))
+    return waits * service_s / (places - at_once) * (1 + variation**2) / 2

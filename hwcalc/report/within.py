@@ -1,0 +1,124 @@
+"""Users within limits of time, in words: the answer in a line, then what each of them gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines import DEFAULT
+from hwcalc.planner.verdict import UNLIMITED
+from hwcalc.units import human_bytes, human_duration
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
+    from hwcalc.planner.within_result import ReloadInfo, TimeInfo, WithinInfo
+
+_SLOW: Final = "at the slow end"
+LIMIT_WORDS: Final = {
+    "ttft": "time to the first token",
+    "itl": "time between tokens",
+    "e2e": "time of a request",
+    "min_rate": "tokens per second of each",
+    "places": "more would arrive than end",
+}
+"""What a limit is called, where it is not one of memory."""
+
+
+def within_lines(plan: Plan) -> list[tuple[str, str]]:
+    """Labelled lines: how many users, what each gets, how many may arrive; none without limits."""
+    found = plan.within
+    if found is None:
+        return []
+    out = [("users", _users(found, plan.request.batch, plan.request.engine)), ("each", _each(found))]
+    out += [("reload", _reload(found.reload, found.cached_tokens))] if found.reload is not None else []
+    return [*out, ("arrive", _arrivals(found, plan.request.engine))] if found.arrivals is not None else out
+
+
+def limits_text(found: WithinInfo) -> str:
+    """The limits in words: ``1 s to the first token and 40 tokens/s each``; empty without any."""
+    words = []
+    for value, text in ((found.ttft_s, "to the first token"), (found.itl_s, "between tokens"), (found.e2e_s, "in all")):
+        if value is not None:
+            words.append(f"{human_duration(value)} {text}")
+    if found.min_tokens_per_s is not None:
+        words.append(f"{found.min_tokens_per_s:,.3g} tokens/s each")
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def limit_word(name: str | None) -> str:
+    """The name of what limits the users."""
+    return "" if name is None else LIMIT_WORDS.get(name, name)
+
+
+def _count(users: int) -> str:
+    return "any number" if users >= UNLIMITED else f"{users:,}"
+
+
+def _users(found: WithinInfo, batch: int, engine: str) -> str:
+    limits = limits_text(found)
+    held = f" within {limits}" if limits else ""
+    limit = f"limit: {limit_word(found.limiting)}"
+    if found.users is None:
+        known = _unknown(engine)
+        return f"at most {_count(found.users_bound)} at once{held} ({limit}) by the bound; {known}"
+    users = "nobody" if not found.users else f"{_count(found.users)} at once"
+    asked = f", not {batch:,}" if batch > max(1, found.users) and not found.holds else ""
+    low = "" if found.users_low is None or found.users_low == found.users else f"{_count(found.users_low)} {_SLOW}; "
+    flags = " ".join(one.flag for one in found.settings)
+    return f"{users}{held}{asked} ({low}{limit})" + (f"; set {flags}" if flags else "")
+
+
+def _unknown(engine: str) -> str:
+    """Why nothing is expected, and what to do."""
+    if engine == DEFAULT:
+        return "what to expect depends on the engine: --engine vllm"
+    return f"of {engine} on such an accelerator no speed was measured"
+
+
+def _each(found: WithinInfo) -> str:
+    """What a user gets: the times with their ranges, and what was taken for prompt and output."""
+    served = found.shown
+    between = f"{_time(served.itl_s)} between tokens: {_rates(served.itl_s)} tokens/s"
+    parts = [f"{_time(served.ttft_s)} to the first token", between, f"{_time(served.e2e_s)} in all"]
+    cached = f", {found.cached_tokens:,} of them cached" if found.cached_tokens else ""
+    of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"
+    return f"with {served.users:,} at once {', '.join(parts)}; {of}"
+
+
+def _reload(reload: ReloadInfo, tokens: int) -> str:
+    """What cached tokens take from elsewhere."""
+    ways = [] if reload.host_s is None else [f"{human_duration(reload.host_s)} from host memory ({reload.host_link})"]
+    ways.append(f"{human_duration(reload.disk_s)} from a drive ({reload.disk_link})")
+    return f"{tokens:,} cached tokens of a request, {human_bytes(reload.bytes)}: {', '.join(ways)}; {_time(reload.recompute_s)} to compute again"
+
+
+def _time(one: TimeInfo) -> str:
+    """The expected time with its range, or the shortest."""
+    if one.expected is None or one.low is None or one.high is None:
+        return f"at least {human_duration(one.bound)}"
+    return f"{human_duration(one.expected)} ({_span(human_duration(one.low), human_duration(one.high))})"
+
+
+def _span(low: str, high: str) -> str:
+    """Two numbers, with their unit once if they share it."""
+    number, unit = low.rsplit(" ", 1) if " " in low else (low, "")
+    return f"{number} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def _rates(one: TimeInfo) -> str:
+    if one.expected is None or one.low is None or one.high is None:
+        return f"at most {1 / one.bound:,.3g}"
+    return f"{1 / one.expected:,.3g} ({1 / one.high:,.3g} to {1 / one.low:,.3g})"
+
+
+def _arrivals(found: WithinInfo, engine: str) -> str:
+    arrivals = found.arrivals
+    assert arrivals is not None
+    asked = f"{arrivals.rate:,.3g} requests/s"
+    if arrivals.most_rate is None:
+        return f"{asked}: how many can be served is not known; {_unknown(engine)}"
+    low = "" if arrivals.most_rate_low is None else f"{arrivals.most_rate_low:,.3g} {_SLOW}; "
+    most = f"at most {arrivals.most_rate:,.3g} requests/s ({low}limit: {limit_word(arrivals.limiting)})"
+    if arrivals.at_once is None or arrivals.wait_s is None:
+        return f"{most}; {asked} are more than the engine ends"
+    wait = f", each waits {human_duration(arrivals.wait_s)}" if arrivals.wait_s >= 1e-3 else ""
+    return f"{most}; with {asked} {arrivals.at_once:,.1f} are served at once{wait}, as in an M/G/c queue"
