@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.options import OTHER_NAMES, read_options
-from hwcalc.planner.values import PART, PERCENT, TYPES, UNITS
+from hwcalc.planner.values import DURATION, PART, PERCENT, RATE, TYPES, UNITS
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief, shown
-from hwcalc.units import LEAST_BYTES, parse_bytes, parse_memory, parse_share, parse_tokens
+from hwcalc.units import LEAST_BYTES, parse_bytes, parse_duration, parse_memory, parse_rate, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
 
 
@@ -155,6 +155,16 @@ def _part(node: Node, key: str) -> float:
     return float(parse_share(_share(node, key), key))
 
 
+def _duration(node: Node, key: str) -> float:
+    """Seconds, written with a unit."""
+    _text(node, key)
+    return parse_duration(node.text, key)
+
+
+def _rate(node: Node, key: str) -> float:
+    return parse_rate(_text(node, key), key)
+
+
 _COUNT: Final = TYPES["count"].schema
 _BYTES: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": rf"^(?:{UNITS}|[0-9][0-9_,]*)$"}]}
 _HEADROOM: Final = {
@@ -213,6 +223,11 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
     "min_decode_tokens_per_s": Field(
         _number, "Lowest acceptable upper bound of decoding speed.", {"type": "number", "exclusiveMinimum": 0}
     ),
+    "max_ttft": Field(_duration, "Longest time to the first token, with all users of the check at once: 2s.", DURATION),
+    "max_itl": Field(_duration, "Longest time between two tokens of a user, on average: 50ms.", DURATION),
+    "max_e2e": Field(_duration, "Longest time from a request to its last token: 30s.", DURATION),
+    "min_rate": Field(_rate, "Fewest tokens per second of each user, once the first is there: 40.", RATE),
+    "min_users": Field(_number_of, "Fewest users that must be served at once within these limits of time.", _COUNT),
 }
 """Key -> how the requirement is read, in the order of the reports."""
 
@@ -234,5 +249,10 @@ LENGTH_OF_SERVER: Final = "max_model_len"
 """vLLM's name for the longest sequence that a server allows: the length of a sequence, unless that is given too."""
 HARDWARE: Final = ("gpu", "instance", "kv_memory")
 """Keys that name hardware; with any of them a plan has a verdict."""
-FITTING: Final = ("fits", "headroom", "min_concurrency", "min_seq", "max_overrun", "max_gpus", "min_decode_tokens_per_s")
+OF_TIME: Final[Mapping[str, str]] = {"max_ttft": "ttft", "max_itl": "itl", "max_e2e": "e2e", "min_rate": "min_rate"}
+"""Requirements that limit the time of a request -> the option of a plan that does the same."""
+FITTING: Final = (
+    *("fits", "headroom", "min_concurrency", "min_seq", "max_overrun", "max_gpus", "min_decode_tokens_per_s"),
+    *(*OF_TIME, "min_users"),
+)
 """Requirements that need a verdict, and so hardware."""

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
 from hwcalc.check.changes import edits_of, number_edit
-from hwcalc.check.fields import Headroom
+from hwcalc.check.fields import OF_TIME, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import Edit, Figures, Fit, Judged, figures_of, verdict_in_words
-from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.planner.layouts import counts
 from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.profiles.hardware_file import NODE
-from hwcalc.units import human_bytes, human_chance
+from hwcalc.units import human_bytes, human_chance, human_duration
+
+if TYPE_CHECKING:
+    from hwcalc.planner.within_result import TimeInfo, WithinInfo
 
 Replan = Callable[..., Plan]
 """Makes the same plan with some options changed."""
@@ -41,6 +44,8 @@ def with_unit(count: float, unit: str) -> str:
     if unit == "bytes":
         human = human_bytes(int(count))
         return human if human.endswith(" B") else f"{human} ({int(count):,} B)"
+    if unit == "s":
+        return human_duration(count)
     if isinstance(count, float):
         return f"{count:,.1f} {unit}"
     return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}" if count < UNLIMITED else f"any number of {unit}"
@@ -210,6 +215,55 @@ def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan, places
     return replace(judged, certain=certain, message=f"{judged.message}; {fit.verdict.text}")
 
 
+def limits_of(required: tuple[Required, ...]) -> dict[str, float]:
+    """The options of a plan that limit the time of a request as these requirements do.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a number of users without a limit.
+    """
+    given = {OF_TIME[item.name]: item.limit for item in required if item.name in OF_TIME}
+    if not given and any(item.name == "min_users" for item in required):
+        raise UsageError(
+            "min_users is about limits of time, and the check has none.",
+            hint="Add max_ttft, max_itl, max_e2e or min_rate; of memory alone it is min_concurrency.",
+        )
+    return given
+
+
+def _within(item: Required, figures: Figures, plan: Plan) -> WithinInfo:
+    _fit_of(item, figures, plan)
+    found: WithinInfo = _known(item, plan.within, figures)
+    return _known(item, None, figures) if found.users is None else found
+
+
+def _served(figure: str) -> Callable[..., Judged]:
+    """A judge of a time of each user, where all that the check plans are served at once. What does not fit is not served."""
+
+    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
+        time: TimeInfo = getattr(_within(item, figures, plan).at_batch, figure)
+        assert time.expected is not None
+        assert time.low is not None
+        assert time.high is not None
+        ends = time.expected, time.low, time.high
+        slowest, unit = item.limit, "s"
+        if item.name.startswith("min"):
+            ends, slowest, unit = (1 / time.expected, 1 / time.high, 1 / time.low), 1 / item.limit, "tokens/s"
+        fits = plan.fit is not None and plan.fit.fits
+        certain = (time.high <= slowest) is (time.low <= slowest)
+        found = _compared(item, unit, *ends, holds=fits and time.expected <= slowest, certain=certain)
+        if plan.fit is None or plan.fit.verdict is Verdict.FITS:
+            return found
+        return replace(found, certain=certain and plan.fit.verdict.certain, message=f"{found.message}; {plan.fit.verdict.text}")
+
+    return judged
+
+
+def _min_users(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
+    found = _within(item, figures, plan)
+    users, low = found.users or 0, found.users_low or 0
+    holds = users >= item.limit
+    return _compared(item, "users", users, low, users, holds=holds, certain=(low >= item.limit) is holds)
+
+
 def _weights(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
     weights = plan.memory.weights
     low, high = (weights.bytes if end is None else end for end in (weights.low, weights.high))
@@ -241,4 +295,9 @@ _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "max_overrun": _overrun,
     "max_gpus": _max_gpus,
     "min_decode_tokens_per_s": _decode,
+    "max_ttft": _served("ttft_s"),
+    "max_itl": _served("itl_s"),
+    "max_e2e": _served("e2e_s"),
+    "min_rate": _served("itl_s"),
+    "min_users": _min_users,
 }

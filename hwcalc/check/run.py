@@ -23,7 +23,7 @@ from hwcalc.check.baseline import (
 )
 from hwcalc.check.changes import asked_of, changed_keys, placed
 from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread, read_check_file
-from hwcalc.check.judge import judge
+from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
     SCHEMA_VERSION,
@@ -217,7 +217,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         spec = models.spec(check.model, revision, assume)
         models.plan(spec)
         read_with = {"revision": revision, "assume": assume}
-        keywords = {key: value for key, value in check.options.items() if key not in read_with}
+        keywords = {key: value for key, value in check.options.items() if key not in read_with} | limits_of(check.required)
         if "draft" in keywords:
             keywords["draft"] = models.spec(keywords["draft"], None, None)
         named = None if "draft" in keywords else _option_draft(check)

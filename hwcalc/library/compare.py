@@ -82,7 +82,9 @@ class Variant(Record):
     and all else take in host memory. Of a ``policy``, ``kept_tokens`` and ``kept_tokens_low`` are those of the layers that keep most and
     least behind the prompt, ``blocks_freed`` those of the ``blocks_held`` by one sequence, and ``loses`` says that the prefill takes more
     than the policy saves. ``gpus`` are those of the node, ``layout`` is how the model lies on several: ``dp 8, ep 8``. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
-    says what this one stores, what its numbers are, and why they are not those of the formulas.
+    says what this one stores, what its numbers are, and why they are not those of the formulas. Within limits of time ``users_within`` are
+    served by the expected times and ``users_within_low`` by the slow end of their range, and ``limited_by`` binds; the times are the expected
+    ones of the planned sequences.
     """
 
     model: str
@@ -129,6 +131,12 @@ class Variant(Record):
     gpus: int | None = None
     instance: str | None = None
     layout: str | None = None
+    users_within: int | None = None
+    users_within_low: int | None = None
+    limited_by: str | None = None
+    ttft_s: float | None = None
+    itl_s: float | None = None
+    e2e_s: float | None = None
 
 
 class Comparison(Answer, Record):
@@ -393,6 +401,8 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Varian
         if blocks is not None:
             known["blocks_held"] = blocks.held
             known["blocks_freed"] = blocks.free if request.compaction == NO_COMPACTION else blocks.free_compacted
+    if plan.within is not None:
+        known |= {name: value for name, value in plan.within.row().items() if name in Variant.__struct_fields__}
     if memory.devices:
         # What lies in host memory, 0 if that is no more than the input.
         host = memory.devices[-1]

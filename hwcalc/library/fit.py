@@ -24,10 +24,11 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.candidates import EMBEDDING, Candidate, catalog, folded, from_folder, on_this_machine, pretrained_of
 from hwcalc.library.indexing import Quick, Whole, placed_model, quick
 from hwcalc.library.lists import texts, words
+from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note, Parameters
 from hwcalc.planner.command_line import CommandLine
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
-from hwcalc.planner.options import FitOptions, take_options, takes
+from hwcalc.planner.options import WITHIN, FitOptions, take_options, takes
 from hwcalc.planner.runnables import Runnable, Runnables, Unread
 from hwcalc.planner.values import AUTO, read_flag
 from hwcalc.planner.verdict import Verdict
@@ -114,7 +115,7 @@ def fit(
         of_family[row.family] += 1
         if each or of_family[row.family] <= OF_A_FAMILY:
             kept.append(row)
-    listed = tuple(map(search.finished, kept[:most] if most else kept))
+    listed = tuple(search.listed(kept, most))
     return Runnables(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -128,7 +129,7 @@ def fit(
         sources=(*folders, *(("this machine",) if here else ())) or ("catalog",),
         **search.counts,
         models=listed,
-        more=len(apart) - len(listed),
+        more=len(apart) - len(listed) - search.late,
         unread=tuple(search.unread),
         notes=tuple(notes),
     )
@@ -256,6 +257,8 @@ class Search:
         self.unread: list[Unread] = []
         self._host = host
         self._wishes = wishes
+        self.late = 0
+        """Rows that are beyond the limits of time."""
         self._asked_quick = False
         self._quick: Quick | None = None
         self._shared: dict[tuple[int | None, int | None, int, str | None], Runnable | None] = {}
@@ -269,6 +272,32 @@ class Search:
             row = self._row(one) if wanted else self._left_out(why, one)
             if row is not None:
                 yield row
+
+    def listed(self, rows: Sequence[Found], most: int) -> Iterator[Runnable]:
+        """The first rows with all of their figures, at most so many, or all if that is 0; within limits of time those that keep them."""
+        if self._host.asked.given.isdisjoint(WITHIN):
+            yield from map(self.finished, rows[:most] if most else rows)
+            return
+        number = 0
+        for row in rows:
+            if most and number == most:
+                return
+            made = self._in_time(row.one, self.finished(row))
+            if made is not None:
+                number += 1
+                yield made
+
+    def _in_time(self, one: Candidate, row: Runnable) -> Runnable | None:
+        """The row with its users within the limits of time; ``None`` if the planned ones are beyond them, or if nothing is known of it."""
+        planned = plan_loaded(one.load(), {**self._host.asked.values, "seq": row.seq, "weights": row.weights})
+        within = planned.within
+        if within is None or not within.holds:
+            self.late += 1
+            self._left_out("slow", one)
+            return None
+        served = within.at_batch
+        times = {"ttft_s": served.ttft_s.expected, "itl_s": served.itl_s.expected}
+        return replace(row, users=within.users, users_low=within.users_low, **times)
 
     def finished(self, row: Found) -> Runnable:
         """The row with all of its figures. What takes long is worked out for rows that are listed."""

@@ -31,6 +31,7 @@ from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.planner.within import serving
 from hwcalc.quantization.gguf import usual_beside_host
 from hwcalc.text import operand, shown
 
@@ -58,7 +59,8 @@ class Offer(Record):
     all its GPUs together. ``needed_low_bytes`` and ``needed_high_bytes`` are the ends of the estimate. ``max_batch`` and ``max_seq`` are
     the most sequences of the planned length and the longest of the planned number. ``availability`` is how people get it: ``rent``,
     ``buy`` or ``rare``. Several ``nodes`` are joined by a network, for which the bound on speed counts nothing. ``weights`` is the format,
-    null as published. ``notes`` are those that not every offer has.
+    null as published. ``notes`` are those that not every offer has. Within limits of time ``users`` are served by the expected times and
+    ``users_low`` by the slow end of their range; ``ttft_s`` and ``itl_s`` are the expected times of the planned ones.
     """
 
     gpu: str
@@ -90,6 +92,10 @@ class Offer(Record):
     prefill_s_bound: float | None
     bound_by: str | None
     notes: tuple[Note, ...]
+    users: int | None = None
+    users_low: int | None = None
+    ttft_s: float | None = None
+    itl_s: float | None = None
 
 
 class Recommendation(Answer, Record):
@@ -420,6 +426,7 @@ class _Search:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
+        self._serves = serving(opened)
         self.matches: list[_Match] = []
         self._on_gpu: dict[tuple[object, ...], Occupancy | KvplanError] = {}
         self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
@@ -486,7 +493,7 @@ class _Search:
         for gpus in self._counts(candidate):
             if gpus < least:
                 continue
-            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica)
+            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica, serves=self._serves)
             if found is not None and (found.certain or not out):
                 out.append(found)
                 if found.certain:
@@ -568,7 +575,8 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Pl
         if wishes.limit and len(out) == wishes.limit and wishes.sort in _OF_MATCH:
             break
         planned = plan(match)
-        if planned.fit is not None and planned.fit.verdict.fits:
+        in_time = planned.within is None or planned.within.holds is not False
+        if planned.fit is not None and planned.fit.verdict.fits and in_time:
             out.append((match, planned))
     out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
@@ -604,6 +612,10 @@ def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
 def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
     gpu, instance = match.candidate.gpu, match.candidate.instance
     of_plan = {name: getattr(plan.fit, name) for name in _OF_FIT} | {name: getattr(plan.speed, name, None) for name in _OF_SPEED}
+    if plan.within is not None:
+        served = plan.within.at_batch
+        of_plan |= {"users": plan.within.users, "users_low": plan.within.users_low}
+        of_plan |= {"ttft_s": served.ttft_s.expected, "itl_s": served.itl_s.expected}
     return Offer(
         gpu=match.candidate.name if instance is None else gpu.id,
         name=gpu.name,

@@ -21,7 +21,8 @@ class Runnable(Record):
     a GGUF file says of itself. ``max_seq`` is the longest that each sequence may be for sure;
     where that is 0, ``expected_max_seq`` is the longest by the expected value. ``max_position_embeddings`` is what the model is made for.
     ``gpu_layers`` of ``all_layers`` lie on the GPU, and ``host_bytes`` of the weights and the cache in the memory of the host, among them
-    the experts of ``host_experts`` layers; all are null for an engine that never splits a model.
+    the experts of ``host_experts`` layers; all are null for an engine that never splits a model. Within limits of time ``users`` are served
+    by the expected times and ``users_low`` by the slow end of their range; ``ttft_s`` and ``itl_s`` are the expected times of the planned ones.
     """
 
     id: str
@@ -55,6 +56,10 @@ class Runnable(Record):
     decode_tokens_per_s_bound: float | None
     bound_by: str | None
     command: str
+    users: int | None = None
+    users_low: int | None = None
+    ttft_s: float | None = None
+    itl_s: float | None = None
 
     @property
     def whole(self) -> bool:
@@ -75,7 +80,8 @@ class Runnables(Answer, Record):
     """The models that run, the best of each family first, the families in the order of their best.
 
     Of ``considered`` models, ``filtered`` are not what was asked for, ``embeddings`` answer with a vector and were not asked for, ``refused`` the engine does not run or their size is not known, ``short`` are made for
-    fewer tokens than asked for, ``too_large`` do not fit, and ``slow`` have a lower bound on speed than asked for. ``more`` run as well, and
+    fewer tokens than asked for, ``too_large`` do not fit, and ``slow`` have a lower bound on speed than asked for, or
+    are beyond the limits of time. ``more`` run as well, and
     are beyond the limit. ``unread`` are on this machine, and could not be read.
     """
 

@@ -359,13 +359,20 @@ def least_gpus(budget: Budget | None, cache_bytes: int = 0) -> int:
 
 
 def best_layout(
-    opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False, replica: int = 1
+    opened: Occupancy,
+    gpus: int,
+    node: int | None = None,
+    *,
+    any_layout: bool = False,
+    replica: int = 1,
+    serves: Callable[[Occupancy], bool] | None = None,
 ) -> Found | None:
     """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
 
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
     them by the expected value. Experts that the engine does not cut evenly are dealt out whole. ``replica`` is the fewest GPUs that have
-    memory for a copy of the weights; where attention alone is data parallel, replicas share the other weights and can have fewer.
+    memory for a copy of the weights; where attention alone is data parallel, replicas share the other weights and can have fewer. Of
+    layouts that hold the sequences only those count that ``serves`` says yes to.
     """
     likely: Found | None = None
     shares = opened.deployment.traits.deals_experts
@@ -385,7 +392,7 @@ def best_layout(
                     placed = None
             if placed is not None:
                 break
-        if placed is None or not holds(placed):
+        if placed is None or not holds(placed) or (serves is not None and not serves(placed)):
             continue
         if holds(placed, "low"):
             return Found(layout=one, certain=True)

@@ -15,6 +15,7 @@ from hwcalc.report.columns import GAP, Column, gib, left_out, that_fit, width_of
 from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many
 from hwcalc.report.view import View
+from hwcalc.report.within import limit_word
 from hwcalc.text import clean, shell_word
 from hwcalc.units import human_bytes
 
@@ -26,6 +27,7 @@ _OF_COLUMNS: Final = {
     _NEEDED: "needs: GiB of the fullest GPU",
     "of": "of: what may be used of it",
     "at once": "at once: the most sequences of these tokens",
+    "users": "users: served at once within the limits, by the expected times (and by the slow end of their range)",
     "longest": "longest: the most tokens of each",
     "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
     "a token": "a token: bytes of each further token of a sequence, by the formulas",
@@ -152,6 +154,8 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         out += column(_NEEDED, _needed, 2)
         out += column("of", lambda variant: gib(variant.usable_bytes), 3)
         out += column("at once", lambda variant: how_many(variant.max_batch), 1)
+        out += column("users", _users, 1)
+        out += column("limit", lambda variant: limit_word(variant.limited_by), 6, right=False)
         out += column("longest", lambda variant: how_many(variant.max_seq), 4)
         if split:
             out += column("layers on GPU", _layers_on_gpu, 5)
@@ -195,6 +199,12 @@ def _needed(variant: Variant) -> str:
     if verdict is not None and not verdict.certain and low is not None and high is not None:
         return f"{gib(low)} to {gib(high)}"
     return gib(variant.total_per_gpu_bytes)
+
+
+def _users(variant: Variant) -> str:
+    """The users within the limits of time, and those of the slow end."""
+    users, low = variant.users_within, variant.users_within_low
+    return "" if users is None else f"{users:,}" if low in (None, users) else f"{users:,} ({low:,})"
 
 
 def _layers_on_gpu(variant: Variant) -> str:

@@ -18,6 +18,7 @@ from hwcalc.units import GIB
 _OFFER_COLUMNS: Final = (
     "gpu", "instance", "availability", "released", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights", "kv_dtype", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
     "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
+    "users", "users_low", "ttft_s", "itl_s",
 )  # fmt: skip
 
 _MOST_GIB: Final = 10**6
@@ -25,6 +26,7 @@ _MOST_GIB: Final = 10**6
 _MEANINGS: Final = {
     "needs": "needs: GiB of the fullest GPU",
     "at once": "at once: the most sequences of the planned length",
+    "users": "users: served at once within the limits, by the expected times (and by the slow end of their range)",
     "longest": "longest: the most tokens of each planned sequence",
     "max tok/s": "max tok/s: an upper bound on the speed",
 }
@@ -132,7 +134,8 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
         *(["format"] if auto else []),
         *(["cache"] if by_gpu else []),
     ]
-    header += ["needs", "of", "free", "at once"]
+    timed = any(offer.users is not None for offer in offers)
+    header += ["needs", "of", "free", "at once", *(["users"] if timed else [])]
     header += [*([] if instances else ["longest"]), "max tok/s"]
     rows = []
     for offer in offers:
@@ -160,11 +163,19 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
                 _gib(offer.usable_bytes),
                 free,
                 how_many(offer.max_batch),
+                *([_users(offer)] if timed else []),
                 *longest,
                 speed,
             ]
         )
     return header, rows
+
+
+def _users(offer: Offer | Runnable) -> str:
+    """The users within the limits of time, and those of the slow end."""
+    if offer.users is None:
+        return "?"
+    return how_many(offer.users) if offer.users_low in (None, offer.users) else f"{how_many(offer.users)} ({offer.users_low:,})"
 
 
 def hardware_left_out(recommendation: Recommendation) -> list[str]:
@@ -234,7 +245,7 @@ def _table(header: list[str], rows: list[list[str]], view: View) -> str:
 _MODEL_COLUMNS: Final = (
     "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",
     "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "max_position_embeddings", "verdict", "gpu_layers", "all_layers",
-    "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by", "command",
+    "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by", "command", "users", "users_low", "ttft_s", "itl_s",
 )  # fmt: skip
 
 
@@ -253,8 +264,10 @@ def fit_text(runnables: Runnables, view: View) -> str:
     blocks = [view.paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"])]
     header, dropped = list[str](), list[str]()
     if runnables.models:
-        titles = header = ["model", "parameters", "format", "weights", "KV", "total", "free", "longest", "tok/s", "fits"]
-        rows = [_model_row(row) for row in runnables.models]
+        timed = any(row.users is not None for row in runnables.models)
+        header = ["model", "parameters", "format", "weights", "KV", "total", "free", "longest", "tok/s", "fits"]
+        titles = header = [*header, "users"] if timed else header
+        rows = [[*_model_row(row), *([_users(row)] if timed else [])] for row in runnables.models]
         header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS[:3], view)
         if _width(header, rows) > view.width and view.format == "table":
             # The name alone is found too. Names may be equal only where their makers are not.
@@ -313,7 +326,8 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     sizes = [title for title in ("weights", "KV", "total", "free") if title in header]
     of = [f"{', '.join(sizes)}: GiB of {where}"] if sizes else []
     longest = ["longest is what surely fits"] if "longest" in header else []
-    out = [f"{'; '.join([*of, *longest, 'tok/s is an upper bound on the speed'])}."]
+    users = [_MEANINGS["users"]] if "users" in header else []
+    out = [f"{'; '.join([*of, *longest, 'tok/s is an upper bound on the speed', *users])}."]
     if longest and not all(row.max_seq for row in models):
         out.append("longest with ~: expected, not sure, because the host's memory is not known; -: no length is expected to fit.")
     if any(row.also for row in models):
@@ -337,7 +351,7 @@ def models_left_out(runnables: Runnables) -> list[str]:
         (runnables.too_large, "do not fit", "does not fit"),
         (runnables.short, f"have a maximum below {runnables.seq:,} tokens", f"has a maximum below {runnables.seq:,} tokens"),
         (runnables.refused, f"{unplanned} them, or their size is not known", f"{unplanned} it, or its size is not known"),
-        (runnables.slow, "are slower by the bound", "is slower by the bound"),
+        (runnables.slow, "are slower than asked for", "is slower than asked for"),
         (
             runnables.embeddings,
             "are embedding models: --modality embedding lists them",

@@ -22,7 +22,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.plan import lasting_warnings, plan_memory
 from hwcalc.planner.verdict import Verdict
-from hwcalc.sweep.grid import Column, Piece, Value
+from hwcalc.sweep.grid import OF_LIMITS, Column, Piece, Value
 
 _FAR: Final = 2**100
 """More than anybody asks about."""
@@ -31,8 +31,9 @@ _SPARE_BITS: Final = 10
 _OF_A_VERDICT: Final = (
     *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
     *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
+    *OF_LIMITS,
 )
-"""Columns that are empty without a GPU or a policy."""
+"""Columns that are empty without a GPU, a policy or limits of time."""
 _WORDS: Final = tuple(verdict.value for verdict in (Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS))
 _WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
 

@@ -38,7 +38,8 @@ class SweepPoint(Record):
 
     Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of
     the cache. ``low`` and ``high`` are the ends of the estimate of one GPU, and ``fits`` is the verdict: ``fits``, ``probably``,
-    ``probably_not`` or ``no``. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
+    ``probably_not`` or ``no``. Within limits of time ``users_within`` are served by the expected times and ``users_within_low`` by the slow
+    end of their range; ``limited_by`` is what binds. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
     ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
     """
 
@@ -67,6 +68,9 @@ class SweepPoint(Record):
     policy_saved_bytes: int | None
     prefill_peak_bytes: int | None
     fits: str | None
+    users_within: int | None
+    users_within_low: int | None
+    limited_by: str | None
     warning: str | None
     error: str | None
 
@@ -80,6 +84,8 @@ class SweepDocument(Record):
 
 
 COLUMNS: Final = SweepPoint.__struct_fields__
+OF_LIMITS: Final = ("users_within", "users_within_low", "limited_by")
+"""Columns that are empty without limits of time."""
 NUMBERS: Final = frozenset(name for name, kind in SweepPoint.__annotations__.items() if "int" in kind)
 """The columns with whole numbers; the others hold text."""
 
@@ -152,6 +158,8 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "policy_saved_bytes": None if policy is None else policy.saved_bytes,
         "prefill_peak_bytes": None if policy is None else policy.prefill_peak_bytes,
         "fits": None if plan.fit is None else plan.fit.verdict.value,
+        **dict.fromkeys(OF_LIMITS),
+        **({} if plan.within is None else {name: plan.within.row()[name] for name in OF_LIMITS}),
         "warning": " ".join(note.code for note in plan.warnings) or None,
         "error": None,
     }

@@ -24,6 +24,7 @@ from hwcalc.library.plan import engine_of
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import has_experts, layouts, node_of, sizes_for
+from hwcalc.planner.options import WITHIN
 from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.sweep.family import Family, family_of
@@ -78,6 +79,7 @@ class SettingRows:
         self._named = bool(grid.seqs)
         self._engine = engine_of(model, grid.options.get("engine"))
         self._options: Mapping[str, str] = asked.get("engine_options", {})
+        self._in_time = not asked.keys().isdisjoint(WITHIN)
         self._first: Occupancy | None = None
         """The occupancy of the first point that was accepted."""
         self._known: dict[str, Value] = {
@@ -180,11 +182,13 @@ class SettingRows:
     def _family(self) -> Family | None:
         """The figures of all requests of the setting, as arrays; ``None`` without a form, or if an engine option sets length or batch.
 
-        A point must have been accepted before.
+        A point must have been accepted before. Users within limits of time are counted plan by plan.
         """
         opened = self._first
         assert opened is not None
-        return None if opened.engine.requests.names_sizes(self._options) else family_of(opened, self._setting.gpu)
+        return (
+            None if self._in_time or opened.engine.requests.names_sizes(self._options) else family_of(opened, self._setting.gpu)
+        )
 
     def blocks(self, axes: Axes) -> Iterator[RowBlock]:
         """All rows, in blocks."""
@@ -207,8 +211,8 @@ class SettingRows:
             yield from self.of_piece(piece, axes)
 
     def plan(self, seq: int | None, batch: int) -> dict[str, Value]:
-        """The row of one point, by its plan without the limits, which no column holds. Raises its error."""
-        row = row_of(plan_opened(self._open(seq if self._named else None, batch), limits=False))
+        """The row of one point, by its plan; its limits are worked out where users within them are counted. Raises its error."""
+        row = row_of(plan_opened(self._open(seq if self._named else None, batch), limits=self._in_time))
         return {**row, "gpu": row["gpu"] or self._setting.gpu}
 
     def are_arrays(self, piece: Piece) -> bool:
