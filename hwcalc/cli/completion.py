@@ -107,6 +107,14 @@ def dialects(incomplete: str) -> list[str]:
     return _starting((dialect.name for dialect in DIALECTS), incomplete)
 
 
+def links(incomplete: str) -> list[str]:
+    """Links between servers."""
+    from hwcalc.planner.apart import OWN
+    from hwcalc.profiles.links import links as known
+
+    return _starting((OWN, *(one.name for one in known() if one.what == "network")), incomplete.lower())
+
+
 def dtypes(incomplete: str) -> list[str]:
     """Dtype names. After a colon, dtype names for the values."""
     from hwcalc.profiles.dtypes import dtype_names, packed_names

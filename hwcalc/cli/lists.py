@@ -207,7 +207,7 @@ _WORDS: Final = (
     },
 )
 def engines(*, name: str | None, kinds: bool, hardware: bool, **output: Any) -> Answer:
-    """List the engines, or one with its options, versions and source.
+    """List the engines, or one with its options and versions.
 
     With --hardware: on which accelerators each runs, by version, and the formats that need more, with source.
     """

@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "instances": "hwcalc.cli.hardware",
     "dtypes": "hwcalc.cli.lists",
     "policies": "hwcalc.cli.lists",
+    "disaggregate": "hwcalc.cli.apart",
     "strategies": "hwcalc.cli.explain",
     "schema": "hwcalc.cli.lists",
     "launch": "hwcalc.cli.launch",

@@ -22,6 +22,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.check.result import CheckDocument
     from hwcalc.library.compare import Comparison
     from hwcalc.library.keep import Kept
+    from hwcalc.planner.apart_result import Apart
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
@@ -29,6 +30,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.strategies_result import Strategies
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
+    from hwcalc.reconcile.speeds import BenchReconciliation
     from hwcalc.replay import compare
     from hwcalc.replay.traffic import Traffic
     from hwcalc.report import probe, records
@@ -42,10 +44,12 @@ def built_schema(document: str) -> dict[str, Any]:
         "diff": Difference,
         "recommend": Recommendation,
         "fit": Runnables,
+        "disaggregate": Apart,
         "compare": Comparison,
         "sweep": SweepDocument,
         "check": CheckDocument,
         "reconcile": Reconciliation,
+        "bench": BenchReconciliation,
         "models": records.ModelsDocument,
         "types": records.TypesDocument,
         "kinds": records.KindsDocument,

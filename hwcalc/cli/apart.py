@@ -1,0 +1,69 @@
+"""``kvplan disaggregate``: prompts and tokens on servers of their own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hwcalc.cli.options import OPTIONAL_MODEL, OUTPUT, Option, command, given_options, plan_options, reading, say_unreachable
+from hwcalc.cli.output import Answer, answer, view_of
+
+_OWN: Final = (
+    Option(
+        "decode_gpu",
+        ("--decode-gpu",),
+        "G",
+        "Accelerator of a server for tokens. Default: --gpu.",
+        complete="gpus",
+        group="hardware",
+    ),
+    Option("decode_gpus", ("--decode-gpus",), "N", "How many of it in a server. Default: --gpus.", group="hardware"),
+    *(
+        Option(
+            f"decode_{size}",
+            (f"--decode-{size}",),
+            "N",
+            f"{words} parallel size of a server for tokens. Default: --{size}.",
+            group="hardware",
+        )
+        for size, words in (("tp", "Tensor"), ("pp", "Pipeline"), ("dp", "Data"), ("ep", "Expert"))
+    ),
+    Option("prefill_servers", ("--prefill-servers",), "N", "Servers for prompts. Default: what balances.", group="hardware"),
+    Option("decode_servers", ("--decode-servers",), "N", "Servers for tokens. Default: what balances.", group="hardware"),
+    Option("total_gpus", ("--total-gpus",), "N", "GPUs of both pools together. Default: as many as balance.", group="hardware"),
+    Option(
+        "link",
+        ("--link",),
+        "L",
+        "What each GPU sends a cache over: gpu (that between the GPUs of a node), ib-ndr, 100gbe, ... Default: gpu.",
+        complete="links",
+        group="hardware",
+        short="Network of the cache: ib-ndr, 100gbe, ...",
+    ),
+)
+
+
+@command(
+    (OPTIONAL_MODEL, *plan_options("disaggregate"), *_OWN, *OUTPUT),
+    {
+        "How many servers of each kind balance?": "kvplan disaggregate meta-llama/Llama-3.1-8B --engine vllm --gpu h100 --seq 8k --ttft 1s --itl 25ms",
+        "The best of 16 GPUs over InfiniBand": "kvplan disaggregate meta-llama/Llama-3.1-8B --engine vllm --gpu h100 --seq 8k --ttft 1s --itl 25ms --total-gpus 16 --link ib-ndr",
+        "The fewest for 10 requests a second, tokens on other GPUs": "kvplan disaggregate meta-llama/Llama-3.1-8B --engine vllm --gpu h100 --decode-gpu h200 --seq 8k --itl 25ms --rate 10",
+    },
+)
+def disaggregate(*, model: str | None, **options: Any) -> Answer:
+    """Plan prefill and decode on servers of their own.
+
+    Two pools, the transfer of the cache between them, and their balance. Options of hardware and layout are those of a server for prompts; those with --decode are of a server for tokens.
+    """
+    from hwcalc.library.disaggregate import disaggregate
+
+    view, given = view_of(**options), given_options("disaggregate", options)
+    own = {option.name: options[option.name] for option in _OWN if options.get(option.name) is not None}
+    with reading(model, "disaggregate"):
+        found = disaggregate(model, **own, **given)
+    say_unreachable(found.notes)
+    if view.format == "json":
+        return answer(found.to_dict())
+    from hwcalc.report.apart import apart_csv, apart_text
+
+    return Answer(text=apart_csv(found) if view.format == "csv" else apart_text(found, view))

@@ -1,0 +1,186 @@
+"""Prefill and decode apart: two pools of servers, of which one computes prompts and the other generates, and the cache that moves between.
+
+- A server for prompts computes one after another, each in the expected time of a prompt alone. Requests that arrive at random wait for it as
+  in a queue with constant times (M/D/1); the share of its time that may be taken is what keeps the first token within its limit.
+- The cache of a prompt moves to the other pool: the bytes of the fullest GPU of either side, over a link for each GPU, at its full rate.
+- A server that generates decodes as many requests at once as the memory holds and the time between tokens allows; no prompt is among them.
+- Both pools serve as many requests as the slower one. The balance is the numbers of servers with which that is most for each GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.errors import UsageError
+from hwcalc.planner.apart_result import SideInfo, TogetherInfo, TransferInfo
+from hwcalc.planner.solve import last_yes, most
+from hwcalc.planner.step_time import link_rate, step_times
+from hwcalc.planner.within import Limits, lengths_of, most_users
+from hwcalc.planner.within_result import TimeInfo
+from hwcalc.text import shown
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.planner.step_time import StepTime
+    from hwcalc.profiles.hardware_file import Gpu
+
+_MOST_BUSY: Final = 0.9
+"""The share of a server's time that prompts may take where no limit says less: beyond it, waiting grows without end."""
+_MOST_SERVERS: Final = 8
+"""Servers of both pools together among which the balance is looked for, where nobody says how many GPUs there are."""
+LARGEST: Final = 4096
+OWN: Final = "gpu"
+"""The name of the link between the GPUs of a node."""
+
+
+class Side:
+    """One pool: servers of one kind."""
+
+    def __init__(self, opened: Occupancy, limits: Limits, lengths: tuple[int, int, int]) -> None:
+        times = step_times(opened)
+        if times is None:
+            raise UsageError(
+                f"the weights of {opened.model.id} are not counted: no speed is known.", hint="Give their format: --weights bf16"
+            )
+        self.opened, self.times, self.limits = opened, times, limits
+        self.prompt, self.cached, self.output = lengths
+        gpu = opened.setup.hardware.gpu
+        assert gpu is not None
+        self.gpu: Gpu = gpu
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of a server."""
+        return self.opened.setup.gpus
+
+    def request_bytes(self) -> int:
+        """The bytes of the cache of a prompt on the fullest GPU."""
+        return self.opened.sized(seq=self.prompt, batch=1).needed_bytes
+
+    def reading(self) -> StepTime:
+        """A prompt alone."""
+        return self.times.prompt(self.prompt - self.cached, self.cached)
+
+    def decoding(self, users: int) -> StepTime:
+        """A step with so many users at once and no prompt."""
+        each = max(1.0, users / self.times.servers / self.times.pp)
+        return self.times.step(decoding=each, context=self.prompt + (self.output + 1) // 2)
+
+
+def end_of(step: StepTime, end: str) -> float:
+    """The time at this end, or the bound where nothing like it was measured."""
+    value = getattr(step, end)
+    return float(step.bound if value is None else value)
+
+
+def info(step: StepTime) -> TimeInfo:
+    """The time of a step as a record."""
+    return TimeInfo(bound=step.bound, expected=step.expected, low=step.low, high=step.high)
+
+
+def prompts_per_s(side: Side, transfer_s: float, end: str) -> tuple[float, float]:
+    """The most prompts per second of one server within the limit, and the share of its time that they take."""
+    seconds = end_of(side.reading(), end)
+    busy = _MOST_BUSY
+    if side.limits.ttft is not None:
+        spare = side.limits.ttft - transfer_s - seconds
+        # Waiting is busy x seconds / (2 x (1 - busy)).
+        busy = min(busy, 2 * spare / (seconds + 2 * spare)) if spare > 0 else 0.0
+    return busy * side.times.servers / seconds, busy
+
+
+def decoded_per_s(side: Side, end: str, before_s: float) -> tuple[float, int, str]:
+    """The most requests per second that one server generates, the users at once, and what limits them."""
+    limits, steps = side.limits, max(1, side.output - 1)
+    allowed = [(limits.itl, "itl"), (None if limits.min_rate is None else 1 / limits.min_rate, "min_rate")]
+    allowed += [(None if limits.e2e is None else (limits.e2e - before_s) / steps, "e2e")]
+    known = [(seconds, name) for seconds, name in allowed if seconds is not None]
+    longest, name = min(known, default=(float("inf"), ""))
+    places = most(side.opened, "low" if end == "high" else "expected")
+
+    def good(users: int) -> bool:
+        return end_of(side.decoding(users), end) <= longest * (1 + 1e-9)
+
+    users = last_yes(good, places.value, min(32, places.value))
+    if not users:
+        return 0.0, 0, name or places.limiting or "cache"
+    limiting = name if users < places.value else places.limiting or "cache"
+    return users / (steps * end_of(side.decoding(users), end)), users, limiting
+
+
+def transfer_of(prefill: Side, decode: Side, link: str | None) -> TransferInfo:
+    """How long the cache of a prompt takes to the other pool. Raises :class:`~hwcalc.errors.UsageError` for an unknown link."""
+    size = max(prefill.request_bytes(), decode.request_bytes())
+    if link is None or link.strip().lower() == OWN:
+        rates = [link_rate(side.gpu) for side in (prefill, decode)]
+        known = [rate for rate in rates if rate is not None]
+        if len(known) < len(rates):
+            raise UsageError("the link between these GPUs is not known.", hint="Name it: --link ib-ndr")
+        slower = prefill if known[0] <= known[1] else decode
+        name = str(slower.gpu.interconnect.get("kind") or slower.gpu.interconnect.get("host"))
+        rate = min(known)
+    else:
+        from hwcalc.profiles.links import find_link, links
+
+        found = find_link(link)
+        if found is None or found.what != "network":
+            names = ", ".join((OWN, *(one.name for one in links() if one.what == "network")))
+            raise UsageError(f"link {shown(link, 40)} is not known.", hint=f"Known: {names}.")
+        name, rate = found.name, found.gbps * 1e9
+    return TransferInfo(link=name, gbps=rate / 1e9, bytes_per_gpu=size, seconds=size / rate)
+
+
+def side_info(side: Side, servers: int, rate: float, rate_low: float, step: StepTime, limiting: str, **more: Any) -> SideInfo:
+    """What a pool serves."""
+    parallel = side.opened.setup.parallel
+    return SideInfo(
+        gpu=side.gpu.id,
+        tp=parallel.tp,
+        pp=parallel.pp,
+        dp=parallel.dp,
+        ep=parallel.ep,
+        servers=servers,
+        gpus=servers * side.gpus,
+        requests_per_s=servers * rate,
+        requests_per_s_low=servers * rate_low,
+        step_s=info(step),
+        limiting=limiting,
+        **more,
+    )
+
+
+def balanced(prompts: float, decoded: float, gpus: tuple[int, int], total: int | None, rate: float | None) -> tuple[int, int]:
+    """How many servers of each pool: the fewest that serve a rate, or those that serve most for each GPU, of so many in ``total``."""
+    if rate is not None:
+        return tuple(min(LARGEST, max(1, ceil(rate / one))) if one else LARGEST for one in (prompts, decoded))  # type: ignore[return-value]
+    most_servers = _MOST_SERVERS if total is None else max(1, total // min(gpus))
+    best, best_key = (1, 1), (-1.0, 0)
+    for first in range(1, most_servers + 1):
+        for second in range(1, most_servers + 1):
+            used = first * gpus[0] + second * gpus[1]
+            if used > total if total is not None else first + second > most_servers:
+                break
+            served = min(first * prompts, second * decoded)
+            # All GPUs that there are serve as much as they can; without a number, each GPU does.
+            key = (served if total is not None else served / used, -used)
+            if key > best_key:
+                best, best_key = (first, second), key
+    return best
+
+
+def together_of(side: Side, gpus: int) -> TogetherInfo | None:
+    """What as many GPUs serve in one pool whose servers do both; ``None`` where nothing like it was measured."""
+    found = most_users(side.opened, side.times, side.limits, (side.prompt, side.cached, side.output))
+    if found is None:
+        return None
+    servers = gpus // side.gpus
+    users, rate, limiting = found
+    return TogetherInfo(servers=servers, users=users, requests_per_s=servers * rate, limiting=limiting)
+
+
+def limits_and_lengths(opened: Occupancy, options: Mapping[str, Any]) -> tuple[Limits, tuple[int, int, int]]:
+    """The limits of a request and its lengths."""
+    limits = Limits.of(options) or Limits()
+    return limits, lengths_of(opened.load, limits.prefix_hit)
