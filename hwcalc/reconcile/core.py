@@ -451,6 +451,7 @@ def _engine_of(dialect: Dialect, chosen: str | None, notes: list[Note]) -> str:
             hint=f"Leave out --engine, or use {dialect.engine}@VERSION.",
         )
     if version is not None or not dialect.states_version:
+        dialect.named_version = version
         return name
     name, known, said = rules.name, rules.versions, dialect.facts.word("version")
     if said is None:

@@ -205,6 +205,8 @@ class Dialect:
     def __init__(self) -> None:
         self.facts = Facts()
         self.starts = 1
+        self.named_version: str | None = None
+        """The version of the engine that the user names, which comes before that of the log."""
 
     def feed(self, number: int, text: str) -> None:
         """Read the line with this number."""

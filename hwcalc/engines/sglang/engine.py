@@ -217,7 +217,7 @@ class SglangDeployment(GeneralDeployment):
         if is_sparse_latent(model) and settings.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
             message = f"--dtype {settings.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3."
             raise UnsupportedError(message, hint="Use: --dtype bf16 or fp8_e4m3")
-        if gpu is not None:
+        if gpu is not None and not self.setup.hardware.started:
             self._check_four_bits()
             self._check_plain_states()
         strategy = self.setup.options.get("mamba_scheduler_strategy", "auto")

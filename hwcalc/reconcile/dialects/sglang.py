@@ -44,13 +44,20 @@ _POOLS: Final = ("key_bytes", "value_bytes", "latent_bytes", "conv_bytes", "stat
 _NO_CHUNKS: Final = "-1"
 
 
-def _older_dtype(facts: Facts) -> str | None:
+def _older_dtype(facts: Facts, named_version: str | None) -> str | None:
     """The KV dtype that the log names, where the planned release has another word for it: a log that does not say its release."""
-    from hwcalc.engines.sglang.rules import NEWEST, rules_of
+    from hwcalc.engines.sglang.rules import NEWEST, resolve, rules_of
     from hwcalc.engines.sglang.settings import OLD_SPELLINGS
 
-    named = facts.word("arg_kv_cache_dtype")
-    return named if named in OLD_SPELLINGS and named not in rules_of(facts.word("version") or NEWEST).kv_dtypes else None
+    named, release = facts.word("arg_kv_cache_dtype"), resolve(named_version or facts.word("version") or NEWEST)
+    return named if named in OLD_SPELLINGS and named not in rules_of(release).kv_dtypes else None
+
+
+def _without_scales(facts: Facts) -> bool:
+    """Whether the log is of a release that prints the sizes of four bits without their scales."""
+    from hwcalc.engines.sglang.settings import OLD_SPELLINGS
+
+    return facts.word("arg_kv_cache_dtype") in OLD_SPELLINGS
 
 
 class SglangLog(Dialect):
@@ -174,15 +181,14 @@ class SglangLog(Dialect):
             stated["seq"] = int(context)
         dtype = self.facts.word("arg_kv_cache_dtype")
         if dtype is not None and dtype != "auto":
-            stated["dtype"] = dtype if _older_dtype(self.facts) is None else OLD_SPELLINGS[dtype]
+            stated["dtype"] = dtype if _older_dtype(self.facts, self.named_version) is None else OLD_SPELLINGS[dtype]
         options = {name: word for name in ARGUMENTS if (word := self.facts.word(f"arg_{name}")) is not None}
         named = self.facts.word(f"arg_{MAX_LENGTH}")
         if named is not None and named.isdecimal():
             options[MAX_LENGTH] = named
         options |= {name: "true" for name in SWITCHES if self.facts.word(f"arg_{name}") == "True"}
         kernel = self.facts.word("arg_attention_backend")
-        if kernel in ATTENTION_BACKENDS and _older_dtype(self.facts) is None:
-            # Builds of which nobody knows the release may read four bits by kernels that the newest one does not.
+        if kernel in ATTENTION_BACKENDS:
             options["attention_backend"] = kernel
         replicas = self.facts.word("arg_dp_size")
         if replicas is not None and replicas.isdecimal() and int(replicas) > 1:
@@ -205,7 +211,7 @@ class SglangLog(Dialect):
             weights = replace(weights, high=weights.high + _BESIDE_MIB * MIB)
         rows = compared("weights", facts.largest("weights_bytes"), weights, tolerance, "estimate", meaning)
         notes: list[Note] = []
-        older = _older_dtype(self.facts)
+        older = _older_dtype(self.facts, self.named_version)
         if older is not None:
             message = f"KV dtype {older}: the word of releases before 0.5.16, of which the log is not known to be; counted as {occupancy.settings.kv_dtype}."
             notes.append(Note(code="older-name", message=message))
@@ -271,7 +277,7 @@ def _budget(facts: Facts, occupancy: SglangOccupancy) -> tuple[list[int], str, s
         return loaded, "what loading leaves free, less the share that stays free", "engine"
     printed = [fact for prefix in ("", "swa_") for name in _POOLS if (fact := facts.last(f"{prefix}{name}")) is not None]
     plain = occupancy.deployment.compressed is None and occupancy.settings.pp == 1
-    if printed and plain and _older_dtype(facts) is None:
+    if printed and plain and not _without_scales(facts):
         least, most = (sum(int(getattr(fact, end) or 0) for fact in printed) for end in ("low", "high"))
         stage, page = occupancy.deployment.layout.stages[0], occupancy.settings.page_size
         # Each pool has a page or a slot more than its tokens and slots; what a budget leaves over is less than these.
@@ -308,7 +314,7 @@ def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -
     groups, page = occupancy.deployment.plain_stack.groups, occupancy.settings.page_size
     layout = occupancy.deployment.layout
     indexed = sum(group.count * sum(one.bytes for one in layout.rows[group.kind] if one.role is Role.INDEX) for group in groups)
-    unscaled = _older_dtype(facts) is not None
+    unscaled = _without_scales(facts)
     for prefix, word in (("", ""), ("swa_", "window ")) if occupancy.settings.pp == 1 else ():
         tokens = facts.number(f"{prefix}held")
         for name, role in (("key", Role.KEY), ("value", Role.VALUE), ("latent", Role.LATENT)):

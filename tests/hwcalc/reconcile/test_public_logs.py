@@ -62,6 +62,14 @@ def test_a_server_log(row: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.parametrize("row", [row for row in rows("sglang") if "s001" <= row["id"][:4] <= "s033"], ids=lambda row: row["id"])
+def test_a_log_by_the_release_of_its_day(row: dict[str, Any]) -> None:
+    """They are of 7 to 11 June 2026; SGLang 0.5.12 is of 16 May, and 0.5.13 of 11 June: windows, cells of four bits, and the requests that are named."""
+    found = reconcile(config_of(row), sglang_text(row), gpu=row["gpu"], engine="sglang@0.5.12")
+    assert found.within
+    assert any(one.within for one in found.rows if one.name not in ("weights", "available"))
+
+
 def pool_errors() -> list[tuple[str, float, bool]]:
     """Of each vLLM log with GPU and weights: by which share the pool that the GPU leaves is off, and whether the log is in the range."""
     found = []

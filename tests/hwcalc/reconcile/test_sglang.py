@@ -37,6 +37,18 @@ def test_a_word_that_known_releases_refuse_is_read_in_a_log() -> None:
     assert "counted as fp4_mx_block16" in note.message
 
 
+def test_a_word_is_read_as_the_release_means_it() -> None:
+    """A log of 0.5.14 by its arguments, and one whose release the user names: 8,064 bytes a token of Qwen2.5 1.5B in four bits."""
+    lines = "KV Cache is allocated. dtype: torch.float4_e2m1fn_x2, #tokens: 100000, K size: 0.34 GB, V size: 0.34 GB\n"
+    lines += "max_total_num_tokens=100000, chunked_prefill_size=2048, max_running_requests=2048, context_len=8192\n"
+    for more, engine in ((", cuda_graph_config=None", None), ("", "sglang@0.5.12")):
+        text = f"server_args=ServerArgs(tp_size=1, kv_cache_dtype='fp4_e2m1'{more})\n{lines}"
+        found = reconcile("Qwen/Qwen2.5-1.5B-Instruct", text, gpu="b200", engine=engine)
+        assert found.engine_version == ("0.5.14" if engine is None else "0.5.12")
+        assert not any(note.code == "older-name" for note in found.notes)
+        assert ("dtype", "fp4_e2m1") in [(one.name, one.value) for one in found.inputs]
+
+
 def test_arguments_tell_the_release() -> None:
     """Since 0.5.19 arguments are printed as a dictionary; the newest that is there came with the release."""
     for text, release in (
