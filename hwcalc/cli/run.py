@@ -1,15 +1,15 @@
 """Run a command line and return its exit status. Errors become a message and a hint; a traceback only with ``KVPLAN_DEBUG=1``.
 
-==  ==========================================================================
+==  ======================================================================================
  0  it fits, all checks hold, or no verdict was asked for
  1  it does not fit or nobody can say, a check fails, or measured and predicted differ
  2  wrong usage
- 3  the model or its config is missing, unreadable or not understood
+ 3  the model or its config, a log or a trace is missing, unreadable or not understood
  4  network or permission
  5  no device for the probe
 70  a bug in kvplan itself (``EX_SOFTWARE`` of sysexits.h)
 74  the output, or a file that was named, cannot be written (``EX_IOERR``)
-==  ==========================================================================
+==  ======================================================================================
 
 As usual, 130 means an interrupt (Ctrl-C), 143 SIGTERM, 129 that the terminal went away, and 141 that the reader of the output did
 (``| head``).
