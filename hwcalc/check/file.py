@@ -405,7 +405,11 @@ class _Reader:
             with self.keeping():
                 read[key] = self.named(key, merged) if key == "draft" else self.read(merged[key], key, fields[key])
         gpu, count = counted(read.get("gpu"))
-        if count is not None and read.get("gpus", count) != count:
+        said = {"gpu", "gpus"} & set(node.keys or {})
+        if said == {"gpus"}:
+            # The number of the check itself, with the accelerator of the defaults.
+            count = read.get("gpus", count)
+        elif count is not None and said != {"gpu"} and read.get("gpus", count) != count:
             self.fault(merged["gpus"], f"gpu {shown(read['gpu'], 40)} and gpus {read['gpus']:,} differ", "Give one number.")
         if count is not None:
             read |= {"gpu": gpu, "gpus": count}

@@ -48,7 +48,7 @@ def run(arguments: Sequence[str] | None) -> int:
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a message and a status here
-            return INTERRUPTED if is_typers(error, "Abort") else report(error, json=wants_json(words))
+            return INTERRUPTED if is_typers(error, "Abort") else report(error, words)
     except OutputError as error:
         # Standard output cannot be written; standard error may still work.
         with suppress(OSError, OutputError):
@@ -146,8 +146,24 @@ def is_typers(error: Exception, name: str) -> bool:
     return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
 
 
-def describe(error: Exception) -> Failure:
-    """Turn any exception into a failure. Only here does a class become an exit status."""
+_MOST_CHOICES: Final = 16
+
+
+def _choices(words: Sequence[str], flag: str | None) -> list[str]:
+    """What may stand behind an option of a line that lacks its value, where that is a short list."""
+    if flag is None or not words:
+        return []
+    from hwcalc.cli import completion
+    from hwcalc.cli.options import COMMANDS, find_command
+
+    options = find_command(words[0] if words[0] in COMMANDS else "plan").options
+    complete = next((option.complete for option in options if flag in option.flags), None)
+    values: list[str] = [] if complete is None else getattr(completion, complete)("")
+    return values if len(values) <= _MOST_CHOICES else []
+
+
+def describe(error: Exception, words: Sequence[str] = ()) -> Failure:
+    """Turn any exception into a failure, where ``words`` is the line. Only here does a class become an exit status."""
     if isinstance(error, KvplanError):
         return Failure(status=error.exit_code, type=error.type, message=error.message, hint=error.hint)
     if is_typers(error, "ClickException"):
@@ -155,15 +171,17 @@ def describe(error: Exception) -> Failure:
         command = context.command_path if context is not None else "kvplan"
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         said = safe_message(message.replace("\n", " "))
-        return Failure(status=USAGE, type="usage", message=said, hint=f"See: {command} --help")
+        choices = _choices(words, getattr(error, "option_name", None))
+        hint = f"Known: {', '.join(choices)}." if choices else f"See: {command} --help"
+        return Failure(status=USAGE, type="usage", message=said, hint=hint)
     said = safe_message(f"internal error: {type(error).__name__}: {error}"[:500].replace("\n", " "))
     hint = "This is a fault in kvplan. Please report it with the output of the same command under KVPLAN_DEBUG=1."
     return Failure(status=INTERNAL, type="internal", message=said, hint=hint)
 
 
-def report(error: Exception, *, json: bool) -> int:
-    """Report an error, as JSON on standard output or as text on standard error. Returns the exit status."""
-    failure = describe(error)
+def report(error: Exception, words: list[str]) -> int:
+    """Report an error of a line, as JSON on standard output or as text on standard error. Returns the exit status."""
+    failure, json = describe(error, words), wants_json(words)
     if os.environ.get("KVPLAN_DEBUG", "") not in {"", "0"}:
         import traceback
 

@@ -145,7 +145,11 @@ class ValueType(Struct, frozen=True):
 
 
 def _tokens_text(value: int) -> str:
-    return f"{value // 1024}k" if value and value % 1024 == 0 else str(value)
+    """A number of tokens as people type it: ``32k``, ``1M``, ``500``."""
+    for size, unit in ((1 << 20, "M"), (1 << 10, "k")):
+        if value and value % size == 0:
+            return f"{value // size}{unit}"
+    return str(value)
 
 
 def _duration_text(value: float) -> str:

@@ -19,6 +19,7 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.result import Plan
+from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.units import human_bytes
 
@@ -410,27 +411,14 @@ _MOST: Final = 9
 """Ticks of an axis."""
 
 
-def tokens_text(tokens: int) -> str:
-    """A number of tokens as people say it.
-
-    >>> tokens_text(32_768), tokens_text(1 << 20), tokens_text(500)
-    ('32k', '1M', '500')
-    """
-    for size, unit in ((1 << 20, "M"), (1 << 10, "k")):
-        if tokens >= size and not tokens % size:
-            return f"{tokens // size:,}{unit}"
-    return f"{tokens:,}"
-
-
 def token_ticks(low: int, high: int, scale: str = "log") -> list[tuple[int, str]]:
     """Lengths for an axis, each with its text: powers of two on a logarithmic one, multiples of a power of two on a linear one.
 
     >>> token_ticks(1024, 4096), token_ticks(0, 4096, "linear")[:3]
     ([(1024, '1k'), (2048, '2k'), (4096, '4k')], [(0, '0'), (512, '512'), (1024, '1k')])
     """
-    if scale == "linear":
-        return [(value, tokens_text(value)) for value in _multiples(low, high)]
-    return [(1 << power, tokens_text(1 << power)) for power in _powers(low, high)]
+    values = _multiples(low, high) if scale == "linear" else [1 << power for power in _powers(low, high)]
+    return [(value, TYPES["tokens"].write(value)) for value in values]
 
 
 def size_ticks(kind: str, low: int, high: int, scale: str) -> list[tuple[int, str]]:

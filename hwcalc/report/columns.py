@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.report.text import PIPED_WIDTH
-from hwcalc.units import GIB
+from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.report.view import View
@@ -72,6 +72,31 @@ def listed(
 def left_out(titles: Sequence[str]) -> str:
     """A sentence that names what is left out."""
     return f"Left out at this width: {', '.join(titles)}. All: --format csv."
+
+
+NEEDED: Final = "needs"
+OF_COLUMNS: Final = {
+    NEEDED: "needs: GiB of the fullest GPU",
+    "of": "of: what may be used of it",
+    "at once": "at once: the most sequences of these tokens",
+    "users": "users: served at once within the limits, by the expected times (and by the slow end of their range)",
+    "longest": "longest: the most tokens of each",
+    "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
+    "a token": "a token: bytes of each further token of a sequence, by the formulas",
+    "ratio": "ratio: the cache divided by that of the first row",
+}
+"""What the columns of plans are of, in ``compare`` and ``sweep``."""
+
+
+def said_of(shown: Iterable[str], otherwise: Mapping[str, str] | None = None) -> str:
+    """What the shown columns are of. ``otherwise`` has columns that are of something else in this table."""
+    titles = set(shown)
+    return "; ".join(text for title, text in {**OF_COLUMNS, **(otherwise or {})}.items() if title in titles)
+
+
+def size_text(count: int | None) -> str:
+    """A size of memory with its unit; ``unknown`` if nobody can say."""
+    return "unknown" if count is None else human_bytes(count)
 
 
 def gib(count: int | None) -> str:

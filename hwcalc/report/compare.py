@@ -11,7 +11,7 @@ from typing import Final
 
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
-from hwcalc.report.columns import GAP, Column, gib, left_out, that_fit, width_of
+from hwcalc.report.columns import GAP, NEEDED, Column, gib, left_out, said_of, size_text, that_fit, width_of
 from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many
 from hwcalc.report.view import View
@@ -22,29 +22,15 @@ from hwcalc.units import human_bytes
 _REASONS_WIDTH: Final = 30
 """Characters that reasons need beside the other columns; with fewer they stand below them."""
 _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
-_NEEDED: Final = "needs"
-_OF_COLUMNS: Final = {
-    _NEEDED: "needs: GiB of the fullest GPU",
-    "of": "of: what may be used of it",
-    "at once": "at once: the most sequences of these tokens",
-    "users": "users: served at once within the limits, by the expected times (and by the slow end of their range)",
-    "longest": "longest: the most tokens of each",
-    "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
-    "a token": "a token: bytes of each further token of a sequence, by the formulas",
-    "ratio": "ratio: the cache divided by that of the first row",
-}
-"""What the columns are of."""
 _AS_THE_FORMULAS: Final = "as the formulas"
 _MOST: Final = 3
 """Reasons in a row; JSON and CSV have all."""
 _NUMBER: Final = "number: exact by the formulas, or by the rule of the engine's own code"
 _ALL_GPUS: Final = "cache: on all GPUs together, each counted as the fullest"
 _POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory"
-_ALWAYS: Final = (
-    "a token: bytes of each further token of a long sequence",
-    "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache; where nothing is said, not at all",
-    _OF_COLUMNS["ratio"],
-)
+_WHY: Final = "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache; where nothing is said, not at all"
+_BESIDE: Final = {"a token": "a token: bytes of each further token of a long sequence"}
+"""Columns that have an engine's own number where engines stand beside each other."""
 _FREED: Final = "blocks freed"
 _POLICY: Final = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
 _TEXTS: Final = ("verdict", "the engine", "in all")
@@ -100,7 +86,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     else:
         failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
         parts += [view.table([*labels, "not planned"], failed)] if failed else []
-        said = _said_of(header)
+        said = said_of(header)
         parts += [f"{filled(said, view.width)}\n"] if said and view.format == "table" and not view.quiet else []
     if dropped and not view.quiet:
         parts.append(f"{filled(left_out(dropped), view.width)}\n")
@@ -127,11 +113,6 @@ def _lacking(variants: Sequence[Variant]) -> list[str]:
     ]
 
 
-def _said_of(shown: Sequence[str]) -> str:
-    """What the columns are of, those that are shown."""
-    return "; ".join(text for title, text in _OF_COLUMNS.items() if title in shown)
-
-
 def _labels(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The titles of the names by which variants differ, and the names of each variant."""
     labels = [{"seq": "tokens", "gpu": "runs on"}.get(name, name) for name in comparison.varying] or ["model"]
@@ -151,7 +132,7 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
         out += column("layout", lambda variant: variant.layout or "", right=False)
         out += column("verdict", lambda variant: _UNKNOWN if variant.verdict is None else variant.verdict.text, right=False)
-        out += column(_NEEDED, _needed, 2)
+        out += column(NEEDED, _needed, 2)
         out += column("of", lambda variant: gib(variant.usable_bytes), 3)
         out += column("at once", lambda variant: how_many(variant.max_batch), 1)
         out += column("users", _users, 1)
@@ -169,11 +150,11 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         out += column("pool tokens", _of_row(_pool_tokens), 12) if pools else []
         out += column("number", lambda variant: _WORDS.get(variant.definition or "", variant.definition or ""), 13, right=False)
     else:
-        out += column("cache", lambda variant: _size(variant.cache_total_bytes), 8 if out else 0)
-        out += column("a token", lambda variant: _size(variant.bytes_per_token), 11)
+        out += column("cache", lambda variant: size_text(variant.cache_total_bytes), 8 if out else 0)
+        out += column("a token", lambda variant: size_text(variant.bytes_per_token), 11)
     out += column("ratio", lambda variant: "" if variant.cache_ratio is None else f"{variant.cache_ratio:.2f}", 14)
-    out += column("weights", lambda variant: _size(variant.weights_bytes), 9)
-    out += column("total", lambda variant: _size(variant.total_bytes), 15)
+    out += column("weights", lambda variant: size_text(variant.weights_bytes), 9)
+    out += column("total", lambda variant: size_text(variant.total_bytes), 15)
     if any(variant.policy is not None for variant in variants):
         paged = any(variant.blocks_freed is not None for variant in variants)
         titles = [title for title in _POLICY if paged or title != _FREED]
@@ -296,8 +277,8 @@ def _meanings(variants: Sequence[Variant], view: View, shown: Sequence[str]) -> 
         header.append("its pool tokens are")
         cells = [[*cell, row.pool_is or "no pool"] for cell, row in zip(cells, rows.values(), strict=True)]
     several = any(variant.row is not None and variant.row.all_gpus_bytes != variant.cache_total_bytes for variant in variants)
-    meant = {"number": _NUMBER, **dict(zip(("a token", "why it differs", "ratio"), _ALWAYS, strict=True))}
-    lines = [said] if (said := _said_of(shown)) else []
+    meant = {"number": _NUMBER, "why it differs": _WHY}
+    lines = [said] if (said := said_of(shown, _BESIDE)) else []
     lines += [*([_ALL_GPUS] if several else []), *(meant[title] for title in meant if title in shown)]
     lines += [_POOL_TOKENS] if pools and "pool tokens" in shown else []
     if view.format == "markdown":
@@ -316,10 +297,6 @@ def _policy(variant: Variant, titles: Sequence[str]) -> list[str]:
     freed = "" if variant.blocks_freed is None else f"{variant.blocks_freed:,} of {variant.blocks_held:,}"
     balance = "frees behind the prefill" if variant.blocks_freed else "frees nothing"
     balance = "loses" if variant.loses else "saves" if variant.policy_saved_bytes else balance
-    sizes = (_size(variant.policy_saved_bytes), _size(variant.prefill_peak_bytes))
+    sizes = (size_text(variant.policy_saved_bytes), size_text(variant.prefill_peak_bytes))
     has = "has it" if variant.policy_offered else "lacks it"
     return [kept, *sizes, *([freed] if _FREED in titles else []), has, balance]
-
-
-def _size(count: int | None) -> str:
-    return _UNKNOWN if count is None else human_bytes(count)

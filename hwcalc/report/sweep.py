@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from hwcalc.planner.verdict import Verdict
-from hwcalc.report.columns import Column, gib, left_out, that_fit
+from hwcalc.report.columns import NEEDED, Column, gib, left_out, said_of, size_text, that_fit
 from hwcalc.report.text import filled
 from hwcalc.report.view import View
 from hwcalc.sweep.grid import RowBlock
 from hwcalc.text import clean
-from hwcalc.units import human_bytes
 
 MOST_ROWS: Final = 500
 """Points of a table. Files have all."""
@@ -22,7 +21,6 @@ _NAMES: Final = {
 """What tells points apart, and its title."""
 _NUMBERS: Final = frozenset({"gpus", "tp", "seq", "batch"})
 _SHARED: Final = {"gpus": "{} GPUs", "tp": "tp {}", "seq": "{} tokens", "batch": "batch {}", "dtype": "KV {}"}
-_MEANING: Final = "needs: GiB of the fullest GPU; of: what may be used of it"
 
 Row = Mapping[str, Any]
 
@@ -62,11 +60,11 @@ def sweep_text(rows: Sequence[Row], count: int, view: View) -> str:
         columns += column("verdict", lambda row: "unknown" if row["fits"] is None else Verdict(row["fits"]).text, 0, right=False)
         columns += column("needs", lambda row: gib(row["total_per_gpu_bytes"]), 1)
         columns += column("of", lambda row: gib(row["usable_bytes"]), 2)
-    columns += column("cache", lambda row: _size(row["cache_total_bytes"]), 0)
-    columns += column("a token", lambda row: _size(row["bytes_per_token"]), 4)
-    columns += column("weights", lambda row: _size(row["weights_bytes"]), 3)
-    columns += column("total", lambda row: _size(row["total_bytes"]), 5)
-    columns += column("saved", lambda row: "" if row["policy_saved_bytes"] is None else _size(row["policy_saved_bytes"]), 1)
+    columns += column("cache", lambda row: size_text(row["cache_total_bytes"]), 0)
+    columns += column("a token", lambda row: size_text(row["bytes_per_token"]), 4)
+    columns += column("weights", lambda row: size_text(row["weights_bytes"]), 3)
+    columns += column("total", lambda row: size_text(row["total_bytes"]), 5)
+    columns += column("saved", lambda row: "" if row["policy_saved_bytes"] is None else size_text(row["policy_saved_bytes"]), 1)
     errors = tuple(clean(row["error"] or "") for row in rows)
     columns += [Column(title="not planned", cells=errors, right=False)] if any(errors) else []
     shown, dropped = that_fit(columns, view.width)
@@ -75,7 +73,7 @@ def sweep_text(rows: Sequence[Row], count: int, view: View) -> str:
     cells = [list(row) for row in zip(*(one.cells for one in shown), strict=True)]
     parts = [clean(" · ".join(shared)) + "\n"] if shared else []
     parts += [view.table(titles, cells, right=right)] if rows else []
-    said = [_MEANING] if "needs" in titles else []
+    said = [said_of({NEEDED, "of"} & set(titles))] if NEEDED in titles else []
     said += [left_out(dropped)] if dropped else []
     said += [f"{count - len(rows):,} more points: -o points.csv, or --format csv."] if count > len(rows) else []
     parts += [] if view.quiet or not said else ["".join(f"{filled(line, view.width)}\n" for line in said)]
@@ -84,7 +82,3 @@ def sweep_text(rows: Sequence[Row], count: int, view: View) -> str:
 
 def _name(value: object) -> str:
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _size(count: int | None) -> str:
-    return "unknown" if count is None else human_bytes(count)

@@ -364,6 +364,15 @@ def test_a_gpu_may_say_how_many() -> None:
         checks("  - {model: m, gpu: 4xh100, gpus: 2}\n")
 
 
+def test_a_check_says_how_many_of_the_gpus_of_the_defaults() -> None:
+    """What a check says itself counts, whichever key says it; two numbers in the defaults are still a fault."""
+    assert with_defaults("{gpu: 4xh100}", "{model: m, gpus: 8}").options == {"gpu": "h100", "gpus": 8}
+    assert with_defaults("{gpus: 8}", "{model: m, gpu: 4xh100}").options == {"gpu": "h100", "gpus": 4}
+    assert with_defaults("{gpu: h100, gpus: 2}", "{model: m, gpu: 4xl4}").options == {"gpu": "l4", "gpus": 4}
+    with pytest.raises(CheckUsageError, match="differ"):
+        with_defaults("{gpu: 4xh100, gpus: 2}", "{model: m}")
+
+
 def with_defaults(defaults: str, check: str) -> Check:
     """The only check of a file with defaults."""
     (check_read,) = parse_check_file(f"schema_version: 1\ndefaults: {defaults}\nchecks: [{check}]\n", "f").checks

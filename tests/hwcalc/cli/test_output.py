@@ -279,3 +279,18 @@ def test_notes_on_a_terminal_are_broken_at_blanks(monkeypatch: pytest.MonkeyPatc
     assert max(map(len, broken.splitlines())) <= 60
     assert broken.split() == note.split()
     assert whole == command
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        ((QWEN, "--policy-rules"), "kvpress, paper"),
+        (("check", "--format"), "table, json, markdown, csv, junit, sarif, github"),
+        ((QWEN, "--emit"), "vllm, sglang, llamacpp, ollama, mlx, tensorrt-llm, lmdeploy, mistral-rs, tgi"),
+    ],
+)
+def test_an_option_without_its_value_lists_what_may_stand_there(capsys: Capture, words: tuple[str, ...], known: str) -> None:
+    """Where that is a short list, of the command that is typed; a number or a name of hundreds has the help."""
+    status, _, said = run(capsys, *words)
+    assert (status, said) == (2, f"kvplan: Option '{words[-1]}' requires an argument.\nKnown: {known}.\n")
+    assert run(capsys, QWEN, "--seq")[2].endswith("See: kvplan --help\n")
