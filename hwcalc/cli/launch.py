@@ -49,15 +49,15 @@ _MOST_SHOWN: Final = 12
         *DETAIL,
     ),
     {
-        "Does this command fit on an L4?": "kvplan --gpu l4 -- vllm serve Qwen/Qwen3-8B --max-model-len 16k --kv-cache-dtype fp8",
-        "The same, without dashes": "kvplan vllm serve Qwen/Qwen3-8B --max-model-len 16k --gpu l4",
-        "What would the servers of a file take?": "kvplan launch compose.yaml --set MODEL=Qwen/Qwen3-8B",
+        "Does this command fit on an L4?": "kvplan launch --gpu l4 -- vllm serve Qwen/Qwen3-8B --max-model-len 16k --kv-cache-dtype fp8",
+        "The same, in quotes": "kvplan launch 'vllm serve Qwen/Qwen3-8B --max-model-len 16k --kv-cache-dtype fp8' --gpu l4",
+        "What does the text leave open?": "kvplan launch 'sglang serve --model-path $MODEL --tp ${TP:-2}' --gpu l4 --set MODEL=Qwen/Qwen3-8B",
     },
 )
 def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: str | None = None, **options: Any) -> Answer:
-    """Plan what a command, a script or a manifest would start. Nothing is run, and nothing is fetched because a manifest says so.
+    """Plan what a command, a script or a manifest would start.
 
-    Commands of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI, LMDeploy, mlx-lm and Ollama, alone, behind docker, srun or a shell, and in files of Compose,
+    Nothing is run, and nothing is fetched because a manifest says so. Commands of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI, LMDeploy, mlx-lm and Ollama, alone, behind docker, srun or a shell, and in files of Compose,
     Kubernetes, Helm values, SkyPilot, systemd, llama-swap, Slurm, Dockerfiles and Modelfiles. What the text leaves open is named; options of a
     plan change what it says. The exit status is 1 if one of the servers does not fit.
     """

@@ -9,6 +9,8 @@ from collections.abc import Container, Sequence
 from typing import Any, Final
 
 LAUNCH: Final = "launch"
+OWN: Final = ("--set", "--env-file")
+"""Options of `kvplan launch` alone."""
 _SUFFIXES: Final = (".yaml", ".yml", ".sh", ".bash", ".service", ".ini", ".sbatch", ".slurm", ".job", ".txt", ".cmd", ".ps1")
 _NAMES: Final = ("dockerfile", "containerfile", "modelfile", "compose", "docker-compose")
 _OF_MODEL: Final = r"(?m)^(?:layers|model_type|architectures|checks)\s*:"
@@ -86,21 +88,21 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     match = program_at(words_of(list(words[:10])))
     if match is None:
         return [], list(words)
-    from hwcalc.cli.launch import launch
+    from hwcalc.cli.options import DETAIL, PLANNING
 
     flags, _, size, _ = match
-    ours = {flag: option for option in launch.options for flag in option.flags if flag.startswith("--")}
+    ours = {flag: option.kind == "flag" for option in (*PLANNING, *DETAIL) for flag in option.flags if flag.startswith("--")}
+    ours |= dict.fromkeys(OWN, False)
     own, rest = [], list(words[:size])
     pending = list(words[size:])
     while pending:
         word = pending.pop(0)
         spelled, equals, _ = word.partition("=")
-        option = None if spelled in flags.spelled else ours.get(spelled)
-        if option is None:
+        if spelled in flags.spelled or spelled not in ours:
             rest.append(word)
             continue
         own.append(word)
-        if option.kind != "flag" and not equals and pending:
+        if not ours[spelled] and not equals and pending:
             own.append(pending.pop(0))
     return own, rest
 
