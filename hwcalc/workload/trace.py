@@ -22,8 +22,6 @@ from hwcalc.workload.reading import open_data, read_lines, read_whole
 from hwcalc.workload.request import Request, Segment
 from hwcalc.workload.sessions import in_order, in_turns
 
-MOST_CELL: Final = 1 << 20
-"""The most letters of a cell of CSV."""
 MOST_CONVERSATION_BYTES: Final = 16 * 2**20
 """The most bytes of one conversation."""
 _CHUNK: Final = 1 << 20
@@ -90,7 +88,6 @@ def _of_csv(trace: Trace, left_out: Counter[str]) -> Iterator[Request]:
         header = next(lines, "")
         # Only a header says which sign is between cells.
         delimiter = max(",;\t", key=header.count)
-        csv.field_size_limit(MOST_CELL)
         names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
         columns = find_columns(names, trace.columns, trace.place("line", 1))
         places = [(says, names.index(column)) for says, column in columns.items()]

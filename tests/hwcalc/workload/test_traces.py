@@ -187,6 +187,7 @@ def test_the_first_requests_and_other_times(tmp_path: Path) -> None:
         (b"arrival,prompt,output\nnan,2,3\n", "line 2"),
         (b"arrival,prompt,output\n-5,2,3\n", "line 2"),
         (b'arrival,prompt,output\n1,"2,3\n4', "line"),
+        (b"arrival,prompt,output,text\n1,2,3," + b"x" * 200_000, "line 2"),
         (b"arrival,prompt,output\n1,2,3\n\xff\xff,2,3\n", "line 3"),
         (b'{"input_len": 5, "output_len": 1}\n{"input_len": 5', "line 2"),
         (b'{"input_len": 5, "output_len": 1}\n[]', "line 2"),
