@@ -174,7 +174,7 @@ def _graphs_mib(deployment: SglangDeployment, total_mib: int) -> float:
     like = (
         ("delta", KimiDeltaAttention in kinds), ("latent", plain_latent), ("sparse latent", is_sparse_latent(model)),
         ("nemotron", nemotron), ("Qwen3-Next", model.architecture in _LONG_WITHOUT_GRAPHS), ("replicas", settings.dp > 1),
-        ("adapters", deployment.setup.lora is not None), ("drafts", settings.drafts),
+        ("adapters", deployment.setup.lora is not None), ("drafts", settings.drafts), ("all", True),
     )  # fmt: skip
     graphless = any(name in rules.graphless for name, is_so in like if is_so) and not pieces
     staged = (settings.pp > 1 and (pieces or not rules.graphs_with_stages)) or (pieces and settings.dp > 1)

@@ -133,14 +133,24 @@ def request_cap(settings: SglangSettings, window: int) -> int:
     return each * (settings.own_requests or 1) + chunks + page
 
 
-def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps: list[Step] | None = None) -> int:
-    """Requests that run at once with so many tokens and slots for states (``resolve_max_num_reqs``)."""
+def most_running(
+    settings: SglangSettings, tokens: int, slots: int | None, steps: list[Step] | None = None, profile: int | None = None
+) -> int:
+    """Requests that run at once with so many tokens and slots for states (``resolve_max_num_reqs``).
+
+    ``profile`` are the tokens that SGLang's own number follows from, where these are others.
+    """
     named, halved = settings.own_requests, settings.halves_tokens
     by_tokens = tokens // 2 if halved else named
-    if named is None or not halved:
-        usual = larger(floored(smaller(tokens / settings.context * 512, MOST_REQUESTS)), LEAST_REQUESTS)
+    if named is not None and settings.rules.named_limit == "nothing":
+        formula, limit = "max_running_requests", {}
+    elif named is None or not halved:
+        whole = tokens if profile is None else profile
+        usual = larger(floored(smaller(whole / settings.context * 512, MOST_REQUESTS)), LEAST_REQUESTS)
         by_tokens = smaller(by_tokens, usual)
         formula, limit = _USUAL_REQUESTS if halved else _NAMED_WITHIN_USUAL, {"context_length": settings.context}
+        if profile is not None:
+            formula, limit = formula.replace("tokens / context", "profiled_tokens / context"), {**limit, "profiled_tokens": whole}
     else:
         by_tokens = smaller(by_tokens, named)
         formula, limit = _NAMED_REQUESTS, {}
@@ -279,7 +289,7 @@ class PoolRules(Record):
         settings, page = self.settings, self.settings.page_size
         least = 2 * demand.requests if settings.halves_tokens else 1
         tokens = larger(demand.places, least) if self.keeps_tokens else demand.requests * 0 + least
-        if settings.own_requests is None or not settings.halves_tokens:
+        if settings.own_requests is None or settings.rules.named_limit == "usual":
             many = demand.requests > LEAST_REQUESTS
             tokens = larger(tokens, either(many, ceiled(demand.requests * (settings.context / 512)), 1))
         if ratio:
@@ -370,10 +380,21 @@ class LayerPools(PoolRules):
             tokens=tokens,
             swa_tokens=swa,
             slots=slots,
-            running=most_running(self.settings, tokens, slots, steps),
+            running=most_running(self.settings, tokens, slots, steps, self._profile(left)),
             left_bytes=left,
             fullest=fullest,
         )
+
+    def _profile(self, left: int) -> int | None:
+        """Tokens of all layers in these bytes, where SGLang's own number of requests follows from them."""
+        if not self.settings.rules.requests_from_profile:
+            return None
+        sizes = [
+            int(self._whole_token_bytes(stage) if stage.swa_layers else cell)
+            for stage, cell in zip(self.stages, self.cells, strict=True)
+        ]
+        tokens: int = left // max(1, *sizes)
+        return tokens
 
     def _slots(self, budget: int, steps: list[Step] | None) -> tuple[int, int]:
         """Slots for states, and the bytes that they leave (``_handle_max_mamba_cache``). What drafts copy of states has no step."""
@@ -421,6 +442,9 @@ class LayerPools(PoolRules):
             tokens = left // int(cell) if cell else settings.total_tokens or settings.context
         elif settings.rules.windows_from_tokens and stage.full_layers:
             tokens = self._solved(stage, left)
+            if settings.rules.requests_from_profile:
+                # Windows have their share of tokens that are not yet in whole pages.
+                return tokens // page * page, self._windows(stage, tokens)
         elif not stage.full_layers or settings.swa_ratio is not None:
             tokens = floored(left // cell)
         else:
@@ -456,7 +480,8 @@ class LayerPools(PoolRules):
         """Append the steps of :meth:`_stage_tokens`. Where windows follow from the number of requests, tokens have none."""
         settings, tokens = self.settings, self._stage_tokens(stage, left)[0]
         if settings.rules.windows_from_tokens and stage.swa_layers and stage.full_layers:
-            self._solved(stage, left, steps)
+            whole = self._solved(stage, left, steps)
+            tokens = whole if settings.rules.requests_from_profile else tokens
         elif settings.swa_ratio is not None or self.layout.window is None:
             if stage.swa_layers and stage.full_layers and not settings.drafts:
                 full, ratio = stage.full_bytes // stage.full_layers * stage.full_layers, settings.swa_ratio or 0
@@ -542,6 +567,15 @@ class LayerPools(PoolRules):
         if settings.rules.windows_from_tokens and stage.swa_layers:
             # Whole pages of tokens in all layers come first.
             high = high + (settings.page_size + 1) * largest(one.full_bytes + one.swa_bytes for one in self.stages)
+        if settings.rules.requests_from_profile and settings.own_requests is None:
+            # More requests than SGLang takes anyway need so many tokens of all layers, and pages do not count.
+            wanted = ceiled(demand.requests * (settings.context / 512)) + 1
+            each = max(
+                int(self._whole_token_bytes(one) if one.swa_layers else cell)
+                for one, cell in zip(self.stages, self.cells, strict=True)
+            )
+            share = 1 + settings.mamba_ratio if layout.has_states else 1
+            low, high = low - floored((settings.page_size + 1) * each * share), larger(high, ceiled(wanted * each * share) + high)
         return low, high if self._alike else high * 0 + _LARGEST_BUDGET
 
     def _with_states(self, requests: int, least: Any) -> tuple[int, int]:

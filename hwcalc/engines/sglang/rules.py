@@ -17,7 +17,7 @@ from hwcalc.profiles.engines import planned_version
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
 
-VERSIONS: Final = tuple(f"0.5.{number}" for number in range(23, 9, -1))
+VERSIONS: Final = tuple(f"0.5.{number}" for number in range(23, 8, -1))
 """The releases whose code was read for the rules, newest first."""
 NEWEST: Final = VERSIONS[0]
 _LINE: Final = "0.5"
@@ -36,6 +36,7 @@ ARGUMENTS_SINCE: Final = {
     "0.5.12": "detokenizer_worker_num",
     "0.5.11": "enable_mis",
     "0.5.10": "enable_hisparse",
+    "0.5.9": "attn_cp_size",
 }
 """Each release with a server argument that came with it and stayed: a start prints them all (``server_args.py``)."""
 
@@ -84,10 +85,16 @@ class Rules(Record):
     prefix cache copies nothing and the next batch waits."""
     single_token_pages: bool
     """Whether a prefix cache that copies no states sets pages of one token. Since, it refuses others."""
+    drafts_drop_cache: bool
+    """Whether a draft turns off a prefix cache that copies no states. Since, it is refused with one."""
     without_prefix_cache: tuple[str, ...]
     """Classes whose prefix cache SGLang turns off."""
-    tokens_limit_named: bool
-    """Whether half the tokens of the pool limit a ``max_running_requests`` that is named. Before, what SGLang itself would take does."""
+    named_limit: str
+    """What limits a ``max_running_requests`` that is named: half the ``tokens`` of the pool, what SGLang itself would take (``usual``), or
+    ``nothing``."""
+    requests_from_profile: bool
+    """Whether what SGLang itself would take follows from the tokens of all layers that memory allows, before pages, ``max_total_tokens``
+    and windows."""
     draft_layers_counted: str
     """Where a token is counted with the layers of a draft: in ``all`` pools, in those without windows of their own (``whole``), or ``no``."""
     windows_by_requests: bool
@@ -121,7 +128,7 @@ class Rules(Record):
     """Whether keys and values of different widths are read by FlashAttention 4 on Blackwell."""
     graphless: tuple[str, ...]
     """Where prompts run in no graphs: with Kimi's ``delta`` attention, ``latent`` attention without indexers and with them (``sparse latent``),
-    in ``nemotron`` hybrids and ``Qwen3-Next``, with ``replicas`` of attention, with ``adapters``, and with ``drafts``."""
+    in ``nemotron`` hybrids and ``Qwen3-Next``, with ``replicas`` of attention, with ``adapters``, with ``drafts``, and with ``all``."""
     piecewise_images: tuple[str, ...]
     """Beginnings of the names of classes with towers whose prompts run in graphs of pieces, which replicas and stages do without."""
     graphs_with_stages: bool
@@ -184,12 +191,14 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.5.14", False), ("0.5.11", True), ("0.0", False)),
         "server_args.py _handle_mamba_radix_cache",
     ),
+    off("drafts_drop_cache", "0.5.10", "server_args.py _handle_mamba_radix_cache"),
     Rule(
         "without_prefix_cache",
         (("0.5.14", ()), ("0.5.13", ("KimiLinearForCausalLM",)), ("0.0", ("KimiLinearForCausalLM", "BailingMoeV2_5ForCausalLM"))),
         "server_args.py _handle_mamba_radix_cache",
     ),
-    on("tokens_limit_named", "0.5.14", f"{_MIXIN} _resolve_max_num_reqs"),
+    Rule("named_limit", (("0.5.14", "tokens"), ("0.5.10", "usual"), ("0.0", "nothing")), f"{_MIXIN} _resolve_max_num_reqs"),
+    off("requests_from_profile", "0.5.10", f"{_MIXIN} init_memory_pool"),
     Rule("draft_layers_counted", (("0.5.15", "all"), ("0.5.14", "whole"), ("0.0", "no")), _POOLS),
     on("windows_by_requests", "0.5.14", f"{_POOLS} SWAChunkCapPoolConfigurator"),
     off("windows_from_tokens", "0.5.11", f"{_MIXIN} _resolve_hybrid_swa_tokens"),
@@ -211,7 +220,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "on_triton",
-        (("0.5.13", ()), ("0.0", ("Gemma4", "GraniteMoeHybrid"))),
+        (("0.5.13", ()), ("0.5.10", ("Gemma4", "GraniteMoeHybrid")), ("0.0", ("GraniteMoeHybrid", "Qwen3Next", "Qwen3_5"))),
         "server_args.py _handle_model_specific_adjustments",
     ),
     on("counts_latent_scales", "0.5.17", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
@@ -226,7 +235,8 @@ TABLE: Final[tuple[Rule, ...]] = (
             ("0.5.15", ("latent", "sparse latent", "replicas", "adapters")),
             ("0.5.13", ("Qwen3-Next", "replicas", "adapters")),
             ("0.5.11", ("Qwen3-Next", "sparse latent", "replicas", "adapters")),
-            ("0.0", ("Qwen3-Next", "sparse latent", "replicas", "adapters", "drafts")),
+            ("0.5.10", ("Qwen3-Next", "sparse latent", "replicas", "adapters", "drafts")),
+            ("0.0", ("all",)),
         ),
         "arg_groups/cuda_graph_hook.py disable_breakable_cudagraph_if_incompatible; server_args.py _handle_piecewise_cuda_graph",
     ),

@@ -285,7 +285,7 @@ class SglangSettings(Record):
     @property
     def halves_tokens(self) -> bool:
         """Whether no more requests run than half the tokens of the pool, at two tokens each."""
-        return self.own_requests is None or self.rules.tokens_limit_named
+        return self.own_requests is None or self.rules.named_limit == "tokens"
 
     @property
     def raw_latents(self) -> bool:
@@ -341,7 +341,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         named = _DSV4_REQUESTS if settled and is_compressed(model) else usual
     # Before states were copied by default, the prefix cache of states had pages of one token, which this kernel does not read.
     alone = not rules.copies_by_default and settled and strategy == "no_buffer" and "caches_states" in words
-    if alone and own_backend == "trtllm_mha" and not layers:
+    if alone and (rules.drafts_drop_cache if layers else own_backend == "trtllm_mha"):
         radix, strategy, alone = False, "none", False
     ratio = _option(options, "swa_full_tokens_ratio")
     return SglangSettings(

@@ -72,7 +72,7 @@ def test_spellings_of_a_release() -> None:
     for unknown in ("0.5.5", "0.5.24", "0.4.9", "0.5.16rc1", "main"):
         with pytest.raises(UnknownNameError, match="no rules for that version") as raised:
             resolve(unknown)
-        assert "0.5.10 to 0.5.23" in str(raised.value.hint)
+        assert "0.5.9 to 0.5.23" in str(raised.value.hint)
 
 
 def test_a_class_that_came_later_is_refused() -> None:
@@ -178,3 +178,16 @@ def test_states_that_nothing_copies_where_nothing_overlaps() -> None:
     case = {"version": NEWEST, "gpu": "h100-sxm5-80gb", "model": "Qwen/Qwen3-Next-80B-A3B-Instruct", "budget_bytes": 40 * 2**30}
     found = _planned({**case, "options": options})
     assert (found["each"], found["tokens"], found["page_size"]) == (3, 920_754, 1)
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.10", "0.5.13"])
+@pytest.mark.parametrize("model", ["openai/gpt-oss-20b", "meta-llama/Llama-3.1-8B-Instruct"])
+@pytest.mark.parametrize("options", [{}, {"max_running_requests": "3500"}, {"page_size": "64"}], ids=str)
+def test_the_least_budget_holds_what_is_asked_of_it(version: str, model: str, options: dict[str, str]) -> None:
+    """And a byte less does not: by the rules of each release, also where windows are solved from whole tokens."""
+    opened = find_engine("sglang")[0].open(load_model(model), Request.of(seq=1024, options=options, engine_version=version))
+    assert isinstance(opened, SglangOccupancy)
+    for tokens, sequences in ((1000, 3), (8192, 100), (131, 3000)):
+        budget = opened.deployment.curve.needed_bytes(tokens, sequences)
+        assert opened.deployment.hold(budget, tokens, sequences)
+        assert not opened.deployment.hold(budget - 1, tokens, sequences)
