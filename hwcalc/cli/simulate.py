@@ -36,7 +36,11 @@ _OWN: Final = grouped(
         "compare", ("--compare",), "K=V,V", "Replay with each of these values of a setting, in one table. Repeatable.", "list"
     ),
 )
-_POOL: Final = grouped("hardware", Option("blocks", ("--blocks",), "N", "Blocks for requests, whatever the memory."))
+_POOL: Final = grouped(
+    "hardware",
+    Option("blocks", ("--blocks",), "N", "Blocks for requests, whatever the memory (vLLM)."),
+    Option("tokens", ("--tokens",), "N", "Tokens for requests, whatever the memory (SGLang)."),
+)
 _FILES: Final = (
     Option("steps_csv", ("--steps-csv",), "FILE", "Write a row for each step to this file.", complete="files"),
     Option("requests_csv", ("--requests-csv",), "FILE", "Write a row for each request to this file.", complete="files"),

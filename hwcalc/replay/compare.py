@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hwcalc.model import ModelLike
 
-OWN: Final = frozenset({"blocks", "replicas", "route", "step_time", "clock"})
+OWN: Final = frozenset({"blocks", "tokens", "replicas", "route", "step_time", "clock"})
 """Settings of a replay that are no options of a plan."""
 _MOST: Final = 256
 

@@ -144,6 +144,8 @@ class StepLoad(Struct):
     prefill_requests: int = 0
     prefill_ends: int = 0
     """Prompts that are complete after it."""
+    paused_requests: int = 0
+    """Requests between two tokens that get none in it."""
 
 
 class Measures(Struct, frozen=True):
@@ -152,6 +154,8 @@ class Measures(Struct, frozen=True):
     running: str
     waiting: str
     used: str
+    unit: str = "blocks"
+    """What the pool is counted in."""
 
 
 class Scheduler(ABC):
@@ -159,6 +163,8 @@ class Scheduler(ABC):
 
     measures: ClassVar[Measures]
     """Which columns of a step have what all engines have."""
+    stalls_when: ClassVar[str]
+    """Why requests may be left that it will never serve, and what to do, in sentences."""
     lag: int = 0
     """How many turns after a batch was scheduled its results are looked at: 0 or 1."""
 
@@ -207,6 +213,11 @@ class Scheduler(ABC):
     def settings(self) -> dict[str, Any]:
         """Its settings by the engine's names, with defaults filled in."""
 
+    @property
+    @abstractmethod
+    def refuses_when(self) -> str:
+        """Why it refuses requests, after "they ..."."""
+
     @abstractmethod
     def totals(self, turns: int) -> dict[str, Any]:
         """Sums and peaks after so many turns, by the engine's words; those of several servers are added up, peaks apart."""
@@ -248,6 +259,9 @@ class Server:
         """How long the step of each turn takes, where steps take time."""
         self.decoded = array("l")
         """The requests that decoded in the step of each turn, where steps take time."""
+        self.gaps = array("d")
+        """Of each turn in which requests decoded: how long it was since the token before, where steps take time."""
+        self._paused = 0.0
         self.quiet = 0
         self.stalled = False
         """Whether requests are left that it will never serve."""
@@ -289,6 +303,8 @@ class Server:
             self.ends.append(self.now)
             self.lengths.append(length)
             self.decoded.append(load.decode_requests)
+            self.gaps.append(length + self._paused if load.decode_requests else 0.0)
+            self._paused = self._paused + length if load.paused_requests and not load.decode_requests else 0.0
         self.quiet = 0 if scheduler.progressed else self.quiet + taken
         if self.quiet > STALLS_AFTER:
             self.stalled = True

@@ -108,13 +108,14 @@ def traffic_of(simulation: Simulation) -> Traffic:
         finished=int(done.sum()),
         replicas=len(simulation.servers),
         clock="seconds" if times.timed else "steps",
-        blocks=simulation.scheduler.capacity,
+        unit=simulation.scheduler.measures.unit,
+        capacity=simulation.scheduler.capacity,
         settings=simulation.scheduler.settings(),
         totals=totals,
         use=use,
         running=running,
         waiting=waiting,
-        hit_share=(hits["hits"] + hits["preempted_hits"]) / looked if looked else None,
+        hit_share=(hits["hits"] + hits.get("preempted_hits", 0)) / looked if looked else None,
         queue=Spread.of(queue[~isnan(queue)]),
         ttft=Spread.of(ttft[answered]),
         tpot=Spread.of(tpot),
@@ -162,7 +163,7 @@ def _goodput(simulation: Simulation, times: Times, done: NDArray[Any]) -> Goodpu
 
 
 def _over_time(simulation: Simulation) -> tuple[Spread | None, Spread | None, Spread | None]:
-    """The share of blocks that are held, and requests that run and wait, over the time of all steps."""
+    """The share of the pool that is held, and requests that run and wait, over the time of all steps."""
     from numpy import concatenate, frombuffer
 
     measures = simulation.scheduler.measures
@@ -187,13 +188,13 @@ def _over_time(simulation: Simulation) -> tuple[Spread | None, Spread | None, Sp
 
 
 def _between_tokens(simulation: Simulation) -> Spread | None:
-    """The times between two tokens of a request: each step counts for as many as decode in it."""
+    """The times between two tokens of a request: each step counts for as many as decode in it, with those before in which they did not."""
     from numpy import concatenate, frombuffer
 
     lengths, counts = [], []
     for server in simulation.servers:
         if len(server.lengths):
-            lengths.append(frombuffer(server.lengths, dtype="float64"))
+            lengths.append(frombuffer(server.gaps, dtype="float64"))
             counts.append(frombuffer(server.decoded, dtype="int64"))
     return Spread.of(concatenate(lengths), concatenate(counts)) if lengths else None
 
@@ -202,13 +203,9 @@ def _warnings(simulation: Simulation) -> tuple[Note, ...]:
     """What went wrong."""
     log, out = simulation.log, []
     if simulation.totals["stalled"]:
-        message = (
-            "Requests are left that the engine will never serve: one needs more blocks than there are. "
-            "vLLM refuses to start with such a pool. Give more blocks, or a smaller max_model_len."
-        )
+        message = f"Requests are left that the engine will never serve: {simulation.scheduler.stalls_when}"
         out.append(Note(code="stalled", message=message))
     if log.refused:
-        longest = simulation.scheduler.settings().get("max_model_len")
-        message = f"{len(log.refused):,} requests were refused: their prompts do not fit in max_model_len {longest:,}."
+        message = f"{len(log.refused):,} requests were refused: they {simulation.scheduler.refuses_when}."
         out.append(Note(code="refused", message=message))
     return tuple(out)

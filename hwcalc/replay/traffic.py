@@ -87,7 +87,7 @@ class Throughput(Record):
 class Traffic(Answer, Record):
     """What a replay tells, without its rows. Times are seconds, or steps where steps take no time (``clock``).
 
-    ``use`` is the share of the pool's blocks that requests hold, ``running`` and ``waiting`` are requests, each over the time of the
+    A server's pool holds ``capacity`` blocks or tokens (``unit``). ``use`` is the share of it that requests hold, ``running`` and ``waiting`` are requests, each over the time of the
     replay. ``queue`` is from arrival to the first scheduled token, ``ttft`` to the first token, ``tpot`` the mean time of a further token
     of a request, ``itl`` the time between two tokens, over all tokens, and ``e2e`` is until the last token.
     """
@@ -103,7 +103,8 @@ class Traffic(Answer, Record):
     finished: int
     replicas: int
     clock: str
-    blocks: int
+    unit: str
+    capacity: int
     settings: dict[str, Any]
     totals: dict[str, Any]
     use: Spread | None
@@ -122,14 +123,14 @@ class Traffic(Answer, Record):
 
     def headline(self) -> str:
         """The answer in one line."""
-        most = "" if self.use is None else f", {self.use.max:.0%} of {self.blocks:,} blocks at the peak"
+        most = "" if self.use is None else f", {self.use.max:.0%} of {self.capacity:,} {self.unit} at the peak"
         return f"{self.model}: {self.finished:,} of {self.requests:,} requests in {self.totals['model_steps']:,} steps{most}"
 
     def records(self) -> list[dict[str, Any]]:
         """One row."""
         row: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("model", "engine", "gpu", "workload", "requests", "finished", "replicas", "clock", "blocks")
+            for name in ("model", "engine", "gpu", "workload", "requests", "finished", "replicas", "clock", "unit", "capacity")
         }
         row |= {name: value for name, value in self.totals.items() if not isinstance(value, dict)}
         for name in ("use", "running", "waiting", "queue", "ttft", "tpot", "itl", "e2e"):

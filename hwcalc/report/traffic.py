@@ -123,12 +123,13 @@ def _head(traffic: Traffic, *, compared: bool = False) -> str:
 def _lines(traffic: Traffic) -> dict[str, str]:
     """What is said behind the table, by its name; empty for what it does not have."""
     totals, throughput, goodput = traffic.totals, traffic.throughput, traffic.goodput
-    sizes = traffic.settings.get("block_size") or ()
+    sizes, unit = traffic.settings.get("block_size") or (), traffic.unit
+    peak = totals[f"peak_used_{unit}"]
     of_tokens = f" of {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} tokens" if sizes else ""
     each = " each" if traffic.replicas > 1 else ""
     rate = "" if goodput is None or goodput.requests_per_s is None else f", {goodput.requests_per_s:,.3g} requests a second"
     return {
-        "pool": f"{traffic.blocks:,} blocks{of_tokens}{each}, at most {totals['peak_used_blocks']:,} in use",
+        "pool": f"{traffic.capacity:,} {unit}{of_tokens}{each}, at most {peak:,} in use",
         "prefix cache": "" if traffic.hit_share is None else f"{traffic.hit_share:.1%} of the looked-up tokens found",
         "preemptions": f"{totals['preemptions']:,}" if totals["preemptions"] else "none",
         "throughput": ""

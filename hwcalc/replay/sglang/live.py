@@ -53,7 +53,6 @@ class Live:
         "prompt",
         "protected",
         "refused",
-        "retractions",
         "state",
         "stops",
         "stored",
@@ -81,7 +80,6 @@ class Live:
         """Its place in the order of entries into the queue."""
         self.asked_at = 0
         """Prefill tokens that were computed before it entered the queue."""
-        self.retractions = 0
         self.outputs = 0
         """Output tokens that are there. While it decodes, they follow from the count of steps."""
         self.offset = 0

@@ -44,7 +44,8 @@ _DUMMY: Final = Content((), -1)
 class SglangScheduler(Scheduler):
     """SGLang's scheduler over a pool of tokens."""
 
-    measures = Measures(running="running", waiting="waiting", used="used_tokens")
+    measures = Measures(running="running", waiting="waiting", used="used_tokens", unit="tokens")
+    stalls_when = "one needs more tokens than the pool has, and SGLang lets it wait, and all behind it. Give more tokens."
     request_columns = ("scheduled", "firsts", "finishes", "hits", "preempted", "produced", "reasons")
 
     def __init__(self, rules: SchedulerRules, requests: RequestLog | None = None) -> None:
@@ -91,6 +92,8 @@ class SglangScheduler(Scheduler):
         self._decodes_kept = 0
         """Passes that are kept for decodes after a prefill (``prefill_decode_interval``)."""
         self._cancellable: dict[int, Live] = {}
+        self._looked_up = self._retractions = 0
+        """Tokens of admitted requests that were looked up, and retractions, those to make room for others among them."""
         self._turned_away: list[int] = []
         """Requests that came to a full queue."""
 
@@ -183,7 +186,7 @@ class SglangScheduler(Scheduler):
         """The batch of this pass, with its memory; its row is noted."""
         load = self.load
         load.prefill_tokens = load.prefill_pairs = load.prefill_requests = load.prefill_ends = 0
-        load.decode_requests = load.decode_tokens = 0
+        load.decode_requests = load.decode_tokens = load.paused_requests = 0
         chunk = self.chunk
         if chunk is not None and chunk.end > chunk.prefix:
             self._publish(chunk, chunk.end)
@@ -296,8 +299,8 @@ class SglangScheduler(Scheduler):
             for live in preempted:
                 self._enqueue(live)
             return None
-        new = set(admitted)
-        self.waiting = [live for live in self.waiting if live not in new]
+        # Those that were admitted stood in front.
+        del self.waiting[: sum([live.state is State.WAITING for live in admitted])]
         for live in preempted:
             self._enqueue(live)
         if admission.chunk is not None:
@@ -371,6 +374,7 @@ class SglangScheduler(Scheduler):
         for live in admitted:
             if live.state is State.WAITING:
                 live.state = State.PREFILL
+                self._looked_up += live.known if cache.enabled else 0
                 self._rows -= 1
                 if log.scheduled[live.number] is None:
                     log.scheduled[live.number] = self._now
@@ -382,6 +386,7 @@ class SglangScheduler(Scheduler):
             load.prefill_pairs += extend * live.prefix + extend * (extend + 1) // 2
             load.prefill_ends += live.end == live.known
         batch = Batch(PREFILL, admitted, tokens=tokens, step=self._steps, chunk=self.chunk)
+        load.paused_requests = len(self.running)
         if rules.enable_mixed_chunk and self.running:
             self._mix(batch)
         self._note(batch, len(batch.requests), batch.tokens, admission.hits)
@@ -402,6 +407,7 @@ class SglangScheduler(Scheduler):
             return
         load = self.load
         load.decode_requests, load.decode_tokens = len(self.running), self._offsets + len(self.running) * self._steps
+        load.paused_requests = 0
         self._take_decode()
         batch.kind, batch.step = MIXED, self._steps
         batch.decoding = set(self.running)
@@ -522,7 +528,7 @@ class SglangScheduler(Scheduler):
         self._read(live)
         self.requests.preemptions.append((self._now, live.number, live.stored))
         self.requests.preempted[live.number] += 1
-        live.retractions += 1
+        self._retractions += 1
         self._stop(live, State.WAITING)
         self._release(live)
         live.forget()
@@ -722,6 +728,10 @@ class SglangScheduler(Scheduler):
         return self.cache.peek(self.contents.of(request), request.prompt_tokens)
 
     @property
+    def refuses_when(self) -> str:
+        return f"have {self.rules.max_req_input_len:,} tokens or more (max_req_input_len)"
+
+    @property
     def capacity(self) -> int:
         return self.rules.max_total_num_tokens
 
@@ -740,12 +750,15 @@ class SglangScheduler(Scheduler):
         return {
             "iterations": columns["iteration"][-1] + 1 if len(self.steps) else 0,
             "batches": len(self.steps),
+            "model_steps": len(self.steps),
             "prefill_batches": kinds[PREFILL],
             "decode_batches": kinds[DECODE],
             "mixed_batches": kinds[MIXED],
             "computed_tokens": sum(columns["computed_tokens"]),
             "hit_tokens": sum(columns["hit_tokens"]),
             "cached_tokens": sum([hit for hit in log.hits if hit]),
+            "prefix_cache": {"queries": self._looked_up, "hits": sum(columns["hit_tokens"])},
+            "preemptions": self._retractions,
             "retractions": sum([len(entry[1]) for entry in self.retraction_log]),
             "oom_aborts": sum([len(entry[2]) for entry in self.retraction_log]),
             "peak_used_tokens": max(columns["used_tokens"], default=0),

@@ -122,6 +122,7 @@ class VllmScheduler(Scheduler):
     """vLLM's scheduler over ``blocks`` blocks for requests, the null block not counted."""
 
     measures = Measures(running="running", waiting="waiting", used="used_blocks")
+    stalls_when = "one needs more blocks than there are. vLLM refuses to start with such a pool. Give more blocks, or a smaller max_model_len."
 
     def __init__(self, rules: SchedulerRules, blocks: int, requests: RequestLog | None = None) -> None:
         super().__init__(COLUMNS, requests)
@@ -237,6 +238,10 @@ class VllmScheduler(Scheduler):
 
     def cached_tokens(self, request: Request) -> int:
         return self.cache.look_up(Held(self.contents.of(request), request.prompt_tokens)).tokens
+
+    @property
+    def refuses_when(self) -> str:
+        return f"do not fit in max_model_len {self.rules.max_model_len:,}"
 
     @property
     def capacity(self) -> int:
