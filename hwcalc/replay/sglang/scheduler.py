@@ -112,10 +112,10 @@ class SglangScheduler(Scheduler):
     def add(self, request: Request) -> None:
         rules, number = self.rules, request.number
         live = self._live_of(request)
+        self.requests.hits[number] = 0
         if rules.max_queued_requests is not None and len(self.waiting) >= rules.max_queued_requests and not self._displaces(live):
             self._turned_away.append(number)
             return
-        self.requests.hits[number] = 0
         if request.cancel_after_s is not None:
             self._cancellable[number] = live
         self._enqueue(live)
@@ -157,16 +157,16 @@ class SglangScheduler(Scheduler):
         return live
 
     def step(self, turn: int, most: int) -> int:
+        for number in self._turned_away:
+            self.requests.reasons[number] = "abort"
+            self.requests.finish(number, turn)
+        self._turned_away.clear()
         steps = self._steps_alike(most)
         if steps:
             taken = self._decode_only(turn, steps)
             if taken:
                 return taken
         self._now = turn
-        for number in self._turned_away:
-            self.requests.reasons[number] = "abort"
-            self.requests.finish(number, turn)
-        self._turned_away.clear()
         batch = self._plan()
         before = self._last
         self._last = batch
