@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.record import Record
 from hwcalc.text import printable
 
@@ -246,6 +248,9 @@ class _Manifests(_Builder):
 
     def _node(self, event: Any, value: Any, *, text: str = "", keys: dict[str, Node] | None = None) -> Node:
         node = super()._node(event, value, text=text, keys=keys)
+        if getattr(event, "style", None) in ("|", ">"):
+            # A block of text begins behind its sign.
+            node = replace(node, line=node.line + 1)
         self._sizes[id(node)] = 1
         if event.anchor is not None:
             self._named[event.anchor] = node

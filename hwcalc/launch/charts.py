@@ -51,7 +51,7 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
     for name in ("enablePrefixCaching", "enableChunkedPrefill"):
         if isinstance(config.get(name), bool):
             reading.entry(_snake(name), config[name])
-    reading.read(filled(texts(config.get("extraArgs")), cluster.variables, cluster.places.line(config)))
+    reading.read(filled(config.get("extraArgs"), cluster.variables, cluster.places))
     if model.get("enableLoRA") is True:
         reading.entry("enable_lora", value=True)
     settings: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def _of_role(
         if "gpus_per_replica" not in around.settings and sizes:
             total = (settings.get("tp") or 1) * (local or 1)
             around = _with(around, gpus_per_replica=total)
-        words = container_words(container.get("command"), container.get("args"), around.variables, cluster.places)
+        words = container_words(container, around.variables, cluster.places)
         command = text(container.get("modelCommand"))
         if command in ("vllmServe", "imageDefault") or not container.get("command"):
             server = server_of(_flags("vllm"), None, words, around, {}, line=around.line)

@@ -16,20 +16,30 @@ _MOST_TRIES: Final = 6
 
 
 class Places:
-    """The line of each mapping and list of a document, by its identity; 1 for what has none."""
+    """The lines of mappings and lists, and of what stands in them, by the identity of the container; 1 for what has none."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, int] = {}
+        self._lines: dict[int, tuple[int, dict[Any, int]]] = {}
         self._kept: list[Any] = []
 
-    def keep(self, value: Any, line: int) -> None:
-        """Note the line of a value, which is kept as long as this."""
-        self._lines[id(value)] = line
+    def keep(self, value: Any, line: int, items: dict[Any, int]) -> None:
+        """Note the lines of a container, which is kept as long as this."""
+        self._lines[id(value)] = (line, items)
         self._kept.append(value)
 
+    def copied(self, value: Any, copy: Any) -> None:
+        """Note that a container stands where another one does."""
+        if id(value) in self._lines:
+            self.keep(copy, *self._lines[id(value)])
+
     def line(self, value: Any) -> int:
-        """The line of a value."""
-        return self._lines.get(id(value), 1)
+        """The line of a container."""
+        return self._lines.get(id(value), (1, {}))[0]
+
+    def item(self, value: Any, key: Any) -> int:
+        """The line of what a container has under a key, or at a place."""
+        line, items = self._lines.get(id(value), (1, {}))
+        return items.get(key, line)
 
 
 def read_documents(text: str, places: Places | None = None) -> list[Any]:
@@ -70,13 +80,15 @@ def _plain(node: Node, templates: list[str], places: Places) -> Any:
     value = node.value
     if isinstance(value, dict):
         made: Any = {_restored(key, templates): _plain(each, templates, places) for key, each in value.items()}
+        items: dict[Any, int] = {_restored(key, templates): each.line for key, each in value.items()}
     elif isinstance(value, list):
         made = [_plain(each, templates, places) for each in value]
+        items = {place: each.line for place, each in enumerate(value)}
     elif isinstance(value, str):
         return _restored(value, templates)
     else:
         return value
-    places.keep(made, node.line)
+    places.keep(made, node.line, items)
     return made
 
 

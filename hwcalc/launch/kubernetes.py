@@ -221,7 +221,7 @@ def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cl
 def servers_of_container(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster, place: Place) -> list[Server]:
     """The server of a container: the last that its command starts."""
     around = around_of(container, spec, cluster, place)
-    words = container_words(container.get("command"), container.get("args"), around.variables, cluster.places)
+    words = container_words(container, around.variables, cluster.places)
     if words and words[0].text.startswith("-") is False and program_at(words) is None and not container.get("command"):
         known = image_of(around.image) if around.image else None
         if known is None or not known[1].starts:
@@ -275,9 +275,7 @@ def _of_inference_service(document: Mapping[str, Any], cluster: Cluster) -> list
     remarks = [] if uri is None or hub_name(uri) else [f"model: storageUri {uri}"]
     extra = {"runtime": runtime} if runtime else {}
     around = around_of(model, predictor, cluster, replace(place, model=hub_name(uri), extra=extra, unresolved=tuple(remarks)))
-    named, backend, dropped, rest = _served(
-        filled(texts(model.get("args")), around.variables, cluster.places.line(model.get("args")))
-    )
+    named, backend, dropped, rest = _served(filled(model.get("args"), around.variables, cluster.places))
     around = replace(around, model=named or around.model)
     if backend == "huggingface":
         around = replace(
@@ -377,7 +375,7 @@ def _of_workload(
         role=role,
     )
     around = around_of(container, template, cluster, place)
-    words = container_words(container.get("command"), container.get("args"), around.variables, cluster.places)
+    words = container_words(container, around.variables, cluster.places)
     more = around.variables.get("VLLM_ADDITIONAL_ARGS")
     if isinstance(more, str):
         words += split_text(more, around.variables, around.line)
@@ -503,7 +501,7 @@ def _of_kubeai(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         model=model,
         name=_name(document),
     )
-    words = filled(texts(spec.get("args")), around.variables, cluster.places.line(spec))
+    words = filled(spec.get("args"), around.variables, cluster.places)
     server = server_of(flags, None, words, around, {}, line=cluster.places.line(document))
     return [] if server is None else [server]
 
@@ -565,6 +563,7 @@ def _of_dynamo(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         if container is None:
             continue
         held = {**container, "resources": container.get("resources") or at(service, "resources")}
+        cluster.places.copied(container, held)
         held["env"] = [*rows(at(service, "envs")), *rows(container.get("env"))]
         nodes = number(at(service, "multinode", "nodeCount")) or 1
         said = (text(at(service, "subComponentType")) or text(at(service, "type")) or "").lower()

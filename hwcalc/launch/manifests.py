@@ -126,7 +126,7 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster) -> list
     remarks += [remark] if remark else []
     mounts = dict(_mounts(service.get("volumes")))
     variables = {**own, **cluster.variables}
-    words = container_words(service.get("entrypoint"), service.get("command"), variables, cluster.places)
+    words = container_words(service, variables, cluster.places, ("entrypoint", "command"))
     around = Around(
         image=image,
         variables=variables,
@@ -168,7 +168,7 @@ def _reserved(service: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple
             continue
         if rows(device.get("device_ids")):
             ids = texts(device.get("device_ids"))
-            words = filled(ids, variables, 0)
+            words = [filled_word(each, variables) for each in ids]
             if any(not word.known for word in words):
                 return None, f"gpus_per_replica: device_ids {ids}"
             remark = f"gpus_per_replica: device_ids {ids} (default taken)" if any(word.taken for word in words) else ""
@@ -222,7 +222,10 @@ def of_sky(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     taken = {name: f"${name} ({value})" for name, value in known.items()}
     setup = text(document.get("setup")) or ""
     script = read_script(
-        text(document.get("run")) or "", {**known, **own, **cluster.variables}, line=cluster.places.line(document), taken=taken
+        text(document.get("run")) or "",
+        {**known, **own, **cluster.variables},
+        line=cluster.places.item(document, "run"),
+        taken=taken,
     )
     around = Around(
         image=image,
@@ -270,7 +273,7 @@ def of_swap(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         macros["MODEL_ID"] = name
         own = dict(each.partition("=")[::2] for each in texts(at(model, "env")) if "=" in each)
         given = _expanded(command, macros)
-        line = cluster.places.line(model)
+        line = cluster.places.item(model, "cmd")
         script = read_script(given, {**own, **cluster.variables}, line=line)
         around = Around(variables={**own, **cluster.variables}, name=str(name), line=line)
         out += [replace(server, name=str(name)) for server in servers_of_script(script, around)]
@@ -302,7 +305,7 @@ def of_steps(document: Any, cluster: Cluster) -> list[Server]:
                 continue
             own = {str(name): value for name, value in mapping(each.get("env")).items() if isinstance(value, str)}
             known, taken = known_of({**own, **cluster.variables})
-            script = read_script(given, known, line=cluster.places.line(each), taken=taken)
+            script = read_script(given, known, line=cluster.places.item(each, key), taken=taken)
             out += servers_of_script(script, Around(variables={**own, **cluster.variables}, depth=1))
     return out
 
@@ -313,9 +316,7 @@ def of_blueprint(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     for each in rows(document.get("recipe_container_env")):
         if text(at(each, "key")) is not None:
             own[text(at(each, "key")) or ""] = text(at(each, "value")) or ""
-    words = filled(
-        texts(document.get("recipe_container_command_args")), {**own, **cluster.variables}, cluster.places.line(document)
-    )
+    words = filled(document.get("recipe_container_command_args"), {**own, **cluster.variables}, cluster.places)
     nodes = number(document.get("multinode_num_nodes_to_use_from_shared_pool")) or 1
     count = number(document.get("recipe_nvidia_gpu_count")) or number(document.get("recipe_amd_gpu_count"))
     settings: dict[str, Any] = {
@@ -345,7 +346,7 @@ def of_recipe(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """The server of a recipe of vLLM's: the model with its usual arguments."""
     model = mapping(document.get("model"))
     words = [Word(text="vllm"), Word(text="serve"), Word(text=text(model.get("model_id")) or "")]
-    words += filled(texts(model.get("base_args")), cluster.variables, cluster.places.line(model))
+    words += filled(model.get("base_args"), cluster.variables, cluster.places)
     own = {str(key): text(value) or "" for key, value in mapping(model.get("base_env")).items()}
     return container_servers(Around(variables={**own, **cluster.variables}), words, {})
 

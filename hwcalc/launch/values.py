@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from hwcalc.launch.documents import Places
-from hwcalc.launch.shell import Word, filled_word, read_script
+from hwcalc.launch.shell import Word, filled_word, known_of, read_script
 from hwcalc.profiles.launch import launch_words
 
 _MOST: Final = 100_000
@@ -60,14 +60,10 @@ def texts(value: Any) -> list[str]:
     return [] if single is None else [single]
 
 
-def filled(values: Sequence[str], variables: Mapping[str, Any], line: int) -> list[Word]:
-    """The words of a list in a manifest."""
-    return [filled_word(each, variables, line=line) for each in values[:_MOST]]
-
-
-def raw_words(values: Sequence[str], line: int) -> list[Word]:
-    """The words of a list of which a shell reads the script."""
-    return [Word(text=each, raw=each, source=each, quoted=True, line=line) for each in values[:_MOST]]
+def filled(given: Any, variables: Mapping[str, Any], places: Places, line: int = 0) -> list[Word]:
+    """The words of a list in a manifest, each with its line."""
+    values = texts(given)[:_MOST]
+    return [filled_word(each, variables, line=line or places.item(given, place)) for place, each in enumerate(values)]
 
 
 def is_script(values: Sequence[str]) -> bool:
@@ -78,28 +74,28 @@ def is_script(values: Sequence[str]) -> bool:
     return shell and any(re.fullmatch(r"-[a-z]*c", each) for each in values[1:4])
 
 
-def container_words(command: Any, arguments: Any, variables: Mapping[str, Any], places: Places) -> list[Word]:
+def container_words(
+    container: Mapping[str, Any], variables: Mapping[str, Any], places: Places, keys: Sequence[str] = ("command", "args")
+) -> list[Word]:
     """The words of a container: its command and its arguments, lists or texts that are split as a shell would."""
     words: list[Word] = []
-    for given in (command, arguments):
-        line = places.line(given) if isinstance(given, list) else places.line(None)
+    for key in keys:
+        given = container.get(key)
         if isinstance(given, list):
-            values = texts(given)
-            for value in values:
+            for place, value in enumerate(texts(given)[:_MOST]):
                 # A shell reads the script by itself.
-                before = [word.text for word in words]
+                before, line = [word.text for word in words], places.item(given, place)
                 script = is_script(before) and before[-1].endswith("c") and all(each.startswith("-") for each in before[1:])
-                words += raw_words([value], line) if script else filled([value], variables, line)
+                raw = Word(text=value, raw=value, source=value, quoted=True, line=line)
+                words.append(raw if script else filled_word(value, variables, line=line))
         elif isinstance(given, str) and given.strip():
-            words += split_text(given, variables, line)
+            words += split_text(given, variables, places.item(container, key))
     return words
 
 
 def split_text(given: str, variables: Mapping[str, Any], line: int) -> list[Word]:
     """A command in a text. A backslash before a folded line is still one."""
     plain = re.sub(r"\\[ \t]+(?=\S)", " ", given) if "\n" not in given.strip() else given
-    from hwcalc.launch.shell import known_of
-
     known, taken = known_of(variables)
     script = read_script(plain.strip(), known, line=line, taken=taken)
     if len(script.commands) == 1:

@@ -52,3 +52,28 @@ def test_a_flag(text: str, key: str, value: object) -> None:
 def test_no_server(text: str) -> None:
     """Nothing that starts a server."""
     assert [] == read_launch(text)
+
+
+def test_each_setting_has_its_line() -> None:
+    """In a list, in a script of a manifest, and in a command."""
+    text = """kind: Pod
+apiVersion: v1
+spec:
+  containers:
+    - image: vllm/vllm-openai
+      args:
+        - --model=org/m
+        - -tp=2
+    - image: vllm/vllm-openai
+      command: [sh, -c]
+      args:
+        - |
+          echo hello
+          vllm serve org/n \\
+            --max-num-seqs 3
+"""
+    first, second = read_launch(text)
+
+    assert {"model": 7, "tp": 8} == first.lines
+    assert {"model": 14, "max_num_seqs": 15} == second.lines
+    assert {"model": 2, "tp": 3} == read_launch("# one\nvllm serve org/m \\\n  -tp 2\n")[0].lines

@@ -1,0 +1,125 @@
+"""``kvplan launch``, and the lines that mean it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.hwcalc.command import QWEN, Capture, run
+
+SERVE = f"vllm serve {QWEN} --max-model-len 8K -tp 2"
+COMPOSE = """\
+services:
+  a: {image: 'vllm/vllm-openai:v0.11.0', command: '--model ${MODEL} --max-model-len 4096'}
+  b: {image: 'lmsysorg/sglang', command: 'sglang serve --model-path ${OTHER:-Qwen/Qwen3-8B} --context-length 2048'}
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--gpu", "l4", "--", *SERVE.split()],
+        ["launch", "--gpu", "l4", "--", *SERVE.split()],
+        [*SERVE.split(), "--gpu", "l4"],
+        ["launch", *SERVE.split(), "--gpu=l4"],
+        [SERVE, "--gpu", "l4"],
+        ["--gpu", "l4", "--", "docker", "run", "vllm/vllm-openai", *SERVE.split()],
+        ["serve.sh", "--gpu", "l4"],
+        ["-", "--gpu", "l4"],
+    ],
+)
+def test_lines_that_mean_the_same(words: list[str], capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind ``--``, typed, quoted, in a file, on standard input."""
+    (tmp_path / "serve.sh").write_text(f"#!/bin/sh\nexec {SERVE}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(SERVE.encode()))))
+    status, out, err = run(capsys, *words, "--brief")
+
+    assert status == 0, err
+    assert "8,192 tokens" in out
+    assert "tp 2" in out
+    assert "on 2 x l4" in out
+
+
+def test_a_config_on_standard_input_is_still_a_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is lost by looking at its beginning."""
+    config = json.dumps(
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "hidden_size": 64,
+            "vocab_size": 9,
+            "intermediate_size": 8,
+            "torch_dtype": "float16",
+        }
+    )
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(config.encode()))))
+    status, out, _ = run(capsys, "-", "--seq", "1k", "--json")
+
+    assert status == 0
+    assert json.loads(out)["model"]["source"] == "stdin"
+
+
+def test_a_file_of_several_servers(capsys: Capture, tmp_path: Path) -> None:
+    """Each is planned; what is open is asked for; ``--set`` and ``--env-file`` give it."""
+    path = tmp_path / "compose.yaml"
+    path.write_text(COMPOSE)
+    (tmp_path / "env").write_text("# none\nexport OTHER=gpt2\nMODEL='gpt2'\n")
+
+    status, out, _ = run(capsys, str(path))
+    assert status == 2
+    assert "--set MODEL=ORG/NAME" in out
+    assert "== b: sglang Qwen/Qwen3-8B (line 3)" in out
+
+    status, out, _ = run(capsys, str(path), "--env-file", str(tmp_path / "env"), "--set", f"MODEL={QWEN}", "--json")
+    servers = json.loads(out)["servers"]
+    assert status == 0
+    assert [each["server"]["model"] for each in servers] == [QWEN, "gpt2"]
+    assert [each["plan"]["request"]["seq"] for each in servers] == [4096, 2048]
+    assert [each["error"] for each in servers] == [None, None]
+
+
+def test_what_the_plan_is_without_is_said(capsys: Capture) -> None:
+    """Dropped flags by name, those that bear on memory with the reason, and those that nobody knows."""
+    line = f"vllm serve {QWEN} --port 8000 --hf-overrides {{}} --foo 3 --max-model-len ${{LEN:-4096}}"
+    _, _, err = run(capsys, line)
+
+    assert "left out, because no byte that is planned depends on it: --port." in err
+    assert "warning: the plan is without --hf-overrides, which may bear on memory: it changes the model." in err
+    assert "not known of vllm: --foo." in err
+    assert "left open: max_model_len=${LEN:-4096} (default taken)." in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["launch"], "no command and no file", "kvplan launch FILE"),
+        (["launch", "nowhere.yaml"], "is no file here", "kvplan help launch"),
+        (["launch", "--", "docker", "run", "nginx"], "starts a server that kvplan knows", "kvplan help launch"),
+        (["launch", SERVE, "--set", "MODEL"], "has no value", "--set NAME=VALUE"),
+        (["launch", SERVE, "--env-file", "nowhere"], "cannot be read", "Name a file"),
+        (["launch", "vllm serve /models"], "/models", ""),
+        (["vllm", "serve", "$M"], "leaves its model open", "--set M="),
+    ],
+)
+def test_what_is_wrong(words: list[str], said: str, hint: str, capsys: Capture) -> None:
+    """With what to type instead."""
+    status, _, err = run(capsys, *words)
+
+    assert status in {2, 3}
+    assert said in err
+    assert hint in err
+
+
+def test_a_key_is_set_by_its_name(capsys: Capture) -> None:
+    """Where a container hides the model."""
+    status, out, _ = run(capsys, "launch", "vllm serve /models/x -tp 2", "--set", f"model={QWEN}", "--set", "tp=1", "--json")
+    [server] = json.loads(out)["servers"]
+
+    assert status == 0
+    assert (server["plan"]["model"]["id"], server["plan"]["request"]["tp"]) == (QWEN, 1)
+    assert server["server"]["unresolved"] == []

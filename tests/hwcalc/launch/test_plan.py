@@ -1,0 +1,118 @@
+"""A server that was read is planned as its engine would start it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwcalc import plan, read_launch
+from hwcalc.errors import UsageError
+from hwcalc.launch.planned import planned
+from tests.hwcalc.command import QWEN
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "vllm serve org/m --max-model-len 32k -tp 2 --kv-cache-dtype fp8 --gpu-memory-utilization 0.8 --max-num-seqs 16 --dtype half",
+            {
+                "engine": "vllm", "seq": 32_000, "tp": 2, "dtype": "fp8", "memory_utilization": "0.8",
+                "engine_options": {"max_num_seqs": "16", "dtype": "float16"},
+            },
+        ),
+        # vLLM deals experts out over all ranks of tensor and data parallelism.
+        ("vllm serve org/m -tp 2 -dp 4 -ep", {"engine": "vllm", "tp": 2, "dp": 4, "ep": 8}),
+        ("vllm serve org/m -ep", {"engine": "vllm"}),
+        ("vllm serve org/m --max-model-len auto --quantization compressed-tensors", {"engine": "vllm"}),
+        ("vllm serve org/m -q awq_marlin --revision abc", {"engine": "vllm", "weights": "awq", "revision": "abc"}),
+        ("vllm serve org/m --enable-lora --max-lora-rank 64 --max-loras 2", {"engine": "vllm", "lora": "rank=64,count=2"}),
+        (
+            "vllm serve org/m --speculative-config.method eagle3 --speculative-config.model org/h --speculative-config.num_speculative_tokens 3",
+            {"engine": "vllm", "engine_options": {"speculative": "eagle:org/h:3"}},
+        ),
+        # SGLang: with attention data parallelism the replicas lie inside the ranks.
+        (
+            "sglang serve --model-path org/m --tp 8 --dp 8 --enable-dp-attention",
+            {"engine": "sglang", "tp": 1, "dp": 8, "engine_options": {"enable_dp_attention": "true"}},
+        ),
+        ("sglang serve --model-path org/m --tp 2 --dp 2", {"engine": "sglang", "tp": 2, "dp": 2}),
+        # llama.cpp: -c is for all slots, 8192 / 4 = 2048 for each.
+        (
+            "llama-server -hf org/m-GGUF:Q8_0 -c 8192 -np 4 -ctk q8_0 -ngl 20 -fa",
+            {"engine": "llamacpp", "seq": 2048, "batch": 4, "engine_options": {"n_gpu_layers": "20", "type_k": "q8_0", "flash_attn": "on"}},
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 llama-server -m m.gguf -ot exps=CPU -ot attn=CUDA0 -nkvo",
+            {"engine": "llamacpp", "gpus": 2, "engine_options": {"override_tensor": "exps=CPU,attn=CUDA0", "no_kv_offload": "true"}},
+        ),
+        ("llama-server -m m.gguf --spec-type draft-mtp --spec-draft-n-max 3", {"engine": "llamacpp", "engine_options": {"load_mtp": "true", "n_rs_seq": "3"}}),
+        # LMDeploy: --tp counts the ranks of all replicas.
+        ("lmdeploy serve api_server org/m --tp 4 --dp 2 --quant-policy 8", {"engine": "lmdeploy", "tp": 2, "dp": 2, "dtype": "int8"}),
+        # TGI takes all GPUs that it sees.
+        ("CUDA_VISIBLE_DEVICES=0,1 text-generation-launcher --model-id org/m --quantize bitsandbytes-nf4", {"engine": "tgi", "tp": 2, "weights": "bnb4"}),
+        ("trtllm-serve org/m --tp_size 2 --max_batch_size 8 --max_seq_len 99", {"engine": "tensorrt-llm", "tp": 2, "seq": 99, "engine_options": {"max_batch_size": "8"}}),
+        # Ollama: the context is that of one slot.
+        (
+            "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=2 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve & ollama run m:7b",
+            {"engine": "ollama", "seq": "4096", "batch": "2", "dtype": "q8_0"},
+        ),
+        ("mlx_lm.server --model org/m --decode-concurrency 4", {"engine": "mlx", "engine_options": {"decode_concurrency": "4"}}),
+    ],
+)  # fmt: skip
+def test_the_options_of_a_plan(text: str, expected: dict[str, Any]) -> None:
+    """As each engine counts its own flags."""
+    [server] = read_launch(text)
+    options = {name: value for name, value in planned(server, {"kv_memory": "8GiB"}).options.items() if name != "kv_memory"}
+
+    if "gpus" not in expected:
+        options.pop("gpus", None)
+    assert expected == options
+
+
+@pytest.mark.parametrize(
+    ("where", "gpu"),
+    [
+        ("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}", "l4"),
+        ("nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}", "h100-sxm5-80gb"),
+        ("nodeSelector: {node.kubernetes.io/instance-type: p5.48xlarge}", "h100-sxm5-80gb"),
+        ("nodeSelector: {accelerator: nvidia-gtx-2080ti}", "rtx-2080-ti"),
+    ],
+)
+def test_the_accelerator_that_a_manifest_names(where: str, gpu: str) -> None:
+    """By labels of nodes and instance types."""
+    text = f"kind: Pod\napiVersion: v1\nspec: {{{where}, containers: [{{image: 'vllm/vllm-openai:v0.11.0', args: [--model, org/m]}}]}}\n"
+    [server] = read_launch(text)
+    told = planned(server)
+
+    assert gpu == told.options["gpu"]
+    assert told.options["engine"] == "vllm@0.11.0"
+
+
+def test_a_version_without_rules_is_planned_as_the_newest() -> None:
+    """And said."""
+    [server] = read_launch("docker run vllm/vllm-openai:v0.4.2 --model org/m")
+    told = planned(server)
+
+    assert told.options["engine"] == "vllm"
+    assert told.remarks[0].startswith("there are no rules for vllm 0.4.2")
+
+
+def test_a_plan_of_a_server() -> None:
+    """Options change what the text says."""
+    [server] = read_launch(f"vllm serve {QWEN} --max-model-len 8k -tp 2")
+    made = plan(server, gpu="l4")
+
+    assert (made.request.engine, made.request.seq, made.request.tp) == ("vllm", 8000, 2)
+    assert plan(server, gpu="l4", seq=4096).request.seq == 4096
+    assert made.fit is not None
+
+
+def test_a_model_that_is_left_open_is_asked_for() -> None:
+    """By the name of its variable."""
+    [server] = read_launch("vllm serve $WHAT")
+
+    with pytest.raises(UsageError, match="leaves its model open") as caught:
+        plan(server)
+    assert caught.value.hint == "Add: --set WHAT=ORG/NAME"
