@@ -20,6 +20,7 @@ from hwcalc.planner.forecast import forecast
 from hwcalc.planner.step_time import StepTimes, step_times
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.speed import FEW, find_speed_class, speed_classes
+from tests.paths import ROOT
 
 RATES = ("prefill_tokens_per_s", "decode_tokens_per_s", "output_tokens_per_s")
 LLAMA = {"engine": "vllm", "gpu": "h100-sxm5-80gb"}
@@ -309,3 +310,11 @@ def test_classes_say_what_they_were_fitted_to() -> None:
                 assert spread.high / spread.low > 2, (one.id, kind)
         if one.measurements < FEW:
             assert one.text.startswith("few measurements")
+
+
+def test_the_page_has_the_table_of_the_files() -> None:
+    """docs/speed.md shows the errors and ranges that the files state."""
+    from scripts.fit_speed import TABLE_BEGINS, TABLE_ENDS, table
+
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert f"{TABLE_BEGINS}\n{table()}\n{TABLE_ENDS}" in page
