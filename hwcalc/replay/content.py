@@ -33,22 +33,23 @@ class Content:
     def __init__(self, runs: Sequence[Run], own: int) -> None:
         self.runs = runs
         self.own = own
-        self._known: dict[int, list[int]] = {}
+        self._known: dict[tuple[int, int], list[int]] = {}
 
-    def shared(self, size: int) -> list[int]:
-        """The names of the blocks of ``size`` tokens that end in what others may have."""
-        names = self._known.get(size)
+    def shared(self, size: int, ahead: int = 0) -> list[int]:
+        """The names of the blocks of ``size`` tokens that end in what others may have, where a name covers ``ahead`` tokens more."""
+        names = self._known.get((size, ahead))
         if names is None:
             names, start = [], 0
             for chain, end in self.runs:
-                names.extend(range((chain << _PLACES) + start // size, (chain << _PLACES) + end // size))
-                start = end
-            self._known[size] = names
+                stop = max(0, end - ahead) // size
+                names.extend(range((chain << _PLACES) + start, (chain << _PLACES) + stop))
+                start = stop
+            self._known[size, ahead] = names
         return names
 
-    def names(self, size: int, start: int, stop: int) -> Sequence[int]:
+    def names(self, size: int, start: int, stop: int, *, ahead: int = 0) -> Sequence[int]:
         """The names of the blocks ``start`` to ``stop`` of ``size`` tokens."""
-        shared, own = self.shared(size), self.own << _PLACES
+        shared, own = self.shared(size, ahead), self.own << _PLACES
         if start >= len(shared):
             return range(own + start, own + stop)
         if stop <= len(shared):

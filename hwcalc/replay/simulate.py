@@ -173,7 +173,7 @@ def deploy(
     spec, request = load_request(model, asked)
     occupancy = open_request(spec, **request)
     make = rules.maker(occupancy, of_scheduler, blocks=blocks, tokens=tokens)
-    return Deployed(occupancy=occupancy, make=make, notes=occupancy.notes)
+    return Deployed(occupancy=occupancy, make=make, notes=(*occupancy.notes, *rules.remarks(occupancy, of_scheduler)))
 
 
 def _named(options: Mapping[str, Any] | Iterable[str] | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.engines.sglang.pools import LayerPools, most_running, tokens_in_share
 from hwcalc.engines.sglang.settings import cuts_prompts
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.model import Note
 from hwcalc.replay.sglang.policies import POLICIES
 from hwcalc.replay.sglang.rules import PREEMPTION_THRESHOLD, SchedulerRules
 from hwcalc.replay.sglang.scheduler import SglangScheduler
@@ -48,6 +49,11 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
     {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
 )
 """SGLang's options that bear on its scheduler and not on its memory, by their names (server_args.py), and one of sampling."""
+
+
+def remarks(occupancy: Occupancy, options: Mapping[str, object]) -> tuple[Note, ...]:
+    """What is assumed of the scheduler: nothing that the plan does not say."""
+    return ()
 
 
 def split_options(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

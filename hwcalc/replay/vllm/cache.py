@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.replay.pool import BlockPool
-from hwcalc.replay.vllm.groups import NEVER, Column, Group, Kept, Names, StateGroup, Table
+from hwcalc.replay.vllm.groups import NEVER, PLAIN, Column, Group, Kept, Names, StateGroup, Table
 
 if TYPE_CHECKING:
     from hwcalc.replay.content import Content
@@ -62,6 +62,12 @@ class CacheRules(Record):
     reserve: bool
     """``scheduler_reserve_full_isl``: whether all known tokens of a request must fit before it is admitted."""
     max_model_len: int
+    lookahead: int = 0
+    """Tokens behind those of a step for which a draft model needs slots."""
+    hash_ahead: int = 0
+    """Tokens behind a block that its name covers, because the draft's keys in it follow from them."""
+    unsettled: int = 0
+    """The last tokens of a request, whose keys a draft of several modules may still change."""
 
 
 class PagedCache:
@@ -119,35 +125,56 @@ class PagedCache:
         if rules.reserve and self._needed(held, hit, min(held.known, rules.max_model_len), admission=True) > left:
             return False
         total = hit.tokens + tokens
-        if self._needed(held, hit, min(total, rules.max_model_len)) > left:
+        slots = min(total + rules.lookahead, rules.max_model_len)
+        if self._needed(held, hit, slots) > left:
             return False
         held.junction = hit.junction
         for group, table, columns in zip(self.groups, held.tables, hit.columns, strict=True):
             if columns:
                 group.adopt(table, columns, hit.tokens, pool)
         for group, table in zip(self.groups, held.tables, strict=True):
-            group.extend(table, total, pool)
+            group.extend(table, slots, pool)
         self.publish(held, min(total, held.known))
         return True
 
     def grow(self, held: Held, tokens: int) -> bool:
         """Give a running request blocks for ``tokens`` more tokens; whether they were there."""
         pool, total = self.pool, held.computed + tokens
-        if self._drops:
-            processed = max(0, held.computed - held.in_flight)
-            for group, table in zip(self.groups, held.tables, strict=True):
-                group.drop(table, processed, pool)
-        if self._needed(held, None, total) > pool.free:
+        slots = total if not self.rules.lookahead else min(total + self.rules.lookahead, self.rules.max_model_len)
+        if not self._drops:
+            return self._grow_whole(held, total, slots)
+        processed = max(0, held.computed - held.in_flight)
+        for group, table in zip(self.groups, held.tables, strict=True):
+            group.drop(table, processed, pool)
+        if self._needed(held, None, slots) > pool.free:
             return False
         for group, table in zip(self.groups, held.tables, strict=True):
-            group.extend(table, total, pool)
+            group.extend(table, slots, pool)
+        self.publish(held, min(total, held.known))
+        return True
+
+    def _grow_whole(self, held: Held, total: int, slots: int) -> bool:
+        """The same where all groups keep every token, which most requests of most models need in most steps."""
+        more = [
+            max(0, -(-slots // group.size) - len(table.columns)) for group, table in zip(self.groups, held.tables, strict=True)
+        ]
+        needed = sum(more)
+        if needed > self.pool.free:
+            return False
+        if needed:
+            self.pool.take(needed)
+            for table, blocks in zip(held.tables, more, strict=True):
+                table.columns += [PLAIN] * blocks
         self.publish(held, min(total, held.known))
         return True
 
     def publish(self, held: Held, tokens: int) -> None:
         """Name the blocks that the first ``tokens`` tokens fill."""
-        if not self.rules.caching:
+        rules = self.rules
+        if not rules.caching:
             return
+        if rules.hash_ahead:
+            tokens = min(tokens - rules.unsettled, held.known - rules.hash_ahead)
         if len(self.groups) > 1:
             tokens = tokens // self.alignment * self.alignment
         kept = self._dense
@@ -155,7 +182,7 @@ class PagedCache:
             if tokens // group.size > table.hashed:
                 if group.sparse and kept is self._dense and not self._dense.dense:
                     boundaries = (held.prompt - 1, held.junction) if held.junction else (held.prompt - 1,)
-                    kept = Kept(boundaries, self.rules.retention)
+                    kept = Kept(boundaries, rules.retention)
                 group.publish(table, tokens, self._names(held, group), kept, self.pool)
 
     def release(self, held: Held) -> None:
@@ -191,7 +218,7 @@ class PagedCache:
 
     def _names(self, held: Held, group: Group) -> Names:
         """The names of blocks of a request in a group."""
-        of_content = partial(held.content.names, group.size)
+        of_content = partial(held.content.names, group.size, ahead=self.rules.hash_ahead)
         offset = group.number * _GROUP
         if not offset:
             return of_content

@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("iteration", "scheduled_tokens", "scheduled_requests", "running", "waiting", "used_blocks")
 
 
+class Speculating(Record):
+    """Speculative decoding: ``tokens`` are drafted at a time, and each is accepted with the probability ``acceptance`` if those before it are.
+
+    ``slots`` are tokens of the batch that a draft takes for each request, and ``lookahead`` are tokens before the end of a prompt within
+    which no chunk may end.
+    """
+
+    method: str
+    tokens: int
+    slots: int
+    lookahead: int
+    acceptance: float
+
+
 class SchedulerRules(Record):
     """The settings of vLLM's scheduler, by its own names."""
 
@@ -40,6 +54,7 @@ class SchedulerRules(Record):
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     policy: str = "fcfs"
+    speculation: Speculating | None = None
     cache: CacheRules
 
 
@@ -141,6 +156,8 @@ class VllmScheduler(Scheduler):
         self.hits = dict.fromkeys(("queries", "hits", "requests", "preempted_queries", "preempted_hits", "preempted_requests"), 0)
         self.schedule_calls = self.preemptions = 0
         self._is_priority = rules.policy == "priority"
+        self._slots = 0
+        """Tokens of the batch that each request takes beside its own."""
         self._whole = all(type(group) is Group for group in rules.cache.groups)
         self._splits = bool(self.cache.states)
         self._pending: Batch | None = None
@@ -192,7 +209,7 @@ class VllmScheduler(Scheduler):
         batch: Batch | None = None
         tokens = 0
         if self.running or self.waiting or self._flushes:
-            batch = Batch()
+            batch = self._new_batch()
             self.schedule_calls += 1
             self._flushes = False
             tokens = self._schedule(batch)
@@ -203,6 +220,9 @@ class VllmScheduler(Scheduler):
             self.progressed = self.progressed or batch.sampled
             self._take_results(batch)
         return 1
+
+    def _new_batch(self) -> Batch:
+        return Batch()
 
     def cancel(self, number: int) -> None:
         live = self._cancellable.pop(number, None)
@@ -297,7 +317,7 @@ class VllmScheduler(Scheduler):
         decoded = self.decoding - len(deferred)
         taken = decoded + sum([tokens for _, tokens in chunks])
         if self.preemptions == preemptions and self.waiting:
-            taken += self._admit(budget - taken, threshold, chunks)
+            taken += self._admit(budget - taken - self._slots * len(chunks), threshold, chunks)
         requests = decoded + len(chunks)
         if taken:
             used = self.cache.pool.used
@@ -370,16 +390,16 @@ class VllmScheduler(Scheduler):
 
     def _serve_in_order(self, budget: int, threshold: int, batch: Batch, chunks: list[tuple[Live, int]]) -> list[Live]:
         """Go through the running requests as vLLM does, while the budget lasts; returns the decoding ones that got no token."""
-        turn = self._turn
+        turn, slots = self._turn, self._slots
         granted: dict[int, int] = {}
         for live in list(self.running.values()):
-            if budget <= 0:
+            if budget <= slots:
                 break
             if live.state is State.WAITING or live.state is State.ENDING:
                 continue
             tokens = 1
             if live.state is State.PREFILL:
-                tokens = self._chunk_of(live, budget, threshold)
+                tokens = self._chunk_of(live, budget - slots, threshold)
                 if not tokens:
                     continue
             restored = [0]
@@ -395,7 +415,7 @@ class VllmScheduler(Scheduler):
                     continue
                 break
             granted[live.seq] = tokens
-            budget -= tokens
+            budget -= tokens + slots
         chunks += [(live, granted[seq]) for seq, live in self.prefilling.items() if seq in granted]
         chunks.sort(key=lambda chunk: chunk[0].seq)
         batch.ending = [live for live in batch.ending if live.state is State.DECODE]
@@ -432,7 +452,8 @@ class VllmScheduler(Scheduler):
         while not self.cache.grow(live, tokens):
             victim = self._victim()
             if granted is not None and restored is not None:
-                restored[0] += granted.pop(victim.seq, 0)
+                tokens_back = granted.pop(victim.seq, 0)
+                restored[0] += tokens_back + self._slots if tokens_back else 0
             self._preempt(victim, scheduled=self._is_priority and victim.seq < live.seq and victim.state is State.DECODE)
             if victim is live:
                 return False
@@ -476,16 +497,19 @@ class VllmScheduler(Scheduler):
 
     def _admit(self, budget: int, threshold: int, chunks: list[tuple[Live, int]]) -> int:
         """Admit waiting requests while there is room; returns the tokens that they get."""
-        rules, cache, start = self.rules, self.cache, budget
-        while budget > 0 and self.waiting and len(self.running) < rules.max_num_seqs and not self._blocked:
+        rules, cache, slots, taken = self.rules, self.cache, self._slots, 0
+        while budget > slots and self.waiting and len(self.running) < rules.max_num_seqs and not self._blocked:
             live = self.waiting.first
             live.in_flight = 0
             cache.open(live)
             hit = cache.look_up(live)
-            tokens = _capped(live.known - hit.tokens, threshold)
-            if not rules.enable_chunked_prefill and tokens > budget:
+            tokens = self._wanted(live, hit.tokens, budget - slots)
+            if not tokens:
                 break
-            tokens = min(tokens, budget)
+            tokens = _capped(tokens, threshold)
+            if not rules.enable_chunked_prefill and tokens > budget - slots:
+                break
+            tokens = self._ending_apart(live, hit.tokens, min(tokens, budget - slots))
             if self._splits:
                 live.junction = hit.junction
                 tokens = self._split(live, hit.tokens, tokens)
@@ -502,8 +526,17 @@ class VllmScheduler(Scheduler):
             self.running[live.seq] = self.prefilling[live.seq] = live
             self._count_hit(live, hit.tokens)
             chunks.append((live, tokens))
-            budget -= tokens
-        return start - budget
+            taken += tokens
+            budget -= tokens + slots
+        return taken
+
+    def _wanted(self, live: Live, hit: int, budget: int) -> int:
+        """The tokens that a waiting request would be given if there were no limit; 0 if it has to wait."""
+        return live.known - hit
+
+    def _ending_apart(self, live: Live, start: int, tokens: int) -> int:
+        """The tokens of a chunk, where it must not end right before the prompt does."""
+        return tokens
 
     def _count_hit(self, live: Live, tokens: int) -> None:
         log = self.requests

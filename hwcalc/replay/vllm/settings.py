@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.options import is_on
 from hwcalc.engines.vllm.deployment import VllmOccupancy
+from hwcalc.engines.vllm.settings import has_states
 from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, StateSpec, WindowSpec
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.model import Note
 from hwcalc.replay.vllm.cache import CacheRules
 from hwcalc.replay.vllm.groups import ChunkGroup, Group, StateGroup, WindowGroup
-from hwcalc.replay.vllm.scheduler import SchedulerRules, VllmScheduler
+from hwcalc.replay.vllm.scheduler import SchedulerRules, Speculating, VllmScheduler
 from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from hwcalc.replay.core import RequestLog, Scheduler
 
 OPTIONS: Final = {
+    "acceptance": "the probability that a drafted token is accepted where those before it are (default: 0.7)",
     "enable_chunked_prefill": "whether prompts may be computed in chunks (default: true)",
     "long_prefill_token_threshold": "the most tokens of one prompt in a step while others run or wait (default: 0, none)",
     "policy": "who is next: fcfs or priority (default: fcfs)",
@@ -34,6 +37,22 @@ OPTIONS: Final = {
 _POLICIES: Final = ("fcfs", "priority")
 # The multiples of tokens at which kernels export states (model_executor/layers/mamba): gated delta nets at the ends of blocks.
 _EXPORTED_AT: Final = {"mamba2": 1, "kimi_delta": 16}
+
+
+RULES: Final = "0.33"
+"""The release whose rules are replayed."""
+
+
+def remarks(occupancy: VllmOccupancy, options: Mapping[str, object]) -> tuple[Note, ...]:
+    """What is assumed of the scheduler."""
+    notes, settings = list[Note](), occupancy.settings
+    if settings.version != RULES:
+        message = f"The scheduler is replayed by the rules of vLLM {RULES}; the pool is that of {settings.version}."
+        notes.append(Note(code="scheduler-rules", message=message))
+    if settings.speculation is not None:
+        message = f"A drafted token is accepted with a probability of {options.get('acceptance', '0.7')} where those before it are; the draft's own time is not counted."
+        notes.append(Note(code="acceptance", message=message))
+    return tuple(notes)
 
 
 def split_options(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
@@ -78,15 +97,23 @@ def scheduler_of(
     occupancy: VllmOccupancy, options: Mapping[str, object], blocks: int, requests: RequestLog | None = None
 ) -> VllmScheduler:
     """The scheduler of a deployment that serves requests of up to ``max_model_len`` tokens from ``blocks`` blocks."""
-    return VllmScheduler(rules_of(occupancy, options, blocks), blocks, requests)
+    rules = rules_of(occupancy, options, blocks)
+    if rules.speculation is None:
+        return VllmScheduler(rules, blocks, requests)
+    from hwcalc.replay.vllm.speculation import SpeculatingScheduler
+
+    return SpeculatingScheduler(rules, blocks, requests)
 
 
 def rules_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: int) -> SchedulerRules:
     """The settings of the scheduler, with vLLM's defaults filled in."""
     settings, length = occupancy.settings, occupancy.length
+    if settings.pp > 1:
+        raise UnsupportedError("The replay has no rules of pipeline stages.", hint="Leave out --pp; --tp and --dp are replayed.")
     caching = settings.prefix_caching
     retention = _retention(options.get("prefix_cache_retention_interval", "0"))
-    watermark = _share(options.get("watermark", "0"))
+    watermark = _share(options.get("watermark", "0"), "watermark", most=0.99)
+    speculation, ahead = _speculation(occupancy.deployment, _share(options.get("acceptance", "0.7"), "acceptance", most=1.0))
     policy = str(options.get("policy", "fcfs"))
     if policy not in _POLICIES:
         raise UsageError(f"engine option policy={brief(policy, 40)} is not known.", hint=f"Allowed: {', '.join(_POLICIES)}.")
@@ -98,6 +125,7 @@ def rules_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: in
         enable_chunked_prefill=_flag(options, "enable_chunked_prefill"),
         long_prefill_token_threshold=_number(options, "long_prefill_token_threshold"),
         policy=policy,
+        speculation=speculation,
         cache=CacheRules(
             groups=groups_of(occupancy),
             caching=caching,
@@ -106,8 +134,28 @@ def rules_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: in
             watermark=int(watermark * (blocks + 1)),
             reserve=_flag(options, "scheduler_reserve_full_isl"),
             max_model_len=length,
+            **ahead,
         ),
     )
+
+
+def _speculation(deployment: VllmDeployment, acceptance: float) -> tuple[Speculating | None, dict[str, int]]:
+    """How drafts are verified, and what they ask of the cache (config/vllm.py ``num_lookahead_tokens``, ``num_hash_lookahead_tokens``)."""
+    given = deployment.settings.speculation
+    if given is None:
+        return None, {}
+    if deployment.settings.state_caching != "none" or has_states(deployment.model):
+        raise UnsupportedError(
+            "The replay has no rule for drafts of models with recurrent states.", hint="Leave out: --engine-option speculative"
+        )
+    number, method = given.tokens, given.method
+    lookahead = {"ngram": 0, "dflash": number + 1}.get(method, number)
+    # Modules that predict one after another read further ahead.
+    modules = min(deployment.model.facts.mtp_modules or 1, number) if method == "mtp" else 1
+    ahead = (number if modules > 1 else 1) if given.reads_hidden_states else 0
+    of_cache = {"lookahead": lookahead, "hash_ahead": 0 if method == "dflash" else ahead, "unsettled": max(0, ahead - 1)}
+    slots = int(method == "draft")
+    return Speculating(method=method, tokens=number, slots=slots, lookahead=ahead, acceptance=acceptance), of_cache
 
 
 def groups_of(occupancy: VllmOccupancy) -> tuple[Group, ...]:
@@ -163,13 +211,11 @@ def _retention(value: object) -> int | None:
     return 0 if str(value) == "0" else parse_tokens(str(value), "engine option prefix_cache_retention_interval")
 
 
-def _share(value: object) -> float:
+def _share(value: object, name: str, *, most: float) -> float:
     try:
         share = float(str(value))
     except ValueError:
         share = -1.0
-    if not 0 <= share < 1:
-        raise UsageError(
-            f"engine option watermark={brief(str(value), 40)} is no share.", hint="Allowed: 0 up to 1, such as 0.01."
-        )
+    if not 0 <= share <= most:
+        raise UsageError(f"engine option {name}={brief(str(value), 40)} is no share.", hint=f"Allowed: 0 to {most:g}.")
     return share
