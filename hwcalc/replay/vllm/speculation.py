@@ -219,7 +219,7 @@ class SpeculatingScheduler(VllmScheduler):
         self.requests.finish(live.number, self._now)
         self._blocked = False
         self._flushes = self.lag > 0
-        self.contents.forget(self.cache.pool.names, self._alive)
+        self.contents.forget(self._chains)
 
     def cancel(self, number: int) -> None:
         super().cancel(number)
