@@ -31,7 +31,7 @@ COMPILED: Final = ("msgspec",)
 
 def main() -> int:
     """Build everything; the first command that fails is the exit status."""
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2
     site = Path(sys.argv[1]).resolve()
