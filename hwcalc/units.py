@@ -37,7 +37,7 @@ _BYTE_FACTORS = {
 _NUMBER: Final = r"(?a)([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})"
 _DURATION_S: Final = {"us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _EVERY_S: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
-_DECIMAL: Final = r"(?a)([0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})"
+_DECIMAL: Final = r"(?a)([0-9]{1,13}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})"
 LONGEST_S: Final = 1e7
 """The longest time that an option takes: some months."""
 _SHARE: Final = r"(?a)(-?[0-9]{1,9}|-?(?=\.[0-9]))(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?"

@@ -24,7 +24,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.candidates import EMBEDDING, Candidate, catalog, folded, from_folder, on_this_machine, pretrained_of
 from hwcalc.library.indexing import Quick, Whole, placed_model, quick
 from hwcalc.library.lists import texts, words
-from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note, Parameters
 from hwcalc.planner.command_line import CommandLine
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
@@ -289,8 +288,10 @@ class Search:
 
     def _in_time(self, one: Candidate, row: Runnable) -> Runnable | None:
         """The row with its users within the limits of time; ``None`` if the planned ones are beyond them, or if nothing is known of it."""
-        planned = plan_loaded(one.load(), {**self._host.asked.values, "seq": row.seq, "weights": row.weights})
-        within = planned.within
+        from hwcalc.planner.plan import plan_model
+
+        asked = {**self._host.asked.keywords(), "seq": row.seq, "weights": row.weights}
+        within = plan_model(one.load(), advise=False, **asked).within
         if within is None or not within.holds:
             self.late += 1
             self._left_out("slow", one)

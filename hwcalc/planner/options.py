@@ -445,12 +445,12 @@ class _Hub(TypedDict, total=False):
 
 class PlotOptions(
     _Batch, _Dtype, _NamesOfBatch, _NamesOfSeq, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
-    _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Dimensions, _Revision, _Hub, total=False,
+    _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Calibration, _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """All options of a plan but the length, of which a picture has many."""
 
 
-class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, _Calibration, total=False):
+class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, total=False):
     """All options of a plan."""
 
 

@@ -154,11 +154,13 @@ def _tokens_text(value: int) -> str:
 
 def _duration_text(value: float) -> str:
     text = human_duration(value).replace(" ", "")
-    return text if parse_duration(text) == value else f"{value!r}s"
+    return text if parse_duration(text) == value else f"{_rate_text(value)}s"
 
 
 def _rate_text(value: float) -> str:
-    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    from decimal import Decimal
+
+    return format(Decimal(repr(value)), "f").removesuffix(".0")
 
 
 def _parameters_text(value: int) -> str:

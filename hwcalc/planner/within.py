@@ -180,13 +180,15 @@ def within_limits(opened: Occupancy, fit: FitInfo, limits: Limits | None = None)
         limiting_low = limiting_low or (limiting if users_low == users else fit.limiting)
     limiting = limiting or fit.expected_limiting
     arrivals = None if limits.rate is None else _arrivals(search, limits.rate, users, users_low, limiting)
-    if arrivals is None:
-        holds = planned.holds(load.batch, _EXPECTED if known else _BOUND, places)
-        holds_low = planned.holds(load.batch, _SLOW, sure_places) if known else holds
-        # Within the bound is not known to be within.
-        holds, holds_low = (None if one and not known else one for one in (holds, holds_low))
+    holds: bool | None
+    holds_low: bool | None
+    if arrivals is not None:
+        holds, holds_low = (_reaches(most_rate, arrivals.rate) for most_rate in (arrivals.most_rate, arrivals.most_rate_low))
+    elif known:
+        holds, holds_low = planned.holds(load.batch, _EXPECTED, places), planned.holds(load.batch, _SLOW, sure_places)
     else:
-        holds, holds_low = (None if one is None else one >= limits.rate for one in (arrivals.most_rate, arrivals.most_rate_low))
+        # What the bound allows is not known to be within.
+        holds = holds_low = None if planned.holds(load.batch, _BOUND, places) else False
     at_users = users if known else bound
     return WithinInfo(
         ttft_s=limits.ttft,
@@ -275,6 +277,10 @@ def reload_info(opened: Occupancy, times: StepTimes, tokens: int) -> ReloadInfo:
         disk_s=size / (disk.gbps * 1e9),
         recompute_s=TimeInfo(bound=again.bound, expected=again.expected, low=again.low, high=again.high),
     )
+
+
+def _reaches(most_rate: float | None, rate: float) -> bool | None:
+    return None if most_rate is None else most_rate >= rate
 
 
 def _places(count: int | None) -> int:

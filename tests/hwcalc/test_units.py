@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
+from hwcalc.planner.values import TYPES
 from hwcalc.units import MOST_TOKENS, human_bytes, human_duration, parse_bytes, parse_duration, parse_rate, parse_tokens
 
 
@@ -159,3 +160,10 @@ def test_rates_that_are_none(text: object) -> None:
     """Anything else is a usage error with its name."""
     with pytest.raises(UsageError, match="min_rate"):
         parse_rate(text, "min_rate")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["duration", "rate"])
+@given(value=st.floats(1e-6, 1e6))
+def test_what_is_written_is_read_as_the_same(name: str, value: float) -> None:
+    """Lines that kvplan writes keep times and rates to the last digit."""
+    assert TYPES[name].read(TYPES[name].write(value), name) == value

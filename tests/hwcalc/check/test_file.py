@@ -14,7 +14,7 @@ from hwcalc.check.fields import ALIASES, OPTIONS, REQUIREMENTS, Headroom
 from hwcalc.check.file import MOST_FAULTS, OTHER_KEYS, Check, CheckFile, CheckUsageError, check_file_schema, parse_check_file
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.options import PLANNING
-from hwcalc.planner.options import DIMENSIONS
+from hwcalc.planner.options import DIMENSIONS, WITHIN
 
 HEAD = "schema_version: 1\nchecks:\n"
 
@@ -55,7 +55,9 @@ checks:
 
 def test_every_key_is_an_option_of_a_plan() -> None:
     """Nothing that a plan takes is missing, but what only the command line needs."""
-    only_there = {"model", "offline", "token", "endpoint", "json", "format_", "quiet", "color", "no_color"}
+    only_there = {"model", "offline", "token", "endpoint", "json", "format_", "quiet", "color", "no_color", "no_calibration"}
+    # Limits of time are requirements of a check.
+    only_there |= {*WITHIN}
     names = {option.name for option in PLANNING} - only_there - set(DIMENSIONS)
 
     assert names <= set(OPTIONS)

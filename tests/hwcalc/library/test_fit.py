@@ -43,6 +43,7 @@ def whole(gpu: str, seq: int | str, **wishes: object) -> dict[str, Runnable]:
 SAID: Final[dict[str, object]] = {
     "seq": "16k", "batch": 2, "dtype": "q8_0", "weights": "q4_k_m", "engine": "llamacpp", "gpu": "rtx-4070", "gpus": 2,
     "memory_utilization": "0.9", "margin": "3%", "engine_options": {"n_ubatch": "256"}, "ram": "64GiB",
+    "prompt": "4k", "ttft": "1h", "itl": "1min", "e2e": "5h", "min_rate": 0.01, "rate": "1/h", "prefix_hit": "50%", "no_calibration": True,
 }  # fmt: skip
 """A value for each option that ``kvplan fit`` shares with a plan."""
 

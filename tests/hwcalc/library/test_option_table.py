@@ -48,8 +48,9 @@ def test_the_signature_of_plan() -> None:
 
 
 def test_other_names_are_the_option() -> None:
-    """``users`` and ``concurrency`` are ``batch``, ``context`` is ``seq``, ``quant`` is ``weights``; both names at once are refused."""
-    assert dict(table.OTHER_NAMES) == {"concurrency": "batch", "users": "batch", "context": "seq", "quant": "weights"}
+    """``users`` and ``concurrency`` are ``batch``, ``context`` is ``seq``, ``tpot`` is ``itl``, ``quant`` is ``weights``; both names at once are refused."""
+    others = {"concurrency": "batch", "users": "batch", "context": "seq", "tpot": "itl", "quant": "weights"}
+    assert dict(table.OTHER_NAMES) == others
     asked = hwcalc.plan("Qwen/Qwen3-8B", users=4, context="8k", quant="fp8").request
     assert (asked.batch, asked.seq, asked.weights) == (4, 8192, "fp8")
     both: tuple[dict[str, typing.Any], ...] = ({"users": 4, "batch": 4}, {"context": 4, "seq": 4})
@@ -127,19 +128,22 @@ def test_what_was_not_asked_for() -> None:
 def test_typed_keywords(command: str, typed: type) -> None:
     """What a type checker lets through is what the function takes: the options of which the command takes one value."""
     own = {"engine"} if command == "reconcile" else set()
+    # A picture is of lengths of any number, and of no time.
+    left = {*table.WITHIN, "avg_seq"} if command == "plot" else set()
     singles = {row.name for row in options_of(command) if command not in row.lists}
     function: typing.Any = {"plot": plot, "sweep": sweep, "explore": explore, "reconcile": reconcile}.get(command) or getattr(
         hwcalc, command
     )
 
-    assert set(typing.get_type_hints(typed)) - table.OTHER_NAMES.keys() == singles - own
+    assert set(typing.get_type_hints(typed)) - table.OTHER_NAMES.keys() - left == singles - own
     assert singles <= set(inspect.signature(function, eval_str=True).parameters)
 
 
 def test_the_request_in_a_document() -> None:
-    """Every option about the request is there but the hardware, and nothing else but what is filled in."""
+    """Every option about the request is there but the hardware and limits of time, and nothing else but what is filled in."""
     other_words = {"dtype": "kv_dtype", "engine_options": "options"}
     shown = {other_words.get(row.name, row.name) for row in OPTIONS if not row.reads_model} - {"gpu", "gpus", "instance", "ram"}
+    shown -= {*table.WITHIN, "no_calibration"}
 
     assert {field.name for field in fields(RequestInfo)} - FILLED_IN == shown
 
@@ -156,9 +160,12 @@ def test_rows_are_whole() -> None:
 
 
 def test_what_a_check_file_takes() -> None:
-    """All of it but where models are fetched from, and what changes a model; aliases are further flags of the command line."""
-    assert set(CHECK_OPTIONS) == set(ROWS) - set(Access.__struct_fields__) - set(DIMENSIONS)
-    assert table.OTHER_NAMES.items() <= ALIASES.items()
+    """All of it but where models are fetched from, what changes a model, and limits of time, which are requirements there; aliases are
+    further flags of the command line.
+    """
+    left = {*Access.__struct_fields__, *DIMENSIONS, *table.WITHIN, "no_calibration"}
+    assert set(CHECK_OPTIONS) == set(ROWS) - left
+    assert {name: own for name, own in table.OTHER_NAMES.items() if own not in left}.items() <= ALIASES.items()
     assert ALIASES["max_model_len"] == "seq"
     assert ALIASES["tensor_parallel_size"] == "tp"
 
@@ -172,7 +179,8 @@ def test_what_a_receipt_keeps_can_be_read_back() -> None:
         "offline",
         "token",
         "endpoint",
-    } - set(DIMENSIONS)
+        "no_calibration",
+    } - set(DIMENSIONS) - set(table.WITHIN)
     asked = read_options({"seq": 5, "kv_memory": 7, "margin": "0.05", "tp": 2})
     assert asked.keywords() == {"seq": 5, "kv_memory": 7, "margin": asked.margin, "tp": 2}
 

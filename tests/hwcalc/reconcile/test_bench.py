@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_a_measurement_is_kept_and_later_plans_name_it(own_folder: Path) -> None
     """With what was kept, the same benchmark is as expected: a plan of the same load has its times, says so, and can leave it out."""
     file = own_folder / "bench.txt"
     file.write_text(LLAMA_TABLE, encoding="utf-8")
-    asked = {"gpu": "rtx-4090", "weights": "q4_k_m", "engine": "llamacpp", "offline": True}
+    asked: dict[str, Any] = {"gpu": "rtx-4090", "weights": "q4_k_m", "engine": "llamacpp", "offline": True}
     found = reconcile_bench("meta-llama/Llama-3.1-8B", file, calibrate=True, **asked)
     assert found.saved is not None
     assert found.decode_times is not None
@@ -162,7 +163,7 @@ def test_a_measurement_is_kept_and_later_plans_name_it(own_folder: Path) -> None
     assert decode.times == pytest.approx((decode.expected or 0) / 100)
     # Between the two tests of tokens, which differ in their caches.
     assert min(decode.times or 0, deep.times or 0) * 0.98 <= found.decode_times <= max(decode.times or 0, deep.times or 0) * 1.02
-    load = {"seq": 128, "prompt": 64, "itl": "1s", **asked}
+    load: dict[str, Any] = {"seq": 128, "prompt": 64, "itl": "1s", **asked}
     calibrated, plain = (plan("meta-llama/Llama-3.1-8B", **load, no_calibration=off) for off in (False, True))
     assert calibrated.within is not None
     assert plain.within is not None

@@ -30,6 +30,7 @@ VALUES = {
     "policy": "knorm:compression_ratio=0.5",
     "policy_rules": "paper",
     "compaction": "fill",
+    **dict.fromkeys(("ttft", "itl", "e2e"), "3s"),
 }
 
 

@@ -326,8 +326,10 @@ def test_formats_agree(mixed: Grid, tmp_path: Path) -> None:
 
 
 def test_numbers_are_numbers() -> None:
-    """The columns of whole numbers are those that end so, and the axes."""
-    assert {"seq", "batch", "gpus", "tp", "kept_tokens"} == {name for name in NUMBERS if "bytes" not in name}
+    """The columns of whole numbers are those that end so, the axes, and what is counted."""
+    assert {"seq", "batch", "gpus", "tp", "kept_tokens", "users_within", "users_within_low"} == {
+        name for name in NUMBERS if "bytes" not in name
+    }
     assert set(NUMBERS) | {
         "model",
         "engine",
@@ -337,6 +339,7 @@ def test_numbers_are_numbers() -> None:
         "policy",
         "definition",
         "fits",
+        "limited_by",
         "warning",
         "error",
     } == set(COLUMNS)
