@@ -132,7 +132,7 @@ class EngineFlags(Record):
     ``called`` are its names elsewhere. ``flags`` are all flags; ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
     file of flags, which count more than the line if ``config_wins``. A line with one of ``excluded`` starts no server, and a program followed by one
     of ``not_started`` neither. ``unnamed`` are not worth a word. ``variables`` is the prefix of the variables that flags have, ``alone`` that of
-    variables that nobody sets who does not start a server. ``models`` and ``model_flags`` tell a server of images.
+    variables that nobody sets who does not start a server. ``models`` and ``model_flags`` tell a server of images, which is called ``otherwise``.
     """
 
     engine: str
@@ -151,6 +151,7 @@ class EngineFlags(Record):
     alone: str | None
     models: tuple[str, ...]
     model_flags: frozenset[str]
+    otherwise: str | None
     flags: tuple[Flag, ...]
     environment: tuple[Variable, ...]
     parameters: tuple[Parameter, ...]
@@ -268,7 +269,7 @@ def engine_flags(engine: str) -> EngineFlags:
                 for each in row.get(kind, ())
             ]
     flags += [_flag({"flag": each, "takes": "text"}, because=_UNREAD) for each in data.get("config", ())]
-    diffusion = data.get("diffusion") or {"models": (), "flags": ()}
+    diffusion: Mapping[str, Any] = data.get("diffusion") or {"models": (), "flags": ()}
     return EngineFlags(
         engine=data["id"],
         name=data["name"],
@@ -286,6 +287,7 @@ def engine_flags(engine: str) -> EngineFlags:
         alone=data.get("alone"),
         models=tuple(diffusion["models"]),
         model_flags=frozenset(diffusion["flags"]),
+        otherwise=diffusion.get("name"),
         flags=tuple(flags),
         environment=tuple(Variable(**{**row, "only": tuple(row.get("only", ()))}) for row in data.get("environment", ())),
         parameters=tuple(Parameter(**row) for row in data.get("parameters", ())),

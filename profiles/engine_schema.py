@@ -399,6 +399,7 @@ class SpellingRow(Facts):
 class DiffusionRow(Facts):
     """How a server of images or films is told from one of language models."""
 
+    name: Words
     flags: list[Words]
     models: list[Words]
 

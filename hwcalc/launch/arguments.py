@@ -26,7 +26,7 @@ _PLACEHOLDER: Final = re.compile(
 _PART: Final = re.compile(r"(?:^|/)V_[A-Z_]+(?:/|$)|\bREPLACE_ME\b|\bYOUR_[A-Z_]+\b")
 _NAMED: Final = re.compile(r"\$+\(?\{?([A-Za-z_]\w*)")
 _DEEPEST: Final = 40
-_DASHES: Final = str.maketrans({"\N{EM DASH}": "--", "\N{EN DASH}": "--"})
+_DASHES: Final = "\N{EM DASH}\N{EN DASH}"
 _GGUF: Final = re.compile(
     r"(?i)(?:^|[-._/])((?:UD-)?(?:I?Q\d+(?:_[A-Z0-9]+)*|TQ\d_\d|MXFP4(?:_MOE)?|BF16|F16|F32|FP16)(?:_R\d)?)(?=[-.]|$)"
 )
@@ -245,8 +245,9 @@ class Reading:
         while pending:
             word = pending.pop()
             text = word.text
-            if text[:1] in "\N{EM DASH}\N{EN DASH}" and text[:1]:
-                text = text.translate(_DASHES)
+            if text[:1] in _DASHES and text[:1]:
+                # What a text program makes of two hyphens.
+                text = f"--{text.lstrip(_DASHES + '-')}"
             if not self.is_flag(text, word):
                 self.loose(word)
                 continue
@@ -287,6 +288,8 @@ class Reading:
         if name in flags.model_flags:
             self.images = True
         flag, negated = self.find(name)
+        if flag is None and name in flags.model_flags:
+            return
         if flag is None and re.fullmatch(r"-O\d", name):
             flag, given = flags.spelled.get("-O"), Word(text=name[2:])
         if flag is None:

@@ -572,12 +572,9 @@ def finished(reading: Reading, around: Around, program: Program | None, own: Map
     _take_file(reading)
     name = flags.name
     model = settings.get("model")
-    if (
-        flags.models
-        and isinstance(model, str)
-        and (reading.images or any(each.lower() in model.lower() for each in flags.models))
-    ):
-        name = f"{flags.name}-diffusion"
+    images = reading.images or (isinstance(model, str) and any(each.lower() in model.lower() for each in flags.models))
+    if flags.otherwise is not None and images:
+        name = flags.otherwise
         reading.say("an image model: no KV cache of a language model")
     if program is not None and program.launcher is not None:
         extra["launcher"] = program.launcher

@@ -56,6 +56,8 @@ class Place(Record):
     name: str = ""
     role: str | None = None
     selector: Mapping[str, Any] = MappingProxyType({})
+    based: bool = False
+    """Whether an image that is missing stands in the base of a kustomization."""
 
 
 def is_object(document: Any) -> bool:
@@ -70,7 +72,7 @@ def servers_of_object(document: Mapping[str, Any], cluster: Cluster) -> list[Ser
         return read(document, cluster)
     out: list[Server] = []
     for spec in _pod_specs(document):
-        out += servers_of_pod(spec, cluster, Place(settings=_replicas(at(document, "spec")), name=_name(document)))
+        out += servers_of_pod(spec, cluster, Place(settings=_replicas(at(document, "spec")), name=_name(document), based=True))
     return out
 
 
@@ -203,6 +205,8 @@ def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cl
     if place.role is not None:
         settings["role"] = place.role
     image = text(container.get("image"))
+    if image is None and place.based:
+        remarks.append("image: not in the text")
     hint = f"{place.name} {text(container.get('name')) or ''} {image or ''}"
     return Around(
         image=image,
@@ -376,6 +380,8 @@ def _of_workload(
     )
     around = around_of(container, template, cluster, place)
     words = container_words(container, around.variables, cluster.places)
+    if not sizes and not isinstance(container.get("resources"), Mapping):
+        around = replace(around, unresolved=(*around.unresolved, "gpu", "gpus_per_replica"))
     more = around.variables.get("VLLM_ADDITIONAL_ARGS")
     if isinstance(more, str):
         words += split_text(more, around.variables, around.line)
@@ -518,6 +524,8 @@ def _of_kaito(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     extra: dict[str, Any] = {}
     instance = text(resource.get("instanceType"))
     settings |= {"instance": instance} if instance else {}
+    for each in () if instance else ("instance", "gpu"):
+        reading.say(each)
     nodes = number(resource.get("count"))
     extra |= {"nodes": nodes} if nodes is not None and nodes > 1 else {}
     if isinstance(resource.get("partition"), Mapping):

@@ -31,7 +31,8 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
         message = f"the text has {len(text):,} characters, and {LARGEST_TEXT:,} are read."
         raise UsageError(message, hint="Give the part that starts the servers.")
     variables = {str(key): str(value) for key, value in (env or {}).items()}
-    text = text.replace("\r\n", "\n").replace("\0", "")
+    # A fence of Markdown is no line of a file.
+    text = re.sub(r"(?m)^[ \t]*```[^\n`]*$", "", text.replace("\r\n", "\n").replace("\0", ""))
     from hwcalc.launch.files import servers_of_file
 
     servers = servers_of_file(text, variables, name)
@@ -44,7 +45,14 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
         if servers is not None:
             return servers
     script = read_script(text, variables)
-    return servers_of_script(script, Around(tells=False, hint=name))
+    servers = servers_of_script(script, Around(tells=False, hint=name))
+    if servers:
+        return servers
+    from hwcalc.launch.manifests import servers_of_manifest
+
+    # A manifest that a command is given: `kubectl apply -f - <<EOF`.
+    bodies = [each for each in (*script.bodies, *script.files.values()) if _looks_like_manifest(each)]
+    return [server for each in bodies for server in servers_of_manifest(each, variables) or ()]
 
 
 def _looks_like_manifest(text: str) -> bool:

@@ -79,6 +79,8 @@ class Script(Record):
     variables: Mapping[str, str]
     exported: Mapping[str, Any]
     files: Mapping[str, str]
+    bodies: tuple[str, ...] = ()
+    """Here documents that go to a command."""
 
 
 def words_of(texts: Sequence[str], lines: Sequence[int] = ()) -> tuple[Word, ...]:
@@ -106,7 +108,13 @@ def read_script(
     reader = _Reader(text[:MOST_CHARACTERS], dict(variables or {}), tuple(arguments), line, depth, dict(files or {}))
     reader.taken |= taken or {}
     reader.run()
-    return Script(commands=tuple(reader.commands), variables=reader.variables, exported=reader.exported, files=reader.files)
+    return Script(
+        commands=tuple(reader.commands),
+        variables=reader.variables,
+        exported=reader.exported,
+        files=reader.files,
+        bodies=tuple(reader.bodies),
+    )
 
 
 def filled_word(text: str, variables: Mapping[str, Any], *, line: int = 0) -> Word:
@@ -169,6 +177,8 @@ class _Reader:
         self.commands: list[Command] = []
         self.scopes: list[_Scope] = []
         self.heredocs: list[tuple[str, bool, bool, str, int]] = []
+        self.bodies: list[str] = []
+        """Here documents that go to a command and no file."""
         self.last_target = ""
         self.chained = self.chains = False
         """Whether the present command, and the next one, may not run."""
@@ -189,7 +199,7 @@ class _Reader:
         self.chained, self.chains = self.chains, False
         words: list[Word] = []
         own: dict[str, Any] = {}
-        writes = ""
+        writes, commented = "", False
         start = self.line
         while self.at < len(self.text):
             self.blanks()
@@ -201,10 +211,12 @@ class _Reader:
                 self.line += 1
                 if self.heredocs:
                     self.documents()
-                if words and self.flag_next():
+                if words and not commented and self.flag_next():
                     continue
                 break
             if sign == "#":
+                # It ends the command, also behind a continued line.
+                commented = True
                 self.skip_line()
                 continue
             if sign in ";&|()":
@@ -541,6 +553,8 @@ class _Reader:
                 body = self.filled(body)
             if target:
                 self.files[target] = body
+            elif len(self.bodies) < MOST_COMMANDS:
+                self.bodies.append(body)
         self.heredocs = []
 
     def filled(self, body: str) -> str:
