@@ -221,7 +221,9 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
     ),
     "max_gpus": Field(_number_of, "Most GPUs that it may take to fit.", _COUNT),
     "min_decode_tokens_per_s": Field(
-        _number, "Lowest acceptable upper bound of decoding speed.", {"type": "number", "exclusiveMinimum": 0}
+        _number,
+        "Fewest tokens per second of all sequences, as expected; by the bound where nothing like it was measured.",
+        {"type": "number", "exclusiveMinimum": 0},
     ),
     "max_ttft": Field(_duration, "Longest time to the first token, with all users of the check at once: 2s.", DURATION),
     "max_itl": Field(_duration, "Longest time between two tokens of a user, on average: 50ms.", DURATION),

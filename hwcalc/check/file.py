@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import field
 from msgspec.structs import replace
 
-from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LENGTH_OF_SERVER, OF_ENGINE, OPTIONS, REQUIREMENTS
+from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LENGTH_OF_SERVER, OF_ENGINE, OF_TIME, OPTIONS, REQUIREMENTS
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.options import counted
@@ -443,12 +443,10 @@ class _Reader:
             self.fault(
                 merged["max_overrun"], "max_overrun needs the lengths that sequences have", "Add avg_seq: 4k, or p50=2k,p95=16k."
             )
-        if hardware and "min_decode_tokens_per_s" in required and "gpu" not in merged and "instance" not in merged:
-            self.fault(
-                merged["min_decode_tokens_per_s"],
-                "min_decode_tokens_per_s needs an accelerator",
-                "Add gpu: NAME or instance: NAME.",
-            )
+        if hardware and "gpu" not in merged and "instance" not in merged:
+            for key in ("min_decode_tokens_per_s", *OF_TIME, "min_users"):
+                if key in required:
+                    self.fault(merged[key], f"{key} needs an accelerator", "Add gpu: NAME or instance: NAME.")
         if "kv_memory" in merged and "max_gpus" in required:
             self.fault(
                 merged["max_gpus"], "kv_memory is of this number of GPUs alone, and max_gpus asks for others", "Give one of them."

@@ -205,14 +205,24 @@ def _overrun(item: Required, figures: Figures, plan: Plan, replan: Replan, place
     return replace(judged, edits=number_edit("batch", overrun.expected_max_users, overrun.users, places))
 
 
-def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-    got = _known(item, figures.decode_tokens_per_s_bound, figures)
-    fit = plan.fit
-    judged = _compared(item, "tokens/s", got, got, got, holds=got >= item.limit and (fit is None or fit.fits), certain=True)
+def _of_speed(item: Required, plan: Plan, unit: str, expected: float, low: float, high: float) -> Judged:
+    """A speed or a time by its expected value; the ends of its range say whether that is certain. What does not fit has neither."""
+    fit, is_least = plan.fit, item.name.startswith("min")
+    kept = [value >= item.limit if is_least else value <= item.limit for value in (expected, low, high)]
+    judged = _compared(item, unit, expected, low, high, holds=kept[0] and (fit is None or fit.fits), certain=kept[1] is kept[2])
     if fit is None or fit.verdict is Verdict.FITS:
         return judged
-    certain = fit.verdict.certain or got < item.limit
+    certain = judged.certain and (fit.verdict.certain or not kept[0])
     return replace(judged, certain=certain, message=f"{judged.message}; {fit.verdict.text}")
+
+
+def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
+    found = None if plan.speed is None else plan.speed.decode_tokens_per_s
+    if found is None or found.expected is None or found.low is None or found.high is None:
+        # Where nothing like it was measured, what it cannot be faster than.
+        bound = _known(item, figures.decode_tokens_per_s_bound, figures)
+        return _of_speed(item, plan, "tokens/s", bound, bound, bound)
+    return _of_speed(item, plan, "tokens/s", found.expected, found.low, found.high)
 
 
 def limits_of(required: tuple[Required, ...]) -> dict[str, float]:
@@ -243,16 +253,9 @@ def _served(figure: str) -> Callable[..., Judged]:
         assert time.expected is not None
         assert time.low is not None
         assert time.high is not None
-        ends = time.expected, time.low, time.high
-        slowest, unit = item.limit, "s"
         if item.name.startswith("min"):
-            ends, slowest, unit = (1 / time.expected, 1 / time.high, 1 / time.low), 1 / item.limit, "tokens/s"
-        fits = plan.fit is not None and plan.fit.fits
-        certain = (time.high <= slowest) is (time.low <= slowest)
-        found = _compared(item, unit, *ends, holds=fits and time.expected <= slowest, certain=certain)
-        if plan.fit is None or plan.fit.verdict is Verdict.FITS:
-            return found
-        return replace(found, certain=certain and plan.fit.verdict.certain, message=f"{found.message}; {plan.fit.verdict.text}")
+            return _of_speed(item, plan, "tokens/s", 1 / time.expected, 1 / time.high, 1 / time.low)
+        return _of_speed(item, plan, "s", time.expected, time.low, time.high)
 
     return judged
 
