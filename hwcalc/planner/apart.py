@@ -19,7 +19,7 @@ from hwcalc.planner.solve import last_yes, most
 from hwcalc.planner.step_time import link_rate, step_times
 from hwcalc.planner.within import Limits, lengths_of, most_users
 from hwcalc.planner.within_result import TimeInfo
-from hwcalc.text import shown
+from hwcalc.text import quoted, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -113,6 +113,8 @@ def decoded_per_s(side: Side, end: str, before_s: float) -> tuple[float, int, st
 def transfer_of(prefill: Side, decode: Side, link: str | None) -> TransferInfo:
     """How long the cache of a prompt takes to the other pool. Raises :class:`~hwcalc.errors.UsageError` for an unknown link."""
     size = max(prefill.request_bytes(), decode.request_bytes())
+    if link is not None and not isinstance(link, str):
+        raise UsageError(f"link must be a string (got {quoted(link)}).", hint='Write link="ib-ndr".')
     if link is None or link.strip().lower() == OWN:
         rates = [link_rate(side.gpu) for side in (prefill, decode)]
         known = [rate for rate in rates if rate is not None]

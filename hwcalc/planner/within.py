@@ -64,6 +64,9 @@ class Limits(Record):
     def of(cls, options: Any) -> Limits | None:
         """The limits among these options; ``None`` without any."""
         given = {name: options[name] for name in WITHIN if options.get(name) is not None}
+        hit = given.get("prefix_hit")
+        if hit is not None and not 0 <= hit <= 1:
+            raise UsageError(f"prefix-hit is {float(hit):g}.", hint="Allowed: a share from 0 to 1, such as 60%.")
         return cls(**given) if given else None
 
     def exceeded(self, served: Forecast, end: str, wait: float = 0.0) -> dict[str, float]:
