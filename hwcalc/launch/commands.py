@@ -298,8 +298,8 @@ def _of_shell(words: Sequence[Word], command: Command, own: dict[str, Any], arou
         if word.text.startswith("--"):
             continue
         if "c" in word.text and place + 1 < len(words):
-            rest = words[place + 2 :]
-            return _of_text(words[place + 1], command, own, around, arguments=rest[1:])
+            script = place + 2 if words[place + 1].text == "--" and place + 2 < len(words) else place + 1
+            return _of_text(words[script], command, own, around, arguments=words[script + 2 :])
     return []
 
 
@@ -342,7 +342,8 @@ def _of_container(words: Sequence[Word], command: Command, own: dict[str, Any], 
     place = next((at for at, word in enumerate(words) if word.text in ("run", "create", "exec")), None)
     if place is None or place > 6:
         return []
-    executes = words[place].text == "exec"
+    composed = any("compose" in word.text for word in words[:place])
+    executes = words[place].text == "exec" or composed
     variables: dict[str, Any] = {}
     mounts: dict[str, str] = {}
     entry: Word | None = None

@@ -556,6 +556,15 @@ def _of_kaito(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     ]
 
 
+def _of_kaito_set(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+    """An InferenceSet of KAITO: so many workspaces of one template."""
+    spec = mapping(document.get("spec"))
+    template = mapping(spec.get("template"))
+    held = {**document, **template, "resource": template.get("resource") or template.get("resources")}
+    cluster.places.copied(document, held)
+    return [replace(each, settings={**each.settings, **_replicas(spec)}) for each in _of_kaito(held, cluster)]
+
+
 def _of_dynamo(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """A graph of Dynamo: a server for each service that starts one."""
     spec = mapping(document.get("spec"))
@@ -605,6 +614,7 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Cluster], list[Server]
     "RayService": _of_ray,
     "Model": _of_kubeai,
     "Workspace": _of_kaito,
+    "InferenceSet": _of_kaito_set,
     "DynamoGraphDeployment": _of_dynamo,
     "ServingRuntime": _of_runtime,
     "ClusterServingRuntime": _of_runtime,

@@ -495,6 +495,9 @@ class _Reader:
         match = re.compile(r"(?:\d{1,3}|&)?(?:>>|>\||>&|>|<<<|<<-?|<&|<)").match(self.text, self.at)
         if match is None:
             return None
+        if self.text.startswith("(", match.end()) and match[0] in "<>":
+            # The output of a command as a file: <(echo ...).
+            return None
         sign = match[0].lstrip("&0123456789")
         if sign == "<" and _PLACEHOLDER.match(self.text, self.at):
             return None
@@ -581,6 +584,11 @@ class _Reader:
                 if sign == "(" or pieces.empty:
                     break
                 break
+            if sign in "<>" and self.text.startswith("(", self.at + 1):
+                end = _balanced(self.text, self.at + 1)
+                pieces.lost(self.text[self.at : end])
+                self.at = end
+                continue
             if sign == "<":
                 match = _PLACEHOLDER.match(self.text, self.at)
                 if match is None:
@@ -723,6 +731,8 @@ class _Reader:
         """A plain variable."""
         if name in "@*" and self.arguments:
             pieces.several(self.arguments, raw)
+        elif name.isdigit() and self.argument(name) is not None:
+            pieces.put(self.argument(name) or "", raw, quoted=quoted)
         elif name in self.arrays:
             pieces.several(self.arrays[name][:1], raw)
         elif name in self.variables:
@@ -730,10 +740,16 @@ class _Reader:
         else:
             pieces.lost(self.partly.get(name, raw), quoted=quoted)
 
+    def argument(self, name: str) -> str | None:
+        """The argument of this number, if it is known."""
+        place = int(name) - 1
+        word = self.arguments[place] if 0 <= place < len(self.arguments) else None
+        return word.text if word is not None and word.known else None
+
     def braces(self, raw: str, pieces: _Pieces, *, quoted: bool) -> None:
         """``${A}``, ``${A:-default}``, ``${A:+words}``, ``${A##*/}``, ``${A[@]}``."""
         inner = raw[2:-1] if raw.endswith("}") else raw[2:]
-        match = re.match(r"([A-Za-z_]\w*|[@*])(\[[@*0-9]+\])?(:?[-=+?]|##?|%%?|//?|:)?", inner)
+        match = re.match(r"([A-Za-z_]\w*|[@*]|\d{1,2})(\[[@*0-9]+\])?(:?[-=+?]|##?|%%?|//?|:)?", inner)
         if match is None or (match[3] is None and match.end() != len(inner)):
             pieces.lost(raw, quoted=quoted)
             return
@@ -749,7 +765,7 @@ class _Reader:
             else:
                 pieces.several(items, raw)
             return
-        value = self.variables.get(name)
+        value = self.argument(name) if name.isdigit() else self.variables.get(name)
         is_set = value is not None and (value != "" or not operator.startswith(":"))
         if operator in (":-", "-", ":=", "="):
             if is_set and value is not None:

@@ -85,7 +85,11 @@ def container_words(
             for place, value in enumerate(texts(given)[:_MOST]):
                 # A shell reads the script by itself.
                 before, line = [word.text for word in words], places.item(given, place)
-                script = is_script(before) and before[-1].endswith("c") and all(each.startswith("-") for each in before[1:])
+                script = (
+                    is_script(before)
+                    and (before[-1].endswith("c") or before[-1] == "--")
+                    and all(each.startswith("-") for each in before[1:])
+                )
                 raw = Word(text=value, raw=value, source=value, quoted=True, line=line)
                 words.append(raw if script else filled_word(value, variables, line=line))
         elif isinstance(given, str) and given.strip():
