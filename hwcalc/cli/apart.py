@@ -53,7 +53,7 @@ _OWN: Final = (
 def disaggregate(*, model: str | None, **options: Any) -> Answer:
     """Plan prefill and decode on servers of their own.
 
-    Two pools, the transfer of the cache between them, and their balance. Options of hardware and layout are those of a server for prompts; those with --decode are of a server for tokens.
+    Two pools, the transfer of the cache between them, and their balance. Exit status 1: the limits cannot be kept. Options of hardware and layout are those of a server for prompts; those with --decode are of a server for tokens.
     """
     from hwcalc.library.disaggregate import disaggregate
 
@@ -62,8 +62,9 @@ def disaggregate(*, model: str | None, **options: Any) -> Answer:
     with reading(model, "disaggregate"):
         found = disaggregate(model, **own, **given)
     say_unreachable(found.notes)
+    status = 0 if found.holds else 1
     if view.format == "json":
-        return answer(found.to_dict())
+        return answer(found.to_dict(), status=status)
     from hwcalc.report.apart import apart_csv, apart_text
 
-    return Answer(text=apart_csv(found) if view.format == "csv" else apart_text(found, view))
+    return Answer(text=apart_csv(found) if view.format == "csv" else apart_text(found, view), status=status)

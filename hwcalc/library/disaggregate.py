@@ -128,6 +128,7 @@ def disaggregate(
         requests_per_s=served,
         requests_per_s_low=min(first * prompts_low, second * decoded_low),
         limiting="prefill" if first * prompts <= second * decoded else "decode",
+        holds=served > 0 and (limits.rate is None or served >= limits.rate * (1 - 1e-9)),
         ttft_s=first_token,
         itl_s=per_step,
         e2e_s=first_token + steps * per_step,

@@ -56,7 +56,8 @@ class Apart(Answer, Record):
     """Prefill and decode apart. ``requests_per_s`` is what the slower pool serves, ``limiting`` names it: ``prefill`` or ``decode``.
 
     ``ttft_s`` is with the time that a request waits, its prompt and the transfer, at the rate that is served; ``itl_s`` a step of the users at once.
-    ``together`` is the same GPUs in one pool; null where the pools have unlike GPUs, or nothing like it was measured.
+    ``together`` is the same GPUs in one pool; null where the pools have unlike GPUs, or nothing like it was measured. ``holds`` says whether
+    requests are served within the limits, as many as were asked for.
     """
 
     schema_version: str
@@ -74,6 +75,7 @@ class Apart(Answer, Record):
     requests_per_s: float
     requests_per_s_low: float
     limiting: str
+    holds: bool
     ttft_s: float
     itl_s: float
     e2e_s: float

@@ -29,6 +29,7 @@ def apart_text(found: Apart, view: View) -> str:
     of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"
     head = f"{found.model}: {of}, {found.engine}{version}, prefill and decode apart"
     slower = {"prefill": "the pool for prompts", "decode": "the pool for tokens"}[found.limiting]
+    slower = slower if found.holds else f"{slower} cannot keep the limits"
     said = (
         f"{found.requests_per_s:,.3g} requests/s ({found.requests_per_s_low:,.3g} at the slow end) on {plural(found.gpus, 'GPU')}, "
         f"{found.output_tokens_per_s:,.0f} tokens/s; limit: {slower}"

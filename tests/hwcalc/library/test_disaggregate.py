@@ -77,6 +77,14 @@ def test_unlike_pools_and_unlike_gpus() -> None:
     assert found.together is None
 
 
+def test_what_no_number_of_servers_can() -> None:
+    """A first token within less than its prompt takes is not served, and so it is said."""
+    found = disaggregate("meta-llama/Llama-3.1-8B", **ASKED, ttft="10ms")
+
+    assert not found.holds
+    assert (found.requests_per_s, found.limiting) == (0, "prefill")
+
+
 @pytest.mark.parametrize(
     ("options", "words"), [({"link": "pigeon"}, "pigeon"), ({"prefill_servers": 2}, "servers"), ({"gpu": None}, "accelerators")]
 )
