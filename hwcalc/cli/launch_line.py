@@ -66,7 +66,7 @@ def _is_model(word: str) -> bool:
 def starts_server(words: Sequence[str]) -> bool:
     """Whether these words begin with a server's program, or with one that starts another."""
     from hwcalc.launch.commands import base_name, program_at
-    from hwcalc.launch.shell import words_of
+    from hwcalc.launch.words import words_of
     from hwcalc.profiles.launch import launch_words
 
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
@@ -83,7 +83,7 @@ def starts_server(words: Sequence[str]) -> bool:
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The options of kvplan among the words of a server's command, which its engine does not have, and the command."""
     from hwcalc.launch.commands import program_at
-    from hwcalc.launch.shell import words_of
+    from hwcalc.launch.words import words_of
 
     match = program_at(words_of(list(words[:10])))
     if match is None:

@@ -220,7 +220,7 @@ class _Line:
         from hwcalc.engines.facts import Told
         from hwcalc.engines.vllm.engine import SPECULATIVE, VllmCommand
         from hwcalc.launch.arguments import Reading
-        from hwcalc.launch.shell import words_of
+        from hwcalc.launch.words import words_of
 
         reading = Reading(_FLAGS)
         reading.read(words_of(self.together))

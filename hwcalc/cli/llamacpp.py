@@ -100,7 +100,7 @@ class LlamacppWords:
 
     def _reading(self) -> Reading:
         from hwcalc.launch.arguments import Reading
-        from hwcalc.launch.shell import words_of
+        from hwcalc.launch.words import words_of
 
         reading = Reading(_FLAGS)
         reading.read(words_of(self.told))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.launch.shell import Word
+from hwcalc.launch.words import Word
 from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable
 
 _NUMBER: Final = re.compile(r"-?\d{1,18}")

@@ -11,8 +11,8 @@ from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, server_of
 from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import Word
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, text, texts
+from hwcalc.launch.words import Word
 from hwcalc.profiles.engine_flags import EngineFlags
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from hwcalc.launch.arguments import Reading, parse_json
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import Word, read_script, words_of
+from hwcalc.launch.shell import read_script
+from hwcalc.launch.words import Word, words_of
 from hwcalc.profiles.engine_flags import Flag
 
 _INSTRUCTION: Final = re.compile(

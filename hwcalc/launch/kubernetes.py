@@ -14,8 +14,9 @@ from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, flags_called, image_of, program_at, server_of
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import Word, filled_word
+from hwcalc.launch.shell import filled_word
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, split_text, text, texts, walk
+from hwcalc.launch.words import Word
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.launch import launch_words
 

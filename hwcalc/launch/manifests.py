@@ -14,8 +14,9 @@ from hwcalc.launch.commands import Around, container_servers, servers_of_script
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.kubernetes import Cluster, is_object, servers_of_object
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import Word, filled_word, known_of, read_script
+from hwcalc.launch.shell import filled_word, known_of, read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, number, rows, text, texts, walk
+from hwcalc.launch.words import Word
 from hwcalc.yaml_tree import TreeError
 
 _MOST_SERVERS: Final = 500

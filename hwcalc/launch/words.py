@@ -1,0 +1,259 @@
+"""Words of shell text, and the pieces that they are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hwcalc.formulas.record import Record
+
+MOST_VALUE: Final = 32 * 1024
+"""Characters of one value: ``A=$A$A`` in a row would fill any memory."""
+_LONGEST_TRIMMED: Final = 1024
+_DEEPEST: Final = 12
+"""Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
+
+
+class Word(Record):
+    """A word of a command.
+
+    ``text`` has its variables put in; one whose value is not known stands as it was written and is in ``unknown``. ``raw`` is the word as written,
+    without quotes. ``taken`` has the variables of which the default was taken, and ``remark`` says what became of one that vanished. ``array`` is
+    a word that may stand for several, such as ``"${ARGS[@]}"``.
+    """
+
+    text: str
+    raw: str = ""
+    source: str = ""
+    """As written, quotes too."""
+    unknown: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    remark: str = ""
+    array: bool = False
+    quoted: bool = False
+    line: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether all of its text is known."""
+        return not self.unknown
+
+
+def words_of(texts: Sequence[str], lines: Sequence[int] = ()) -> tuple[Word, ...]:
+    """Words of a list in a manifest, which no shell reads."""
+    return tuple(
+        Word(text=text, raw=text, source=text, quoted=True, line=lines[place] if place < len(lines) else 0)
+        for place, text in enumerate(texts)
+    )
+
+
+class Pieces:
+    """A word while it is read: its parts with what is known of them."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, str, bool]] = []
+        """Text, text as written, and whether its blanks part words."""
+        self.unknown: list[str] = []
+        self.taken: list[str] = []
+        self.remark = ""
+        self.quoted = False
+        self.array = False
+        self.items: list[Word] | None = None
+        self.ends = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.parts and self.items is None
+
+    def add(self, text: str, *, quoted: bool = False) -> None:
+        self.quoted |= quoted
+        self.parts.append((text, text, False))
+
+    def script(self, text: str) -> None:
+        """A continued line in a quoted script, which is no text of the word."""
+        self.parts.append(("", text, False))
+
+    def put(self, value: str, raw: str, *, quoted: bool, taken: str = "") -> None:
+        """The value of a variable."""
+        self.quoted |= quoted
+        self.parts.append((value, raw, not quoted))
+        if taken:
+            self.taken.append(taken)
+
+    def lost(self, raw: str, *, quoted: bool = False, array: bool = False) -> None:
+        """A part whose value is not known."""
+        self.quoted |= quoted
+        self.array |= array
+        self.parts.append((raw, raw, False))
+        self.unknown.append(raw)
+
+    def gone(self, raw: str, remark: str, *, holds: bool = False) -> None:
+        """A variable that leaves nothing."""
+        self.remark = remark
+        self.parts.append(("", raw, False))
+        self.unknown.append(raw)
+
+    def several(self, words: Sequence[Word], raw: str) -> None:
+        """Words in place of one."""
+        self.items = [*(self.items or []), *words]
+        self.parts.append(("", raw, False))
+
+    def prefix(self, place: int, sign: str) -> None:
+        """Put a sign before the text as written of the part at this place."""
+        if place < len(self.parts):
+            text, raw, splits = self.parts[place]
+            shown = f"{sign}{text}" if self.unknown and self.unknown[-1] == text else text
+            if shown != text:
+                self.unknown[-1] = shown
+            self.parts[place] = (shown, f"{sign}{raw}", splits)
+
+    def words(self, source: str, line: int, *, splits: bool) -> list[Word]:
+        """The words that were read."""
+        raw = "".join(part[1] for part in self.parts)
+        if self.items is not None:
+            if not any(part[0] for part in self.parts):
+                return [*self.items]
+            joined = "".join(part[0] for part in self.parts)
+            return [*self.items, *([Word(text=joined, raw=joined, source=source, line=line)] if joined.strip() else [])]
+        text = "".join(part[0] for part in self.parts)[: 2 * MOST_VALUE]
+        if not text and not self.unknown and not self.quoted:
+            return []
+        common: dict[str, Any] = {
+            "raw": raw,
+            "source": source,
+            "unknown": tuple(self.unknown),
+            "taken": tuple(self.taken),
+            "remark": self.remark,
+            "array": self.array,
+            "quoted": self.quoted,
+            "line": line,
+        }
+        if splits and any(part[2] and re.search(r"\s", part[0]) for part in self.parts):
+            return [Word(text=piece, **{**common, "raw": piece}) for piece in text.split()]
+        return [Word(text=text, **common)]
+
+
+def closing_quote(text: str, at: int) -> int:
+    """Where a double-quoted part ends; -1 if nowhere."""
+    while at < len(text):
+        sign = text[at]
+        if sign == "\\":
+            at += 2
+            continue
+        if sign == '"':
+            return at
+        if text.startswith("$(", at):
+            at = balanced(text, at + 1)
+            continue
+        if text.startswith("${", at):
+            at = closing_brace(text, at + 1)
+            continue
+        at += 1
+    return -1
+
+
+def balanced(text: str, at: int) -> int:
+    """The place behind the parenthesis that closes the one at ``at``."""
+    depth, limit = 0, min(len(text), at + MOST_VALUE)
+    while at < limit:
+        depth += (text[at] == "(") - (text[at] == ")")
+        at += 1
+        if depth == 0:
+            return at
+    return at
+
+
+def closing_brace(text: str, at: int) -> int:
+    """The place behind the brace that closes the one at ``at``."""
+    depth, limit = 0, min(len(text), at + MOST_VALUE)
+    while at < limit:
+        depth += (text[at] == "{") - (text[at] == "}")
+        at += 1
+        if depth == 0:
+            return at
+    return at
+
+
+def trimmed(value: str, operator: str, pattern: str) -> str:
+    """``${A##*/}`` and its like."""
+    from fnmatch import translate
+
+    if len(value) > _LONGEST_TRIMMED:
+        return value
+    match = re.compile(translate(pattern))
+    places = range(len(value) + 1)
+    if operator.startswith("#"):
+        ends = [end for end in places if match.fullmatch(value[:end])]
+        return value[(max(ends) if operator == "##" else min(ends)) :] if ends else value
+    starts = [start for start in places if match.fullmatch(value[start:])]
+    return value[: (min(starts) if operator == "%%" else max(starts))] if starts else value
+
+
+def holds(words: list[Word]) -> bool | None:
+    """Whether a test of a shell holds, as far as its words are known."""
+    texts = [word.text for word in words]
+    if texts[:1] == ["!"]:
+        inner = holds(words[1:])
+        return None if inner is None else not inner
+    if len(words) == 2 and texts[0] in ("-z", "-n"):
+        if words[1].unknown and not words[1].remark:
+            # A plain variable that is nowhere set is empty.
+            plain = re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?", words[1].text)
+            return None if plain is None else texts[0] == "-z"
+        return (texts[1] == "") == (texts[0] == "-z")
+    if len(words) != 3 or words[0].unknown or words[2].unknown:
+        return None
+    left, operator, right = texts
+    if operator in ("=", "=="):
+        return left == right
+    if operator == "!=":
+        return left != right
+    numbers = {"-gt": (1,), "-ge": (0, 1), "-lt": (-1,), "-le": (-1, 0), "-eq": (0,), "-ne": (-1, 1)}
+    if operator in numbers and left.lstrip("-").isdigit() and right.lstrip("-").isdigit() and len(left) + len(right) < 40:
+        return ((int(left) > int(right)) - (int(left) < int(right))) in numbers[operator]
+    return None
+
+
+def value_of_sum(text: str) -> str | None:
+    """The value of a sum of whole numbers."""
+    tokens = re.findall(r"\d{1,18}|[+\-*/%()]", text)
+    place = 0
+
+    def factor(depth: int) -> int:
+        nonlocal place
+        if depth > _DEEPEST:
+            raise ValueError
+        token = tokens[place]
+        place += 1
+        if token == "(":
+            value = total(depth + 1)
+            place += 1
+            return value
+        return -factor(depth + 1) if token == "-" else int(token)
+
+    def product(depth: int) -> int:
+        nonlocal place
+        value = factor(depth)
+        while place < len(tokens) and tokens[place] in "*/%":
+            operator = tokens[place]
+            place += 1
+            other = factor(depth)
+            value = value * other if operator == "*" else value // other if operator == "/" else value % other
+        return value
+
+    def total(depth: int) -> int:
+        nonlocal place
+        value = product(depth)
+        while place < len(tokens) and tokens[place] in "+-":
+            operator = tokens[place]
+            place += 1
+            other = product(depth)
+            value = value + other if operator == "+" else value - other
+        return value
+
+    try:
+        value = total(0)
+    except (ValueError, IndexError, ZeroDivisionError):
+        return None
+    return str(value) if place == len(tokens) and abs(value) < 10**18 else None
