@@ -32,8 +32,8 @@ class Times:
         self.first = self._times(simulation, log.firsts, -lag)
         self.finished = self._times(simulation, log.finishes, -lag)
         if not self.timed:
-            # The turn in which a token came back has ended.
-            self.first, self.finished, self.scheduled = self.first + lag + 1, self.finished + lag + 1, self.scheduled + 1
+            # Steps have the numbers of their turns, and end one later than they begin.
+            self.first, self.finished, self.scheduled = self.first + 1, self.finished + 1, self.scheduled + 1
 
     @staticmethod
     def _times(simulation: Simulation, turns: list[int | None], shift: int) -> NDArray[Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 ENGINES: Final = ("vllm", "sglang")
 """Engines with rules of their scheduler."""
+_STEPS_PER_SECOND: Final = 40
+"""Steps for a second of a workload where nothing says how long they take."""
 CLOCKS: Final = ("seconds", "steps")
 """What the clock of a replay may count."""
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -57,7 +61,7 @@ def simulate(
 
     ``clock`` is ``"steps"``, in which arrivals count steps and steps take no time, or ``"seconds"``, in which each step takes the time
     that the speed model expects on this hardware, or ``step_time``. Rows count steps unless ``clock`` or ``step_time`` says otherwise,
-    everything else seconds. ``ttft``, ``itl`` and ``e2e`` are limits, by which goodput is counted. ``replicas`` servers, by default as
+    everything else seconds; without hardware and ``step_time`` a second is 40 steps. ``ttft``, ``itl`` and ``e2e`` are limits, by which goodput is counted. ``replicas`` servers, by default as
     many as ``dp``, share the requests by ``route``: ``least-requests``, as vLLM does it for ``dp``, ``round-robin``, ``least-loaded`` (the
     fewest tokens left) or ``prefix`` (the least left to compute before the first token). ``watch`` is called with the number of requests that have
     ended. All other keywords are those of :func:`hwcalc.plan`, and ``engine_options`` has the options of the engine's scheduler too.
@@ -75,6 +79,12 @@ def simulate(
     workload = opened(requests)
     deployed = deploy(model, engine=engine, blocks=blocks, tokens=tokens, **options)
     notes = [Note(code="workload", message=note) for note in workload.notes]
+    if timed and clock is None and step_time is None and deployed.occupancy.setup.hardware.gpu is None:
+        message = f"No hardware is given: steps are counted, {_STEPS_PER_SECOND} for a second of the workload. Set it with --gpu or --step-time."
+        notes.append(Note(code="steps-counted", message=message))
+        timed, workload = False, _in_steps(workload)
+    if limits.any and not timed:
+        raise UsageError("limits of time need steps that take time.", hint="Add: --gpu h100, or --step-time 25ms")
     seconds = deployed.seconds(_seconds(step_time, "step_time"), notes) if timed else None
     log = RequestLog()
     number = deployed.occupancy.setup.parallel.dp if replicas is None else parse_tokens(replicas, "replicas")
@@ -96,6 +106,26 @@ def _is_timed(clock: str | None, step_time: float | str | None, requests: Any) -
     if clock == "steps" and step_time is not None:
         raise UsageError("a clock of steps knows no step_time.", hint="Leave out one of them.")
     return clock == "seconds"
+
+
+def _in_steps(workload: Workload) -> Workload:
+    """The workload with its seconds as steps, of which the last that has begun is counted."""
+
+    def steps(seconds: float) -> float:
+        # Exact for times of trace files, which have up to seven digits.
+        return round(seconds * 10**7) * _STEPS_PER_SECOND // 10**7
+
+    def make() -> Iterator[Request]:
+        for request in workload:
+            after = request.cancel_after_s
+            yield replace(
+                request,
+                arrival_s=steps(request.arrival_s),
+                wait_s=steps(request.wait_s),
+                cancel_after_s=after if after is None else steps(after),
+            )
+
+    return replace(workload, make=make, counting=None)
 
 
 def _seconds(value: float | str | None, name: str) -> float | None:

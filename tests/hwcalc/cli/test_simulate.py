@@ -95,7 +95,8 @@ def test_a_request_that_is_too_long_or_never_fits(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--blocks", "600"), "no hardware is given"),
+        (("--blocks", "600", "--clock", "seconds"), "no hardware is given"),
+        (("--blocks", "600", "--ttft", "2s"), "limits of time need steps that take time"),
         (("--step-time", "25ms"), "needs the blocks of a pool"),
         (("--step-time", "soon", "--blocks", "9"), "step_time is"),
         (("--step-time", "25ms", "--blocks", "9", "--clock", "steps"), "a clock of steps knows no step_time"),
@@ -112,6 +113,16 @@ def test_what_is_refused(capsys: Capture, words: tuple[str, ...], said: str) -> 
 
     assert status == (3 if "mlx" in words else 2)
     assert said in error
+
+
+def test_steps_are_counted_where_nothing_says_how_long_they_take(capsys: Capture) -> None:
+    """Two requests a second are one every 20 steps; the first token is there after one."""
+    line = ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--trace", "prompt=100 output=5 arrival=rate=2 requests=3")
+    document = json.loads(run(capsys, *line, "--json")[1])
+
+    assert (document["clock"], document["totals"]["last_iteration"]) == ("steps", 40 + 4)
+    assert document["ttft"]["max"] == 1
+    assert "steps are counted, 40 for a second" in run(capsys, *line)[1]
 
 
 def test_no_trace_is_named(capsys: Capture) -> None:
