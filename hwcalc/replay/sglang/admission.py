@@ -117,11 +117,12 @@ class Admission:
         if rules.ignore_eos and not self.cache.enabled:
             return self._add_foreseen(live)
         assert live.node is not None
-        self.cache.lock(live.node)
+        mark = self.cache.lock(live.node)
         chosen = self._choose(live, under_way=under_way)
         if isinstance(chosen, Verdict):
-            self.cache.unlock(live.node)
+            self.cache.unlock(live.node, mark)
             return chosen
+        live.mark = mark
         self._admit(live, chosen)
         self.hits += live.prefix
         return self.verdict

@@ -31,7 +31,9 @@ class Live:
 
     __slots__ = (
         "asked_at",
+        "branch",
         "cancelled",
+        "chunks",
         "content",
         "counted",
         "end",
@@ -41,6 +43,7 @@ class Live:
         "joined",
         "known",
         "later",
+        "mark",
         "max_new",
         "node",
         "number",
@@ -53,6 +56,8 @@ class Live:
         "prompt",
         "protected",
         "refused",
+        "since",
+        "slot",
         "state",
         "stops",
         "stored",
@@ -111,8 +116,18 @@ class Live:
         """Tokens that its last look-up found."""
         self.node: Node | None = None
         """The node that it pins."""
+        self.mark: int | None = None
+        """What the tree gave for that pin."""
+        self.chunks = 0
+        """Batches in which its prompt was computed."""
+        self.since = 0
+        """The count of decode steps when it began to decode."""
         self.window_start = 0
         """Where its tokens in the pool of windows begin."""
+        self.branch: int | None = None
+        """Up to where its tokens are cached, but not its window."""
+        self.slot = False
+        """Whether it has a slot for states."""
 
     @property
     def is_foreseen(self) -> bool:

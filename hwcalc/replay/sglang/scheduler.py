@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.replay.content import Content, Contents
 from hwcalc.replay.core import Measures, RequestLog, Scheduler
@@ -46,10 +46,12 @@ class SglangScheduler(Scheduler):
 
     measures = Measures(running="running", waiting="waiting", used="used_tokens", unit="tokens")
     stalls_when = "one needs more tokens than the pool has, and SGLang lets it wait, and all behind it. Give more tokens."
+    more_columns: ClassVar[tuple[str, ...]] = ()
+    """Those of a second pool."""
     request_columns = ("scheduled", "firsts", "finishes", "hits", "preempted", "produced", "reasons")
 
     def __init__(self, rules: SchedulerRules, requests: RequestLog | None = None) -> None:
-        super().__init__(COLUMNS, requests, words={"kind": KINDS})
+        super().__init__((*COLUMNS, *self.more_columns), requests, words={"kind": KINDS})
         self.rules = rules
         self.cache = self._new_cache()
         self.contents = Contents()
@@ -227,6 +229,7 @@ class SglangScheduler(Scheduler):
                 continue
             live.state = State.RUNNING
             live.joined = self._now
+            live.since = self._steps
             live.offset = live.stored - self._steps
             self._offsets += live.offset
             self._residues[live.offset % self.rules.page_size] += 1
@@ -326,6 +329,8 @@ class SglangScheduler(Scheduler):
             verdict = admission.add(live, under_way=self.chunk is not None)
             if verdict is Verdict.GO_ON:
                 continue
+            if live not in admission.admitted:
+                self._let_go(live)
             if verdict is Verdict.NO_TOKEN:
                 self._full = bool(admission.admitted or self.running)
             break
@@ -337,6 +342,9 @@ class SglangScheduler(Scheduler):
         live.prefix, live.node = self.cache.match(live.content, live.known - 1)
         live.found = live.prefix
         live.protected = live.prefix
+
+    def _let_go(self, live: Live) -> None:
+        """A request that was looked up is not admitted."""
 
     def _preempt(self, live: Live, admission: Admission, preempted: list[Live]) -> bool:
         """Retract running requests of clearly lower priority, as many as a more urgent one needs; whether that is enough."""
@@ -372,6 +380,7 @@ class SglangScheduler(Scheduler):
         tokens = sum([live.end - live.prefix for live in admitted])
         cache.evict(tokens if rules.page_size == 1 else tokens + rules.page_size * len(admitted))
         for live in admitted:
+            live.chunks += 1
             if live.state is State.WAITING:
                 live.state = State.PREFILL
                 self._looked_up += live.known if cache.enabled else 0
@@ -397,8 +406,12 @@ class SglangScheduler(Scheduler):
 
     def _take(self, live: Live, tokens: int) -> None:
         """Give a request tokens up to this length."""
-        self.cache.free -= self.rules.pages(tokens) - self.rules.pages(live.prefix)
+        self._spend(self.rules.pages(tokens) - self.rules.pages(live.prefix))
         live.stored = tokens
+
+    def _spend(self, tokens: int) -> None:
+        """Take tokens from the pool."""
+        self.cache.free -= tokens
 
     def _mix(self, batch: Batch) -> None:
         """Let the running requests decode in a batch of prompts, if the pool has a token for each."""
@@ -484,7 +497,7 @@ class SglangScheduler(Scheduler):
         page, need = self.rules.page_size, self._pages_next()
         if page > 1:
             self.cache.evict(page * len(self.running))
-        self.cache.free -= need
+        self._spend(need)
         self._steps += 1
 
     def _retract_some(self) -> None:
@@ -628,15 +641,15 @@ class SglangScheduler(Scheduler):
         if cache.splits_at_prompt and 0 < prompt < whole:
             cache.insert(live.content, prompt, kept=prompt, counted=prompt, priority=priority + 1)
         if live.node is not None:
-            cache.unlock(live.node)
-        cache.lock(node)
+            cache.unlock(live.node, live.mark)
+        live.mark = cache.lock(node)
         live.node, live.protected = node, whole
 
     def _release(self, live: Live) -> None:
         """Give back what the tree does not have."""
         self.cache.free += self.rules.pages(live.stored) - live.protected
         if live.node is not None:
-            self.cache.unlock(live.node)
+            self.cache.unlock(live.node, live.mark)
             live.node = None
         self._rows += 1
 
@@ -684,6 +697,7 @@ class SglangScheduler(Scheduler):
             self._steps += 1
             free, evictable = cache.free, cache.evictable
             log.extend((turn + taken, DECODE, count, count, 0, count, waiting, size - free - evictable, evictable))
+            log.extend(self._second())
         if not steps:
             return 0
         self.ratio = ratio
@@ -700,7 +714,12 @@ class SglangScheduler(Scheduler):
         cache = self.cache
         row = (self._now, batch.kind, requests, tokens, hits, len(self.running), len(self.waiting), cache.used, cache.evictable)
         self.steps.numbers.extend(row)
+        self.steps.numbers.extend(self._second())
         self.ratios.append(self.ratio)
+
+    def _second(self) -> tuple[int, ...]:
+        """What a step's row has of a second pool: used, and evictable."""
+        return ()
 
     def cancel(self, number: int) -> None:
         live = self._cancellable.pop(number, None)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.sglang.engine import SglangOccupancy
-from hwcalc.engines.sglang.pools import LayerPools, most_running, tokens_in_share
+from hwcalc.engines.sglang.pools import LayerPools, most_running
 from hwcalc.engines.sglang.settings import cuts_prompts
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Note
+from hwcalc.replay.sglang.hybrid import StateScheduler, WindowScheduler
 from hwcalc.replay.sglang.policies import POLICIES
 from hwcalc.replay.sglang.rules import PREEMPTION_THRESHOLD, SchedulerRules
 from hwcalc.replay.sglang.scheduler import SglangScheduler
@@ -75,7 +76,9 @@ def maker(
 
 
 def _scheduler(rules: SchedulerRules, log: RequestLog | None = None) -> Scheduler:
-    return SglangScheduler(rules, log)
+    if rules.swa_tokens is not None:
+        return WindowScheduler(rules, log)
+    return SglangScheduler(rules, log) if rules.state_slots is None else StateScheduler(rules, log)
 
 
 def rules_of(occupancy: SglangOccupancy, options: Mapping[str, object], tokens: int | str | None) -> SchedulerRules:
@@ -87,10 +90,16 @@ def rules_of(occupancy: SglangOccupancy, options: Mapping[str, object], tokens: 
             f"The replay has no rules for the pools of {deployment.model.id}.",
             hint="Replay a model without compressed attention.",
         )
-    if deployment.window is not None or deployment.layout.has_states:
+    states = deployment.layout.has_states
+    if states and deployment.window is not None:
         raise UnsupportedError(
-            f"The replay has no rules of SGLang's pools for windows and states yet, which {deployment.model.id} has.",
-            hint="Replay a model with full attention alone.",
+            f"The replay has no rules of SGLang's pools of a model with windows and states, as {deployment.model.id} is.",
+            hint="Replay a model with one of them.",
+        )
+    if states and settings.strategy not in ("none", "no_buffer"):
+        raise UnsupportedError(
+            f"The replay has no rules of mamba_scheduler_strategy={settings.strategy}.",
+            hint="Use: --engine-option mamba_scheduler_strategy=no_buffer --engine-option disable_overlap_schedule=true",
         )
     if tokens is None:
         figures = occupancy.sizes(_budget(occupancy))
@@ -102,10 +111,9 @@ def rules_of(occupancy: SglangOccupancy, options: Mapping[str, object], tokens: 
             )
     else:
         total = parse_tokens(tokens, "tokens") // settings.page_size * settings.page_size
-        ratio = settings.swa_ratio
-        windows = tokens_in_share(settings, ratio, total) if deployment.window is not None and ratio is not None else None
-        slots = settings.mamba_slots if deployment.layout.has_states else None
-        if deployment.layout.has_states and slots is None:
+        windows = rules.windows_of(total)
+        slots = settings.mamba_slots if states else None
+        if states and slots is None:
             raise UsageError(
                 "A pool of so many tokens says nothing of the slots for states.",
                 hint="Give engine option max_mamba_cache_size=N.",

@@ -26,7 +26,22 @@ _PROTECTED_HITS: Final = 2
 class Node:
     """Tokens of a path in the tree."""
 
-    __slots__ = ("children", "content", "created", "end", "hits", "locks", "parent", "priority", "queued", "start", "time")
+    __slots__ = (
+        "children",
+        "content",
+        "created",
+        "end",
+        "hits",
+        "locks",
+        "mark",
+        "parent",
+        "part",
+        "part_locks",
+        "priority",
+        "queued",
+        "start",
+        "time",
+    )
 
     def __init__(self, parent: Node | None, content: Content | None, start: int, end: int, *, priority: int, now: int) -> None:
         self.parent = parent
@@ -42,6 +57,12 @@ class Node:
         self.hits = 0
         """Publications through it, by requests that had not counted it."""
         self.priority = priority
+        self.part = 0
+        """What it has of a second pool."""
+        self.part_locks = 0
+        """Running requests that need this part."""
+        self.mark: int | None = None
+        """Where it ends the window of requests: a number by which they know it."""
         self.queued = False
         """Whether it stands among the candidates for eviction."""
 
@@ -225,6 +246,7 @@ class RadixCache:
         node.children[content.chain_at(at + self.page - 1)] = leaf
         leaf.hits = int(tokens > counted)
         self.evictable += leaf.tokens
+        self._on_leaf(leaf)
         self._enqueue(leaf)
         return leaf
 
@@ -234,16 +256,17 @@ class RadixCache:
 
     # Pinning.
 
-    def lock(self, node: Node) -> None:
-        """Pin the path to a node."""
+    def lock(self, node: Node) -> int | None:
+        """Pin the path to a node. What it returns is for :meth:`unlock`."""
         above: Node | None = node
         while above is not None and above.parent is not None:
             if not above.locks:
                 self.evictable -= above.end - above.start
             above.locks += 1
             above = above.parent
+        return None
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: Node, mark: int | None = None) -> None:
         """Undo what :meth:`lock` did."""
         above: Node | None = node
         while above is not None and above.parent is not None:
@@ -299,3 +322,6 @@ class RadixCache:
 
     def _on_split(self, upper: Node, lower: Node) -> None:
         """A node was split."""
+
+    def _on_leaf(self, leaf: Node) -> None:
+        """A leaf was added."""

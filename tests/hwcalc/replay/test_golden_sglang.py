@@ -10,8 +10,6 @@ from hwcalc.replay.result import Simulation
 from hwcalc.replay.sglang.scheduler import SglangScheduler
 from tests.hwcalc.replay.rows import SGLANG_ROWS, digest, replayed_by_sglang
 
-NAMES = [name for name, row in SGLANG_ROWS.items() if row["model"] == "dense"]
-
 
 def _scheduler(simulation: Simulation) -> SglangScheduler:
     scheduler = simulation.scheduler
@@ -24,7 +22,7 @@ def _is_same(row: dict[str, Any], key: str, rows: list[list[Any]]) -> bool:
     return bool(row[key] == rows if key in row else row[f"{key}_sha256"] == digest(rows))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SGLANG_ROWS)
 def test_steps(name: str) -> None:
     """Each step has the same kind, requests and tokens, and so has the tree."""
     row, simulation = SGLANG_ROWS[name], replayed_by_sglang(name)
@@ -32,14 +30,14 @@ def test_steps(name: str) -> None:
     assert row["steps_sha256"] == digest(simulation.steps)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SGLANG_ROWS)
 def test_requests(name: str) -> None:
     """Each request is scheduled, answered and finished in the same iterations, with the same hits, retractions, outputs and reason."""
     row, simulation = SGLANG_ROWS[name], replayed_by_sglang(name)
     assert _is_same(row, "per_request", [list(request) for request in simulation.requests])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SGLANG_ROWS)
 def test_ratio(name: str) -> None:
     """The share of the tokens to come that is reserved is the same after each step, and so are retractions."""
     row, simulation = SGLANG_ROWS[name], replayed_by_sglang(name)

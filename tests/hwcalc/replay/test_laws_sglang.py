@@ -46,7 +46,7 @@ class Checked(SglangScheduler):
 class Single(SglangScheduler):
     """Takes its steps one by one."""
 
-    def _steps_alike(self, most: int) -> int:  # noqa: ARG002
+    def _steps_alike(self, most: int) -> int:
         return 0
 
 
