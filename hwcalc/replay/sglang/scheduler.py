@@ -81,8 +81,8 @@ class SglangScheduler(Scheduler):
         """How many running requests have an offset with this rest of a page."""
         self._steps = 0
         """Decode steps that were planned."""
-        self._finishing: dict[int, list[Live]] = {}
-        """A decode step -> those that have their last token with it."""
+        self._finishing: dict[int, dict[int, Live]] = {}
+        """A decode step -> those that have their last token with it, by number. One that was retracted may have come back for the same."""
         self._finish_steps: list[int] = []
         self._now = 0
         self._entries = 0
@@ -251,10 +251,9 @@ class SglangScheduler(Scheduler):
         live.finish_step = step
         bucket = self._finishing.get(step)
         if bucket is None:
-            self._finishing[step] = [live]
+            bucket = self._finishing[step] = {}
             heappush(self._finish_steps, step)
-        else:
-            bucket.append(live)
+        bucket[live.number] = live
 
     def _in_flight(self, live: Live) -> bool:
         """Whether a token of a running request is computed, and not looked at."""
@@ -437,11 +436,8 @@ class SglangScheduler(Scheduler):
         last = self._last
         if not self.lag or last is None:
             return False
-        ending = (
-            []
-            if last.kind == PREFILL
-            else [live for live in self._finishing.get(self._steps, ()) if self._is_due(live, self._steps)]
-        )
+        foreseen = self._finishing.get(self._steps, {}) if last.kind != PREFILL else {}
+        ending = [live for live in foreseen.values() if self._is_due(live, self._steps)]
         if last.kind != DECODE:
             ending += [live for live in last.requests if live.joined == self._now and self._is_short(live)]
         ending = [live for live in ending if live.state is State.RUNNING and live.is_foreseen]
@@ -574,8 +570,8 @@ class SglangScheduler(Scheduler):
 
     def _due(self, step: int) -> list[Live]:
         """Those that have their last token with a decode step, in the order of the batch."""
-        bucket = self._finishing.pop(step, [])
-        return sorted([live for live in bucket if self._is_due(live, step)], key=lambda live: live.place)
+        bucket = self._finishing.pop(step, {})
+        return sorted([live for live in bucket.values() if self._is_due(live, step)], key=lambda live: live.place)
 
     def _take_prompts(self, batch: Batch) -> None:
         log, now = self.requests, self._now

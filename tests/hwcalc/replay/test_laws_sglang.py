@@ -6,12 +6,15 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hwcalc.replay.core import Server, replay
+from hwcalc.replay.sglang.hybrid import StateScheduler, WindowScheduler
 from hwcalc.replay.sglang.live import State
 from hwcalc.replay.sglang.policies import POLICIES
 from hwcalc.replay.sglang.rules import SchedulerRules
 from hwcalc.replay.sglang.scheduler import SglangScheduler
+from hwcalc.replay.sglang.second import SecondCache
 from hwcalc.replay.sglang.tree import EVICTION
 from hwcalc.workload.request import Workload
 from hwcalc.workload.rows import workload_of_rows
@@ -36,11 +39,38 @@ class Checked(SglangScheduler):
             if live.state in (State.PREFILL, State.RUNNING):
                 stored = live.offset + self._steps if live.state is State.RUNNING else live.stored
                 own += rules.pages(stored) - live.protected
-        ending = {live.number: live for bucket in self._finishing.values() for live in bucket if live.state is State.ENDING}
+        ending = {
+            live.number: live for bucket in self._finishing.values() for live in bucket.values() if live.state is State.ENDING
+        }
         own += sum(rules.pages(live.stored) - live.protected for live in ending.values())
         # Nothing is lost, and nothing is held twice.
         assert cache.used == own + sum(node.tokens for node in nodes if node.locks)
         return taken
+
+
+class CheckedWindows(WindowScheduler):
+    """The same of the pool of windows."""
+
+    def step(self, turn: int, most: int) -> int:
+        taken = super().step(turn, most)
+        _check_second(self.cache)
+        return taken
+
+
+class CheckedStates(StateScheduler):
+    """The same of the slots for states."""
+
+    def step(self, turn: int, most: int) -> int:
+        taken = super().step(turn, most)
+        _check_second(self.cache)
+        return taken
+
+
+def _check_second(cache: SecondCache) -> None:
+    nodes = list(cache.nodes())
+    assert cache.evictable == sum(node.tokens for node in nodes if not node.locks)
+    assert cache.second_evictable == sum(node.part for node in nodes if not node.part_locks)
+    assert min(cache.free, cache.used, cache.second_free, cache.second_used, cache.second_evictable) >= 0
 
 
 class Single(SglangScheduler):
@@ -88,6 +118,25 @@ def test_pool(scenario: tuple[Workload, SchedulerRules]) -> None:
     totals = scheduler.totals(0)
     assert totals["peak_used_tokens"] <= rules.max_total_num_tokens
     assert totals["final_used_tokens"] == 0
+    assert all(finish is not None for finish in scheduler.requests.finishes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(scenarios(), st.booleans())
+def test_second_pool(scenario: tuple[Workload, SchedulerRules], windows: bool) -> None:
+    """Nor is the second pool overrun, of which requests hold nothing at the end."""
+    workload, rules = scenario
+    if windows:
+        chunk = min(rules.chunked_prefill_size or 256, 64)
+        scheduler: SglangScheduler = CheckedWindows(replace(rules, swa_tokens=320, sliding_window=48, chunked_prefill_size=chunk))
+    else:
+        # States that are copied in place take pages of one token, and no overlap.
+        scheduler = CheckedStates(replace(rules, page_size=1, overlap=False, max_running_requests=3, state_slots=12))
+    replay([Server(scheduler, None)], workload)
+
+    totals = scheduler.totals(0)
+    assert totals["final_used_tokens"] == 0
+    assert totals["final_second_pool"][0] == 0
     assert all(finish is not None for finish in scheduler.requests.finishes)
 
 
