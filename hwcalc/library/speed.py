@@ -19,7 +19,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.forecast import forecast
 from hwcalc.planner.options import SpeedOptions, take_options, takes
 from hwcalc.planner.step_time import speed_class_of, step_times
-from hwcalc.profiles.speed import measured_engines
+from hwcalc.profiles.speed import find_speed_class, measured_engines
 from hwcalc.text import quoted
 from hwcalc.units import MOST_TOKENS, parse_tokens
 
@@ -135,25 +135,31 @@ def speed(
     ``cached_prefix`` tokens of each prompt lie in the cache already. Numbers may be arrays that broadcast, and are counts as in the command
     otherwise: ``"8k"``. ``concurrency="max"`` is as many as fit. ``backend`` is that of the engine where it has several: ``"vulkan"`` or
     ``"rocm"`` of llama.cpp. Servers are expected to be tuned for the model; with ``tuned=False`` they are started with the defaults of their
-    engine, and take as much longer as such servers were measured to. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. ``engine`` may also be one
+    engine, and take as much longer as such servers were measured to. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. Without ``engine`` it is vLLM
+    in a datacenter and llama.cpp elsewhere. It may also be one
     that was measured and is not planned, such as ``"exllamav2"``. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
 
     >>> found = speed("meta-llama/Llama-3.1-8B", engine="vllm", gpu="h100-sxm5-80gb", prompt=8000, output=500, concurrency=16)
     >>> round(found.itl_s.bound, 4)
-    0.0095
+    0.0096
     >>> found.itl_s.bound <= found.itl_s.low < found.itl_s.expected < found.itl_s.high
     True
     """
     given: dict[str, Any] = dict(options)
     named = given.get("engine")
-    foreign = named if isinstance(named, str) and spelled(named) not in ENGINES and named.lower() in measured_engines() else None
+    name = named.lower().strip() if isinstance(named, str) else ""
+    foreign = name if name in measured_engines() and spelled(name) not in ENGINES else None
     if foreign is not None:
         # An engine without rules of memory keeps at least what the formulas say.
         given["engine"] = DEFAULT
-    shares = SHARES_EXPERTS.get(spelled(str(named or "")))
-    if shares is not None and (given.get("dp") or 1) > 1 and (given.get("ep") or 1) > 1:
-        given["engine_options"] = {shares: "true", **(given.get("engine_options") or {})}
     _, asked = take_options("speed", given)
+    shares = SHARES_EXPERTS.get(spelled(name.partition("@")[0]))
+    if shares is not None and asked.dp > 1 and asked.ep > 1:
+        asked = asked.changed(engine_options={shares: "true", **asked.engine_options})
+    if backend is not None and not isinstance(backend, str):
+        raise UsageError(f"backend is {quoted(backend)}.", hint='Name one: backend="vulkan"')
+    if not isinstance(tuned, bool):
+        raise UsageError(f"tuned is {quoted(tuned)}.", hint="Give True or False.")
     if asked.gpu is None and asked.instance is None:
         raise UsageError("speed needs an accelerator.", hint='Name one: gpu="h100". See: kvplan gpus')
     lengths = {
@@ -174,6 +180,19 @@ def speed(
         "prompt": _largest(lengths["prompt"]),
     }
     opened, refused = _opened(spec, request)
+    gpu = opened.setup.hardware.gpu
+    assert gpu is not None
+    chosen: tuple[Note, ...] = ()
+    if named is None and opened.engine.name == DEFAULT:
+        # Without an engine there would be a bound alone.
+        usual = "vllm" if gpu.category == "datacenter" else "llamacpp"
+        if find_speed_class(usual, gpu, backend) is not None:
+            opened, refused = _opened(spec, {**request, "engine": usual})
+            chosen = (
+                Note(
+                    code="default-engine", message=f"As {opened.engine.label} runs it on {gpu.id}. Another engine: --engine NAME."
+                ),
+            )
     if refused:
         foreign = spelled(str(named))
     found = speed_class_of(opened, backend, foreign)
@@ -185,7 +204,7 @@ def speed(
         raise UsageError(f"no speed of {spec.id}: its weights are not counted.", hint=hint)
     if foreign is not None:
         times = replace(times, mixes_prompts=found is not None and "serving" in found.ranges)
-    notes = [*opened.notes, *refused]
+    notes = [*chosen, *opened.notes, *refused]
     at_once, users = _at_once(opened, lengths, users, saturated=saturated)
     if _largest(users - at_once) > 0:
         fit = f"{at_once:,}" if isinstance(at_once, int) else "as many as at_once"
@@ -216,8 +235,6 @@ def speed(
         return shown(found, larger(found.bound, loose_time.per_s(all_tokens).bound))
 
     parallel = opened.setup.parallel
-    gpu = opened.setup.hardware.gpu
-    assert gpu is not None
     return Speed(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -284,27 +301,26 @@ def _at_once(opened: Occupancy, lengths: Mapping[str, Numbers], users: Numbers, 
 
 def _count(given: Numbers, name: str, least: int) -> Numbers:
     """A count or an array of counts, checked."""
-    if isinstance(given, str):
-        given = parse_tokens(given, name)
-    if isinstance(given, bool) or given is None:
-        raise UsageError(f"{name} is {quoted(given)}.", hint="Write a whole number: 8000, or 8k.")
-    if isinstance(given, int):
-        smallest = largest = given
-    else:
+    counts: Numbers
+    if isinstance(given, (list, tuple)) or getattr(given, "ndim", False):
         import numpy as np
 
-        given = np.asarray(given)
-        if given.dtype.kind not in "iu" or not given.size:
+        try:
+            counts = np.asarray(given)
+        except ValueError:
+            counts = np.array([])
+        if counts.dtype.kind not in "iu" or not counts.size:
             raise UsageError(
                 f"{name} is no array of whole numbers.", hint="Give whole numbers: 8000, or numpy.array([1000, 8000])."
             )
-        given = given.astype("int64")
-        smallest, largest = int(given.min()), int(given.max())
+        counts = counts.astype("int64")
+        smallest, largest = int(counts.min()), int(counts.max())
+    else:
+        counts = smallest = largest = parse_tokens(given, name, minimum=least)
     if smallest < least or largest > MOST_TOKENS:
-        raise UsageError(
-            f"{name} is {smallest if smallest < least else largest:,}.", hint=f"Allowed: from {least} to {MOST_TOKENS:,}."
-        )
-    return given
+        wrong = smallest if smallest < least else largest
+        raise UsageError(f"{name} is {wrong:,}.", hint=f"Allowed: from {least} to {MOST_TOKENS:,}.")
+    return counts
 
 
 def _largest(value: Numbers) -> int:

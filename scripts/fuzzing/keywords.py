@@ -161,6 +161,7 @@ def functions() -> Mapping[str, Called]:
         "load_model": (hwcalc.load_model, (CONFIG,), {"offline": True}),
         "plot": (plot, (CONFIG,), here),
         "recommend": (hwcalc.recommend, (CONFIG,), {**here, "gpu": "l4"}),
+        "speed": (hwcalc.speed, (CONFIG,), {"offline": True, "prompt": 100, "gpu": "l4", "engine": "vllm"}),
         "strategies": (hwcalc.strategies, (CONFIG,), here),
         "sweep": (sweep, (CONFIG,), hosted),
         "workload": (workload, ("prompt=5 output=5",), {"requests": 5}),

@@ -27,6 +27,7 @@ SHARED: Final[Mapping[str, int]] = {
     "compare": 4,
     "explain": 4,
     "plot": 4,
+    "speed": 4,
     "sweep": 4,
     "strategies": 4,
 }

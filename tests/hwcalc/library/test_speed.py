@@ -266,6 +266,23 @@ def test_engines_that_are_not_planned_are_answered() -> None:
     assert found.itl_s.expected is not None
 
 
+def test_names_in_other_letters() -> None:
+    """ATOM is the engine of AMD; TensorRT-LLM's replicas share experts where dp and ep are given."""
+    atom = hwcalc.speed(model("deepseek"), engine="ATOM", gpu="mi355x", gpus=8, tp=8, prompt=100, output=10)
+    dealt = hwcalc.speed(model("deepseek"), engine="TensorRT-LLM", gpu="b200-180gb", gpus=8, dp=8, ep=8, prompt=100, output=10)
+
+    assert (atom.engine, atom.speed_class) == ("atom", "server-instinct")
+    assert (dealt.dp, dealt.ep, dealt.speed_class) == (8, 8, "server-blackwell")
+
+
+def test_without_an_engine_the_usual_one_runs() -> None:
+    """In a datacenter that is vLLM, on a card llama.cpp; the answer says so."""
+    found = [hwcalc.speed(model("llama"), gpu=gpu, prompt=100, output=10) for gpu in ("h100-sxm5-80gb", "rtx-4090")]
+
+    assert [one.engine for one in found] == ["vllm", "llamacpp"]
+    assert all(one.notes[0].code == "default-engine" for one in found)
+
+
 def test_defaults_take_longer() -> None:
     """Servers by the defaults of their engine were measured apart."""
     tuned, untuned = (speed("llama", prompt=1000, output=100, concurrency=8, tuned=one) for one in (True, False))
@@ -285,7 +302,7 @@ def test_backends_differ() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"prompt": 0}, "prompt is 0"),
+        ({"prompt": 0}, "prompt"),
         ({"prompt": 100, "cached_prefix": 100}, "as many tokens as the prompt"),
         ({"prompt": "many"}, "many"),
         ({"prompt": 100, "concurrency": np.array([0.5])}, "no array of whole numbers"),

@@ -52,7 +52,7 @@ def test_stages_share_the_time_of_a_prompt() -> None:
     def names(**more: Any) -> list[str]:
         speed = plan(LLAMA, **asked, **more).speed
         assert speed is not None
-        return [step.name for step in speed.steps]
+        return [step.name for step in speed.steps if not step.name.startswith("expected_")]
 
     assert names()[-1] == "prompt_s"
     assert names(gpus=2, pp=2)[-1] == "prefill_s"
