@@ -10,6 +10,7 @@ from hwcalc.errors import UsageError
 from hwcalc.launch.commands import Around, servers_of_script
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
+from hwcalc.launch.words import MOST_VALUE
 
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
@@ -30,7 +31,8 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     if len(text) > LARGEST_TEXT:
         message = f"the text has {len(text):,} characters, and {LARGEST_TEXT:,} are read."
         raise UsageError(message, hint="Give the part that starts the servers.")
-    variables = {str(key): str(value) for key, value in (env or {}).items()}
+    variables = _variables(env)
+    name = name if isinstance(name, str) else ""
     # A fence of Markdown is no line of a file.
     text = re.sub(r"(?m)^[ \t]*```[^\n`]*$", "", text.replace("\r\n", "\n").replace("\0", ""))
     from hwcalc.launch.files import servers_of_file
@@ -53,6 +55,21 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     # A manifest that a command is given: `kubectl apply -f - <<EOF`.
     bodies = [each for each in (*script.bodies, *script.files.values()) if _looks_like_manifest(each)]
     return [server for each in bodies for server in servers_of_manifest(each, variables) or ()]
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)
+
+
+def _variables(env: object) -> dict[str, str]:
+    """The variables that the user gives. Raises :class:`~hwcalc.errors.UsageError` for what is none."""
+    if env is None:
+        return {}
+    if isinstance(env, Mapping):
+        pairs = [*env.items()]
+        if all(isinstance(key, str) and _is_plain(value) for key, value in pairs):
+            return {str(key): str(value)[:MOST_VALUE] for key, value in pairs}
+    raise UsageError("env must map the names of variables to their values.", hint='Write: env={"MODEL": "org/name"}')
 
 
 def _looks_like_manifest(text: str) -> bool:

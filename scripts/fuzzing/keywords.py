@@ -160,6 +160,7 @@ def functions() -> Mapping[str, Called]:
         "keep": (hwcalc.keep, (CONFIG, "snapkv:compression_ratio=0.5"), {"prompt": 100, "offline": True}),
         "load_model": (hwcalc.load_model, (CONFIG,), {"offline": True}),
         "plot": (plot, (CONFIG,), here),
+        "read_launch": (hwcalc.read_launch, ("vllm serve org/name",), {}),
         "recommend": (hwcalc.recommend, (CONFIG,), {**here, "gpu": "l4"}),
         "speed": (hwcalc.speed, (CONFIG,), {"offline": True, "prompt": 100, "gpu": "l4", "engine": "vllm"}),
         "strategies": (hwcalc.strategies, (CONFIG,), here),
