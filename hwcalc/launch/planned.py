@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -111,8 +112,13 @@ def _said(flags: EngineFlags, server: Server) -> list[tuple[Flag, Any]]:
         if flag.also and flag.name in server.extra:
             value = server.settings.get(flag.key or "")
         if value is not None:
-            out.append((flag, value))
+            out.append((flag, _without_variable(value)))
     return out
+
+
+def _without_variable(value: Any) -> Any:
+    """A value without the variable that it stood in: ``naive (VLLM_ALL2ALL_BACKEND)``."""
+    return re.sub(r" \([A-Z][A-Z0-9_]+\)$", "", value) if isinstance(value, str) else value
 
 
 def _take(flag: Flag, value: Any, options: dict[str, Any], knobs: dict[str, str]) -> None:

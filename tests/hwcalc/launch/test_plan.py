@@ -25,6 +25,7 @@ from tests.hwcalc.command import QWEN
         # vLLM deals experts out over all ranks of tensor and data parallelism.
         ("vllm serve org/m -tp 2 -dp 4 -ep", {"engine": "vllm", "tp": 2, "dp": 4, "ep": 8}),
         ("vllm serve org/m -ep", {"engine": "vllm"}),
+        ("VLLM_ALL2ALL_BACKEND=naive vllm serve org/m", {"engine": "vllm", "engine_options": {"all2all_backend": "naive"}}),
         ("vllm serve org/m --max-model-len auto --quantization compressed-tensors", {"engine": "vllm"}),
         ("vllm serve org/m -q awq_marlin --revision abc", {"engine": "vllm", "weights": "awq", "revision": "abc"}),
         ("vllm serve org/m --enable-lora --max-lora-rank 64 --max-loras 2", {"engine": "vllm", "lora": "rank=64,count=2"}),
