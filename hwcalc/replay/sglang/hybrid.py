@@ -110,7 +110,7 @@ class WindowScheduler(_SecondScheduler):
 
     def _admission(self) -> Admission:
         taken = len(self.running) if self.rules.enable_mixed_chunk else 0
-        return WindowAdmission(self.rules, self.cache, list(self.running.values()), ratio=self.ratio, taken=taken)
+        return WindowAdmission(self.rules, self.cache, list(self.running), ratio=self.ratio, taken=taken)
 
     def _steps_alike(self, most: int) -> int:
         # Windows give something back now and then.
@@ -137,8 +137,8 @@ class WindowScheduler(_SecondScheduler):
             self._slide(live, done)
 
     def _take_decode(self) -> None:
-        window, steps = self.cache.window, self._steps
-        for live in self.running.values():
+        window, steps = self.cache.window, self.running.steps
+        for live in self.running:
             if steps > live.since:
                 known = live.offset + steps - self._in_flight(live)
                 if known - window >= live.window_start + EVICTION_INTERVAL:

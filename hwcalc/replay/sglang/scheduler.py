@@ -1,8 +1,5 @@
 """SGLang's scheduler: in each pass a batch of prompts if any can be admitted, else a decode of all that run.
 
-All running requests take a token in every decode, so they are counted: ``_steps`` counts the decodes, and what a request has stored is its
-offset and that count. A request is looked at only in the step that computes its last token.
-
 Source: SGLang 0.5.23, managers/scheduler.py ``event_loop_normal``, ``event_loop_overlap``, ``get_next_batch_to_run``,
 ``_get_new_batch_prefill_raw``, ``update_running_batch``; managers/schedule_batch.py ``retract_decode``;
 managers/scheduler_components/batch_result_processor.py.
@@ -12,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.replay.content import Content, Contents
@@ -21,6 +17,7 @@ from hwcalc.replay.sglang.admission import Admission, Verdict
 from hwcalc.replay.sglang.live import DECODE, KINDS, MIXED, PREFILL, Batch, Live, State
 from hwcalc.replay.sglang.policies import QueueOrder
 from hwcalc.replay.sglang.rules import CLIP, RETRACT_STEPS, SchedulerRules
+from hwcalc.replay.sglang.running import Running
 from hwcalc.replay.sglang.tree import RadixCache
 
 if TYPE_CHECKING:
@@ -58,8 +55,7 @@ class SglangScheduler(Scheduler):
         self.order = QueueOrder(rules, self.cache)
         self.lag = int(rules.overlap)
         self.waiting: list[Live] = []
-        self.running: dict[int, Live] = {}
-        """In the order of admission, by number."""
+        self.running = Running(rules.page_size)
         self.chunk: Live | None = None
         """The request whose prompt is under way."""
         self.ratio = rules.first_ratio
@@ -75,22 +71,12 @@ class SglangScheduler(Scheduler):
         """Whether it did so in the running batch."""
         self._rows = rules.max_running_requests
         """Rows of requests that are free."""
-        self._offsets = 0
-        """The sum of the offsets of all running requests."""
-        self._residues: Counter[int] = Counter()
-        """How many running requests have an offset with this rest of a page."""
-        self._steps = 0
-        """Decode steps that were planned."""
-        self._finishing: dict[int, dict[int, Live]] = {}
-        """A decode step -> those that have their last token with it, by number. One that was retracted may have come back for the same."""
-        self._finish_steps: list[int] = []
         self._now = 0
         self._entries = 0
         self._prefilled = 0
         """Prefill tokens as SGLang counts them, for hrrn."""
         self._old_tokens = 0
         """Tokens of the prefill that became the running batch, which it counts again with each decode."""
-        self._places = 0
         self._decodes_kept = 0
         """Passes that are kept for decodes after a prefill (``prefill_decode_interval``)."""
         self._cancellable: dict[int, Live] = {}
@@ -223,37 +209,11 @@ class SglangScheduler(Scheduler):
         if not self.running and not self._ended:
             self._full = False
             self._old_tokens = last.tokens
-        self._line_up(stay)
+        self.running.line_up(stay)
         for live in stay:
-            if live.state is State.RUNNING:
-                continue
-            live.state = State.RUNNING
-            live.joined = self._now
-            live.since = self._steps
-            live.offset = live.stored - self._steps
-            self._offsets += live.offset
-            self._residues[live.offset % self.rules.page_size] += 1
-            self._foresee(live)
-
-    def _line_up(self, requests: list[Live]) -> None:
-        """Put requests at the end of the running batch."""
-        for live in requests:
-            self.running[live.number] = live
-            live.place = self._places
-            self._places += 1
-
-    def _foresee(self, live: Live) -> None:
-        """Note the decode step with which it has its last token."""
-        step = live.output + live.prompt - 1 - live.offset
-        if step <= self._steps:
-            live.finish_step = -1
-            return
-        live.finish_step = step
-        bucket = self._finishing.get(step)
-        if bucket is None:
-            bucket = self._finishing[step] = {}
-            heappush(self._finish_steps, step)
-        bucket[live.number] = live
+            if live.state is not State.RUNNING:
+                live.joined = self._now
+                self.running.begin(live)
 
     def _in_flight(self, live: Live) -> bool:
         """Whether a token of a running request is computed, and not looked at."""
@@ -264,7 +224,7 @@ class SglangScheduler(Scheduler):
 
     def _read(self, live: Live) -> None:
         """Work out what a running request has."""
-        live.stored = live.offset + self._steps
+        live.stored = self.running.stored(live)
         live.outputs = live.stored - live.prompt + 1 - self._in_flight(live)
 
     # Prompts.
@@ -287,7 +247,7 @@ class SglangScheduler(Scheduler):
             self._full = True
             return None
         self.order.sort(self.waiting, self._prefilled)
-        for live in self.running.values():
+        for live in self.running:
             self._read(live)
         admission = self._admission()
         if chunk is not None:
@@ -311,7 +271,7 @@ class SglangScheduler(Scheduler):
 
     def _admission(self) -> Admission:
         taken = len(self.running) if self.rules.enable_mixed_chunk else 0
-        return Admission(self.rules, self.cache, list(self.running.values()), ratio=self.ratio, taken=taken)
+        return Admission(self.rules, self.cache, list(self.running), ratio=self.ratio, taken=taken)
 
     def _admit(self, admission: Admission) -> list[Live]:
         """Go through the queue as long as requests are admitted; returns those that were preempted."""
@@ -349,7 +309,7 @@ class SglangScheduler(Scheduler):
         """Retract running requests of clearly lower priority, as many as a more urgent one needs; whether that is enough."""
         rules, sign = self.rules, self.rules.sign
         victims = sorted(
-            [each for each in self.running.values() if each.state is not State.FINISHED],
+            [each for each in self.running if each.state is not State.FINISHED],
             key=lambda each: (-each.priority * sign, -each.entry),
         )
         missing = live.known - live.prefix + min(live.max_new, CLIP) - admission.left
@@ -364,7 +324,7 @@ class SglangScheduler(Scheduler):
         if not chosen or missing > 0:
             return False
         keep = len(self.running)
-        for victim in [each for each in self.running.values() if each in chosen]:
+        for victim in [each for each in self.running if each in chosen]:
             admission.total -= admission.promised(victim)
             keep -= 1
             self._retract(victim, keep)
@@ -393,7 +353,7 @@ class SglangScheduler(Scheduler):
             load.prefill_tokens += extend
             load.prefill_pairs += extend * live.prefix + extend * (extend + 1) // 2
             load.prefill_ends += live.end == live.known
-        batch = Batch(PREFILL, admitted, tokens=tokens, step=self._steps, chunk=self.chunk)
+        batch = Batch(PREFILL, admitted, tokens=tokens, step=self.running.steps, chunk=self.chunk)
         load.paused_requests = len(self.running)
         if rules.enable_mixed_chunk and self.running:
             self._mix(batch)
@@ -418,15 +378,15 @@ class SglangScheduler(Scheduler):
         if not self.running or not self._decodes_fit():
             return
         load = self.load
-        load.decode_requests, load.decode_tokens = len(self.running), self._offsets + len(self.running) * self._steps
+        load.decode_requests, load.decode_tokens = len(self.running), self.running.tokens
         load.paused_requests = 0
         self._take_decode()
-        batch.kind, batch.step = MIXED, self._steps
-        batch.decoding = set(self.running)
+        batch.kind, batch.step = MIXED, self.running.steps
+        batch.decoding = {live.number for live in self.running}
         batch.tokens += len(self.running)
-        batch.requests = [*batch.requests, *self.running.values()]
+        batch.requests = [*batch.requests, *self.running]
         # They come back behind the prompts.
-        self.running = {}
+        self.running.step_aside()
         self._old_tokens = 0
 
     # Decoding.
@@ -436,24 +396,19 @@ class SglangScheduler(Scheduler):
         last = self._last
         if not self.lag or last is None:
             return False
-        foreseen = self._finishing.get(self._steps, {}) if last.kind != PREFILL else {}
-        ending = [live for live in foreseen.values() if self._is_due(live, self._steps)]
+        ending = self.running.foreseen(self.running.steps) if last.kind != PREFILL else []
         if last.kind != DECODE:
             ending += [live for live in last.requests if live.joined == self._now and self._is_short(live)]
         ending = [live for live in ending if live.state is State.RUNNING and live.is_foreseen]
         for live in ending:
-            self._stop(live, State.ENDING)
+            self.running.stop(live, State.ENDING)
         if ending:
             self._full = False
         return bool(ending)
 
     def _is_short(self, live: Live) -> bool:
         """Whether the prompt's result is all that it needs."""
-        return live.offset + self._steps - live.prompt + 1 >= live.output
-
-    def _is_due(self, live: Live, step: int) -> bool:
-        """Whether this step computes its last token, unless it was retracted since it was foreseen."""
-        return live.finish_step == step and live.state in (State.RUNNING, State.ENDING)
+        return self.running.stored(live) - live.prompt + 1 >= live.output
 
     def _decode(self) -> Batch | None:
         """A batch of all that run, after retractions where the pool is full; ``None`` if nobody can decode now."""
@@ -471,35 +426,28 @@ class SglangScheduler(Scheduler):
             if not self.running:
                 return None
         load, count = self.load, len(self.running)
-        load.decode_requests, load.decode_tokens = count, self._offsets + count * self._steps
+        load.decode_requests, load.decode_tokens = count, self.running.tokens
         self._take_decode()
-        batch = Batch(DECODE, [], tokens=count, step=self._steps)
+        batch = Batch(DECODE, [], tokens=count, step=self.running.steps)
         self._note(batch, count, count, 0)
         return batch
 
-    def _pages_next(self) -> int:
-        """Tokens in the pages that the next decode takes."""
-        page = self.rules.page_size
-        if page == 1:
-            return len(self.running)
-        return page * self._residues[-self._steps % page]
-
     def _decodes_fit(self) -> bool:
         """Whether the pool has a token for each running request, after evictions."""
-        return self.cache.evict(self._pages_next())
+        return self.cache.evict(self.running.pages_next())
 
     def _take_decode(self) -> None:
         """Give each running request a token."""
-        page, need = self.rules.page_size, self._pages_next()
+        page, need = self.rules.page_size, self.running.pages_next()
         if page > 1:
             self.cache.evict(page * len(self.running))
         self._spend(need)
-        self._steps += 1
+        self.running.steps += 1
 
     def _retract_some(self) -> None:
         """Retract running requests until the others fit."""
         rules, sign = self.rules, self.rules.sign
-        order = list(self.running.values())
+        order = list(self.running)
         for live in order:
             self._read(live)
         if rules.retraction_policy == "priority":
@@ -521,8 +469,8 @@ class SglangScheduler(Scheduler):
             self._end(live, "abort")
             aborted.append(live)
         # They go on in the order of retraction.
-        self.running = {}
-        self._line_up(order)
+        self.running.step_aside()
+        self.running.line_up(order)
         outputs, to_come = sum([live.outputs for live in order]), sum([live.max_new for live in order])
         self.ratio = min(1.0, (outputs + RETRACT_STEPS * len(order)) / (to_come + 1))
         self._full = False
@@ -538,18 +486,10 @@ class SglangScheduler(Scheduler):
         self.requests.preemptions.append((self._now, live.number, live.stored))
         self.requests.preempted[live.number] += 1
         self._retractions += 1
-        self._stop(live, State.WAITING)
+        self.running.stop(live, State.WAITING)
         self._release(live)
         live.forget()
         self.cache.evict(keep * RETRACT_STEPS)
-
-    def _stop(self, live: Live, state: State) -> None:
-        """A running request decodes no longer."""
-        live.stored = live.offset + self._steps
-        self.running.pop(live.number, None)
-        self._offsets -= live.offset
-        self._residues[live.offset % self.rules.page_size] -= 1
-        live.state = state
 
     def _enqueue(self, live: Live) -> None:
         """A request waits, behind all others."""
@@ -564,18 +504,13 @@ class SglangScheduler(Scheduler):
         """Give out the tokens of a batch, and let those go that have all."""
         if batch.kind != DECODE:
             self._take_prompts(batch)
-        elif batch.step in self._finishing:
-            for live in self._due(batch.step):
+        else:
+            for live in self.running.due(batch.step):
                 self._finish(live)
-
-    def _due(self, step: int) -> list[Live]:
-        """Those that have their last token with a decode step, in the order of the batch."""
-        bucket = self._finishing.pop(step, {})
-        return sorted([live for live in bucket.values() if self._is_due(live, step)], key=lambda live: live.place)
 
     def _take_prompts(self, batch: Batch) -> None:
         log, now = self.requests, self._now
-        due = {live.number for live in self._due(batch.step)} if batch.decoding else frozenset[int]()
+        due = {live.number for live in self.running.due(batch.step)} if batch.decoding else frozenset[int]()
         for live in batch.requests:
             if live.state in (State.WAITING, State.FINISHED) or live is batch.chunk:
                 continue
@@ -595,8 +530,8 @@ class SglangScheduler(Scheduler):
     def _finish(self, live: Live) -> None:
         """A request has its last token: what it stored is published, and all else given back."""
         if live.state is State.RUNNING:
-            self._ended = self._ended or live.number in self.running
-            self._stop(live, State.FINISHED)
+            self._ended = self._ended or live in self.running
+            self.running.stop(live, State.FINISHED)
         self._left = True
         self._publish(live, live.stored, finished=True)
         self._release(live)
@@ -618,7 +553,7 @@ class SglangScheduler(Scheduler):
 
     def _chains(self) -> Iterable[int]:
         """The chains of all that is cached or alive."""
-        alive = [*self.running.values(), *self.waiting, *(() if self._last is None else self._last.requests)]
+        alive = [*self.running, *self.waiting, *(() if self._last is None else self._last.requests)]
         for live in alive:
             yield from live.content.chains
         for node in self.cache.nodes():
@@ -663,25 +598,20 @@ class SglangScheduler(Scheduler):
             return 0
         if self.waiting and (not self._full or self.rules.enable_priority_scheduling):
             return 0
-        steps = self._finish_steps
-        while steps and steps[0] < self._steps:
-            heappop(steps)
-        if not steps:
-            return 0
-        return max(0, min(most, steps[0] - self._steps - 1))
+        return max(0, min(most, self.running.next_finish() - self.running.steps - 1))
 
     def _decode_only(self, turn: int, steps: int) -> int:
         """Take such steps as far as the pool has room; returns how many."""
         rules, cache, log = self.rules, self.cache, self.steps.numbers
         page, count, waiting = rules.page_size, len(self.running), len(self.waiting)
         least, decay, ratio, size = rules.least_ratio, rules.ratio_decay, self.ratio, cache.size
-        residues, ratios = self._residues, self.ratios
+        running, ratios = self.running, self.ratios
         load = self.load
         load.prefill_tokens = load.prefill_pairs = load.prefill_requests = load.prefill_ends = 0
         load.decode_requests = count
         spare = page * count if page > 1 else 0
         for taken in range(steps):
-            need = count if page == 1 else page * residues[-self._steps % page]
+            need = count if page == 1 else running.pages_next()
             if cache.free < need and not cache.evict(need):
                 steps = taken
                 break
@@ -690,7 +620,7 @@ class SglangScheduler(Scheduler):
             ratio = max(ratio - decay, least)
             ratios.append(ratio)
             cache.free -= need
-            self._steps += 1
+            running.steps += 1
             free, evictable = cache.free, cache.evictable
             log.extend((turn + taken, DECODE, count, count, 0, count, waiting, size - free - evictable, evictable))
             log.extend(self._second())
@@ -698,9 +628,9 @@ class SglangScheduler(Scheduler):
             return 0
         self.ratio = ratio
         self._prefilled += steps * self._old_tokens
-        load.decode_tokens = self._offsets + count * (self._steps - 1)
+        load.decode_tokens = running.tokens - count
         self._now = turn + steps - 1
-        self._last = Batch(DECODE, [], tokens=count, step=self._steps)
+        self._last = Batch(DECODE, [], tokens=count, step=self.running.steps)
         self.progressed = True
         return steps
 
@@ -733,7 +663,7 @@ class SglangScheduler(Scheduler):
         waiting = sum([live.prompt + live.output - 1 for live in self.waiting])
         prompts = self._last.requests if self._last is not None else ()
         prefill = sum([live.prompt + live.output - 1 - live.stored for live in prompts if live.state is State.PREFILL])
-        running = sum([live.prompt + live.output - 1 - live.offset - self._steps for live in self.running.values()])
+        running = sum([live.prompt + live.output - 1 - live.offset - self.running.steps for live in self.running])
         return waiting + prefill + running
 
     def pressure(self) -> tuple[int, int, float]:

@@ -31,16 +31,19 @@ class Checked(SglangScheduler):
         nodes = list(cache.nodes())
         assert cache.evictable == sum(node.tokens for node in nodes if not node.locks)
         assert min(cache.free, cache.evictable, cache.used) >= 0
-        alive = {live.number: live for live in (*self.running.values(), *(() if self._last is None else self._last.requests))}
+        alive = {live.number: live for live in (*self.running, *(() if self._last is None else self._last.requests))}
         if self.chunk is not None:
             alive[self.chunk.number] = self.chunk
         own = 0
         for live in alive.values():
             if live.state in (State.PREFILL, State.RUNNING):
-                stored = live.offset + self._steps if live.state is State.RUNNING else live.stored
+                stored = self.running.stored(live) if live.state is State.RUNNING else live.stored
                 own += rules.pages(stored) - live.protected
         ending = {
-            live.number: live for bucket in self._finishing.values() for live in bucket.values() if live.state is State.ENDING
+            live.number: live
+            for bucket in self.running._finishing.values()
+            for live in bucket.values()
+            if live.state is State.ENDING
         }
         own += sum(rules.pages(live.stored) - live.protected for live in ending.values())
         # Nothing is lost, and nothing is held twice.
