@@ -36,7 +36,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.report import probe, records
     from hwcalc.report.launch import LaunchDocument
     from hwcalc.sweep.grid import SweepDocument
-    from hwcalc.workload.summary import Summary
+    from hwcalc.workload.request import Summary
 
     classes: dict[str, type] = {
         "plan": Plan,

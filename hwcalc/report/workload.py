@@ -8,7 +8,7 @@ from hwcalc.report.text import csv_text, plural
 from hwcalc.report.view import View
 
 if TYPE_CHECKING:
-    from hwcalc.workload.summary import Summary
+    from hwcalc.workload.request import Summary
 
 
 def workload_text(summary: Summary, view: View) -> str:

@@ -2,7 +2,7 @@
 
 Nothing here knows an engine. ``request`` has the records. ``made`` makes a workload of words, with
 the distributions of ``lengths`` and ``arrivals``; ``rows`` makes one of plain rows; ``trace`` reads the ``formats`` that are published, with
-``columns`` (what a row says) and ``reading`` (files within bounds). ``sessions`` puts requests in order. ``summary`` says what a workload is.
+``columns`` (what a row says) and ``reading`` (files within bounds). ``sessions`` puts requests in order.
 
 The package is also the function: ``hwcalc.workload(...)`` is :func:`hwcalc.workload.opening.workload`.
 """

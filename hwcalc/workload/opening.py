@@ -78,7 +78,13 @@ def workload(
         known = format_named(trace_format) if trace_format is not None else detect(path)
         trace = Trace(path=path, format=known, columns=parse_columns(columns), seed=seed)
         opened = Workload(
-            name=Path(path).name, make=trace.requests, notes=trace.notes(), counting=trace.requests, trace=known.name
+            name=Path(path).name,
+            make=trace.requests,
+            notes=trace.notes(),
+            counting=trace.requests,
+            trace=known.name,
+            source=known.source or None,
+            licence=known.licence or None,
         )
     elif isinstance(source, Workload):
         opened = source

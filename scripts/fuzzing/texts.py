@@ -114,6 +114,5 @@ def called_launch(case: Case) -> None:
 def called_trace() -> None:
     """Read the file of a case of :func:`trace` in the current folder, and say what it is. Raises what the library raises."""
     import hwcalc
-    from hwcalc.workload.summary import summarize
 
-    repr(summarize(hwcalc.workload("trace")))
+    repr(hwcalc.workload("trace").summary())

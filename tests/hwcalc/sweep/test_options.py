@@ -34,14 +34,18 @@ VALUES = {
 }
 
 
+SINGLE = ("ram", "avg_seq")
+"""Options of a single plan, which both commands refuse."""
+
+
 class ReachedError(Exception):
     """Raised instead of planning."""
 
 
 @pytest.mark.parametrize("command", ["sweep", "compare"])
-@pytest.mark.parametrize("option", [option for option in GIVEN if option.name != "ram"], ids=lambda option: option.name)
+@pytest.mark.parametrize("option", [option for option in GIVEN if option.name not in SINGLE], ids=lambda option: option.name)
 def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str, option: Option) -> None:
-    """Nothing is accepted and dropped. --ram is refused here, with its reason."""
+    """Nothing is accepted and dropped."""
     seen: list[dict[str, Any]] = []
 
     def read(model: str, access: Access, **how: Any) -> Any:
@@ -64,6 +68,17 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
     plain_reading, plain, reading, wanted = seen
     assert (plain_reading != reading) == (option.name in READING)
     assert (plain != wanted) == (option.name not in READING)
+
+
+@pytest.mark.parametrize("command", ["sweep", "compare"])
+@pytest.mark.parametrize("name", SINGLE)
+def test_an_option_of_a_single_plan_is_refused(capsys: Capture, command: str, name: str) -> None:
+    """The reason is said, and what to type."""
+    (option,) = (option for option in GIVEN if option.name == name)
+    status, _, said = run(capsys, command, QWEN, option.flags[0], "3")
+
+    assert status == 2
+    assert f"It is an option of a single plan: kvplan MODEL {option.flags[0]}" in said
 
 
 def test_a_list_is_completed_behind_its_last_comma() -> None:

@@ -16,7 +16,6 @@ from hwcalc.workload.formats import BY_NAME, FORMATS, detect
 from hwcalc.workload.opening import workload
 from hwcalc.workload.request import Request, Segment, Workload
 from hwcalc.workload.sessions import in_order
-from hwcalc.workload.summary import summarize
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.4799600,110,27\n"
 AZURE_2024 = (
@@ -116,7 +115,7 @@ def test_turns_of_a_conversation_follow_each_other(tmp_path: Path) -> None:
     assert first.prefix_tokens == first.prompt_tokens
     assert second.prefix[: len(first.prefix) + 1] == (*first.prefix, Segment(first.output_id, 5))
     assert [request.arrival_s for request in workload(path, arrival="rate=1")] == [0, 0]
-    assert summarize(workload(path)).left_out == {"answers to nothing": 1}
+    assert workload(path).summary().left_out == {"answers to nothing": 1}
 
 
 def test_runs_without_times_arrive_as_the_benchmark_was_started(tmp_path: Path) -> None:
@@ -263,13 +262,13 @@ def test_no_bytes_make_anything_but_requests_or_an_error(
 def test_a_summary_counts(tmp_path: Path) -> None:
     """Of 10, 20, 30 and 400 tokens half are at most 20; 4 requests over 120 seconds are one in 30."""
     rows = [(0, 10, 1), (60, 20, 2), (60, 30, 3), (120, 400, 4, "system", 64)]
-    summary = summarize(workload(rows))
+    summary = workload(rows).summary()
 
     assert (summary.requests, summary.duration_s, summary.rate_per_s, summary.peak_rate_per_s) == (4, 120, 4 / 120, 2 / 60)
     assert (summary.prompt.quantiles["p50"], summary.prompt.quantiles["p95"]) == (20, 400)
     assert (summary.prompt.mean, summary.output.total, summary.total.longest) == (115, 10, 404)
     with pytest.raises(UsageError, match="no requests"):
-        summarize(Workload.of([]))
+        Workload.of([]).summary()
 
 
 SEGMENTS = st.lists(st.builds(Segment, st.sampled_from("ab"), st.integers(1, 20)), max_size=3).map(tuple)
@@ -293,7 +292,7 @@ def test_the_share_of_prefixes_is_that_of_blocks_which_come_again(
         hits += min(known, (request.prompt_tokens - 1) // block_size) * block_size
         seen.update(blocks)
 
-    summary = summarize(Workload.of(requests), block_size)
+    summary = Workload.of(requests).summary(block_size)
 
     assert summary.prefixes.shared_tokens == hits
 
@@ -302,7 +301,7 @@ def test_a_prompt_shares_the_output_before_it_but_its_last_token() -> None:
     """Prompts of 16 tokens and outputs of 16: the next turn finds 31 of 32, which are one block of 16 and, of blocks of 31, one."""
     rows = [(0, 16, 16), (1, 40, 1, "r0", 32)]
 
-    assert [summarize(workload(rows), size).prefixes.shared_tokens for size in (16, 31)] == [16, 31]
+    assert [workload(rows).summary(size).prefixes.shared_tokens for size in (16, 31)] == [16, 31]
 
 
 def test_every_format_has_its_source() -> None:
