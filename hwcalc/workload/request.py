@@ -55,8 +55,8 @@ class Request(Record):
     """The beginning of the prompt, at most all of it."""
     output_id: Hashable | None = None
     """The id of the segment that its output is; ``None`` if no later prompt has it."""
-    priority: int = 0
-    """As vLLM counts it: smaller is more urgent."""
+    priority: int | None = None
+    """As the engine counts it: for vLLM smaller is more urgent, for SGLang larger. Without one it is 0 for vLLM, the least for SGLang."""
     session: Hashable | None = None
     """The conversation of which it is a turn."""
     after: int | None = None
@@ -252,7 +252,7 @@ def _summary(workload: Workload, block_size: int) -> Summary:
         totals[request.total_tokens] += 1
         samples += request.samples
         cancelled += request.cancel_after_s is not None
-        priorities.add(request.priority)
+        priorities.add(request.priority or 0)
         if request.session is not None:
             sessions[request.session] += 1
         first = request.arrival_s if number == 0 else first

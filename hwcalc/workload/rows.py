@@ -79,7 +79,7 @@ def _cut(segments: Iterable[Segment], tokens: int) -> tuple[Segment, ...]:
     return tuple(kept)
 
 
-def _checked(number: int, row: Sequence[Any]) -> tuple[float, int, int, Hashable, int, int, int | None]:
+def _checked(number: int, row: Sequence[Any]) -> tuple[float, int, int, Hashable, int, int | None, int | None]:
     """The seven values of a row."""
     if isinstance(row, str) or not isinstance(row, Sequence) or not 3 <= len(row) <= 7:
         raise UsageError(f"row {number} is {quoted(row, 60)}.", hint=_SHAPE)
@@ -107,4 +107,4 @@ def _checked(number: int, row: Sequence[Any]) -> tuple[float, int, int, Hashable
         raise UsageError(f"row {number}: priority is {quoted(priority, 40)}.", hint=f"Allowed: a whole number. {_SHAPE}")
     if (tokens or 0) > prompt:
         raise UsageError(f"row {number}: its prefix of {tokens:,} tokens is longer than its prompt of {prompt:,}.", hint=_SHAPE)
-    return arrival, prompt, output, group, tokens or 0, priority or 0, most
+    return arrival, prompt, output, group, tokens or 0, priority, most

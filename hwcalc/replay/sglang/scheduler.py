@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from sys import maxsize
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.replay.content import Content, Contents
@@ -108,6 +109,12 @@ class SglangScheduler(Scheduler):
             self._cancellable[number] = live
         self._enqueue(live)
 
+    def _priority(self, request: Request) -> int:
+        """A request's priority. Where priorities count, a request without one is the least urgent."""
+        if request.priority is not None or not self.rules.enable_priority_scheduling:
+            return request.priority or 0
+        return maxsize if self.rules.schedule_low_priority_values_first else -maxsize - 1
+
     def _displaces(self, live: Live) -> bool:
         """Whether the queue is full and another leaves it for a more urgent request."""
         if not self.rules.enable_priority_scheduling or not self.waiting:
@@ -135,7 +142,7 @@ class SglangScheduler(Scheduler):
             output=max(1, output if stops else max_new),
             max_new=max_new,
             stops=stops,
-            priority=request.priority,
+            priority=self._priority(request),
         )
         if prompt >= rules.max_req_input_len:
             live.refused = True

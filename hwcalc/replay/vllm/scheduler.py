@@ -94,7 +94,7 @@ class Live(Held):
     def __init__(self, content: Content, request: Request, order: int, last: int, *, unforeseen: bool) -> None:
         super().__init__(content, request.prompt_tokens)
         self.number = request.number
-        self.priority = request.priority
+        self.priority = request.priority or 0
         self.order = order
         """Its place in the order of arrival."""
         self.seq = -1
