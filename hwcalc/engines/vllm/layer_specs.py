@@ -70,6 +70,8 @@ _WIDE_HEAD: Final = 256
 _ALWAYS_WINDOWED: Final = frozenset({"MiMoForCausalLM"})
 # Full layers of these took the config's window, as long as a layer without a window of its own did.
 _WINDOWED_AT_FIRST: Final = frozenset({"Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"})
+# The config counts the tokens before the query, and vLLM takes that as the window (models/mimo_v2.py).
+_WINDOW_WITHOUT_QUERY: Final = frozenset({"MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM"})
 # vLLM builds the attention of these without its window.
 _NEVER_WINDOWED: Final = frozenset({"Plamo2ForCausalLM"})
 
@@ -306,7 +308,8 @@ class SpecBuilder:
             return self.model.facts.sliding_window
         if self.model.architecture in _WINDOWED_AT_FIRST and self.rules.windows_by_default:
             return next((other.window for other in self.attention if isinstance(other, SlidingAttention)), None)
-        return kind.window if isinstance(kind, (SlidingAttention, LatentAttention)) else None
+        window = kind.window if isinstance(kind, (SlidingAttention, LatentAttention)) else None
+        return window - 1 if window is not None and self.model.architecture in _WINDOW_WITHOUT_QUERY else window
 
     def _heads(self, kind: LayerKind) -> tuple[int, int, int]:
         """Key/value heads on a rank (at least one), and the widths of a key and a value."""
