@@ -194,11 +194,17 @@ def deploy(
     from hwcalc.planner.context import open_request
     from hwcalc.planner.options import take_options
 
-    name = find_engine(engine)[0].name
+    asked_of = find_engine(engine)[0]
+    name = asked_of.name
     if name not in ENGINES:
         raise UnsupportedError(f"The replay has no rules of {name}'s scheduler.", hint=f"Use: --engine {' or '.join(ENGINES)}")
     rules = import_module(f"hwcalc.replay.{name}.settings")
-    of_plan, of_scheduler = rules.split_options(_named(options.pop("engine_options", None)))
+    named = _named(options.pop("engine_options", None))
+    for option in named:
+        if option not in rules.OPTIONS and option not in asked_of.options:
+            hint = f"Known of the scheduler: {', '.join(rules.OPTIONS)}. Of its memory: kvplan engines {name}"
+            raise UsageError(f"engine option {quoted(option, 40)} is not known to {name}.", hint=hint)
+    of_plan, of_scheduler = rules.split_options(named)
     _, asked = take_options("simulate", {**options, "engine": engine, "engine_options": of_plan})
     spec, request = load_request(model, asked)
     occupancy = open_request(spec, **request)
