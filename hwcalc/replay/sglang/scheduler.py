@@ -493,6 +493,7 @@ class SglangScheduler(Scheduler):
         self.requests.preemptions.append((self._now, live.number, live.stored))
         self.requests.preempted[live.number] += 1
         self._retractions += 1
+        self.requests.produced[live.number] = live.outputs
         self.running.stop(live, State.WAITING)
         self._release(live)
         live.forget()

@@ -244,9 +244,9 @@ class RadixCache:
             return node
         leaf = self._new(node, content, at, tokens, priority)
         node.children[content.chain_at(at + self.page - 1)] = leaf
-        leaf.hits = int(tokens > counted)
         self.evictable += leaf.tokens
         self._on_leaf(leaf)
+        leaf.hits = int(tokens > counted)
         self._enqueue(leaf)
         return leaf
 
