@@ -39,7 +39,7 @@ TABLES: Final = {
     "workload": ("workload", "prompt=p50=2k,p95=16k", "output=300", "requests=50", "arrival=poisson=4"),
     "simulate": ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--step-time", "25ms", "--trace", "prompt=500 output=20 requests=5"),
 }  # fmt: skip
-NO_TABLE: Final = {"sweep", "mcp", "explore", "plot", "probe", "schema", "help", "version"}
+NO_TABLE: Final = {"launch", "sweep", "mcp", "explore", "plot", "probe", "schema", "help", "version"}
 CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
