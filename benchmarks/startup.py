@@ -76,6 +76,9 @@ COMMANDS: Final[tuple[tuple[str, int | None], ...]] = (
     ("sweep Qwen/Qwen3-8B --seq 1k..128k", ANY_LIMIT),
     ("check tests/readme/kvplan.yaml", ANY_LIMIT),
     ("simulate Qwen/Qwen3-8B --blocks 600 --step-time 25ms --trace 'prompt=500 output=20 requests=5'", None),
+    ("disaggregate Qwen/Qwen3-8B --engine vllm --gpu h100 --seq 8k --ttft 1s", None),
+    ("launch vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2", ANY_LIMIT),
+    ("workload 'prompt=2k output=300 requests=50'", ANY_LIMIT),
     ("strategies Qwen/Qwen3-8B --lengths 1k,2k,8k", ANY_LIMIT),
     (
         "reconcile Qwen/Qwen3-235B-A22B-FP8 --log tests/logs/vllm/v1-0.27-qwen3-235b-tp4.log --gpu h20-96gb --quiet",

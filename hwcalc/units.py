@@ -213,7 +213,7 @@ def parse_duration(value: float | str, what: str = "the time") -> float:
             raise UsageError(f"{what} is not a time: {shown(value, 40)}", hint=hint)
         seconds = float(match[1]) * _DURATION_S[match[2]]
     else:
-        seconds = _plain_number(value, what, "a number of seconds, or text such as 50ms")
+        seconds = plain_number(value, what, "a number of seconds, or text such as 50ms")
     if not 0 < seconds <= LONGEST_S:
         raise UsageError(f"{what} is out of range: {quoted(value, 40)}", hint=hint)
     return seconds
@@ -232,16 +232,16 @@ def parse_rate(value: float | str, what: str = "the rate") -> float:
             raise UsageError(f"{what} is not a rate: {shown(value, 40)}", hint=hint)
         number = float(match[1]) / _EVERY_S[match[2] or ""]
     else:
-        number = _plain_number(value, what, "a number above 0")
+        number = plain_number(value, what, "a number above 0")
     if not 0 < number <= MOST_TOKENS:
         raise UsageError(f"{what} is out of range: {quoted(value, 40)}", hint=hint)
     return number
 
 
-def _plain_number(value: object, what: str, allowed: str) -> float:
-    """A number of any type, NumPy's too."""
+def plain_number(value: object, what: str, allowed: str) -> float:
+    """A number of any type, NumPy's too, or of text. Raises :class:`~hwcalc.errors.UsageError` for what is none."""
     number = None
-    if not isinstance(value, (bool, str)):
+    if not isinstance(value, bool):
         with suppress(Exception):  # the value may be anything, and so may be what its __float__ raises
             number = float(value)  # type: ignore[arg-type]
     if number is None:

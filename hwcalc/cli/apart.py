@@ -45,9 +45,9 @@ _OWN: Final = (
 @command(
     (OPTIONAL_MODEL, *plan_options("disaggregate"), *_OWN, *OUTPUT),
     {
-        "How many servers of each kind balance?": "kvplan disaggregate meta-llama/Llama-3.1-8B --engine vllm --gpu h100 --seq 8k --ttft 1s --itl 25ms",
-        "The best of 16 GPUs over InfiniBand": "kvplan disaggregate meta-llama/Llama-3.1-8B --engine vllm --gpu h100 --seq 8k --ttft 1s --itl 25ms --total-gpus 16 --link ib-ndr",
-        "The fewest for 10 requests a second, tokens on other GPUs": "kvplan disaggregate meta-llama/Llama-3.1-8B --engine vllm --gpu h100 --decode-gpu h200 --seq 8k --itl 25ms --rate 10",
+        "How many servers of each kind balance?": "kvplan disaggregate Qwen/Qwen3-8B --engine vllm --seq 8k --gpu h100 --ttft 1s",
+        "The best of 16 GPUs over InfiniBand": "kvplan disaggregate Qwen/Qwen3-8B --engine vllm --gpu h100 --total-gpus 16 --link ib-ndr",
+        "The fewest for 10 requests a second, tokens on other GPUs": "kvplan disaggregate Qwen/Qwen3-8B --engine vllm --seq 8k --gpu h100 --decode-gpu h200 --rate 10",
     },
 )
 def disaggregate(*, model: str | None, **options: Any) -> Answer:

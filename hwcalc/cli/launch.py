@@ -51,7 +51,7 @@ _MOST_SHOWN: Final = 12
     {
         "Does this command fit on an L4?": "kvplan launch --gpu l4 -- vllm serve Qwen/Qwen3-8B --max-model-len 16k --kv-cache-dtype fp8",
         "The same, in quotes": "kvplan launch 'vllm serve Qwen/Qwen3-8B --max-model-len 16k --kv-cache-dtype fp8' --gpu l4",
-        "What does the text leave open?": "kvplan launch 'sglang serve --model-path $MODEL --tp ${TP:-2}' --gpu l4 --set MODEL=Qwen/Qwen3-8B",
+        "What does the text leave open?": "kvplan launch 'sglang serve --model-path $M --tp ${TP:-2}' --set M=Qwen/Qwen3-8B",
     },
 )
 def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: str | None = None, **options: Any) -> Answer:

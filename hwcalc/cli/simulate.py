@@ -21,8 +21,20 @@ _OWN: Final = grouped(
     "workload",
     Option("clock", ("--clock",), "C", "seconds, or steps: then steps take no time. Default: seconds.", complete="clocks"),
     Option("step_time", ("--step-time",), "T", "Time of each step: 25ms. Default: what the speed model expects on --gpu."),
-    Option("ttft", ("--ttft",), "T", "Limit for the first token, by which goodput is counted: 2s."),
-    Option("itl", ("--itl",), "T", "Limit for each further token, on average over a request: 50ms."),
+    Option(
+        "ttft",
+        ("--ttft",),
+        "T",
+        "Limit for the first token, by which goodput is counted: 2s.",
+        short="Limit for the first token: 2s.",
+    ),
+    Option(
+        "itl",
+        ("--itl",),
+        "T",
+        "Limit for each further token, on average over a request: 50ms.",
+        short="Limit for each further token: 50ms.",
+    ),
     Option("e2e", ("--e2e",), "T", "Limit for the whole answer: 30s."),
     Option("replicas", ("--replicas",), "N", "Servers that share the requests. Default: --dp."),
     Option(
@@ -33,7 +45,12 @@ _OWN: Final = grouped(
         complete="routes",
     ),
     Option(
-        "compare", ("--compare",), "K=V,V", "Replay with each of these values of a setting, in one table. Repeatable.", "list"
+        "compare",
+        ("--compare",),
+        "K=V,V",
+        "Replay with each of these values of a setting, in one table. Repeatable.",
+        "list",
+        short="Replay with each of these values.",
     ),
 )
 _POOL: Final = grouped(
@@ -74,11 +91,9 @@ _EVERY: Final = 50
         *OUTPUT,
     ),
     {
-        "What do users wait for?": "kvplan simulate Qwen/Qwen3-8B --gpu h100 --trace 'prompt=2k output=100 arrival=poisson=4 requests=100'",
-        "Which setting serves most in time?": "kvplan simulate Qwen/Qwen3-8B --gpu l4 --trace 'prompt=1k output=50 arrival=rate=2 requests=40' "
-        "--ttft 2s --itl 60ms --compare max_num_batched_tokens=512,2048",
-        "How full is a pool of 2,000 blocks?": "kvplan simulate Qwen/Qwen3-8B --blocks 2000 --step-time 25ms "
-        "--trace 'prompt=500 output=200 requests=60'",
+        "What do users wait for?": "kvplan simulate Qwen/Qwen3-8B --gpu h100 --trace 'prompt=2k output=100 arrival=poisson=4'",
+        "Which setting serves most in time?": "kvplan simulate Qwen/Qwen3-8B --gpu l4 --trace 'prompt=1k output=9' --compare dtype=fp8,bf16",
+        "How full is a pool of 2,000 blocks?": "kvplan simulate Qwen/Qwen3-8B --blocks 2000 --trace 'prompt=500 output=200'",
     },
 )
 def simulate(
@@ -90,7 +105,7 @@ def simulate(
     requests_csv: str | None,
     **options: Any,
 ) -> Answer:
-    """Replay a trace on a server, step by step: what users wait for, and how full the pool is.
+    """Replay traffic on a server: what users wait for.
 
     The scheduler of the engine is replayed over its own pool of blocks: admission, chunks, preemption, prefix cache, windows and states.
     Exit status: 0, or 1 if a request is left that the server will never serve, or that it refuses.

@@ -51,7 +51,7 @@ OF_TRACE: Final = grouped(
     },
 )
 def workload(*, words: list[str] | None, block_size: str | None = None, **options: Any) -> Answer:
-    """Say what a trace of requests is: lengths, rate, common prefixes.
+    """Say what a trace is: lengths, rate, common prefixes.
 
     FILE is a trace of Azure, Mooncake, BurstGPT, Qwen-Bailian or ShareGPT, a result of vllm bench serve or sglang.bench_serving, or CSV, JSON
     lines or Parquet with named columns, also packed by gzip. WORDS make a workload: prompt, output, requests, arrival, prefix, groups, samples,

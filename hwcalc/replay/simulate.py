@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note
+from hwcalc.model import ModelLike, Note
 from hwcalc.replay.core import RequestLog, Scheduler, Seconds, Server, replay
 from hwcalc.replay.result import Simulation
 from hwcalc.replay.routing import router
 from hwcalc.replay.traffic import Limits
 from hwcalc.text import quoted
-from hwcalc.units import parse_tokens
+from hwcalc.units import parse_duration, parse_tokens
 from hwcalc.workload.request import Request, Workload
-from hwcalc.workload.rows import workload_of_rows
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelLike
 
 ENGINES: Final = ("vllm", "sglang")
 """Engines with rules of their scheduler."""
@@ -32,7 +27,6 @@ _STEPS_PER_SECOND: Final = 40
 """Steps for a second of a workload where nothing says how long they take."""
 CLOCKS: Final = ("seconds", "steps")
 """What the clock of a replay may count."""
-_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def simulate(
@@ -74,6 +68,8 @@ def simulate(
 
     Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
+    from hwcalc.workload.opening import workload as opened
+
     timed = _is_timed(clock, step_time, requests)
     limits = Limits(**{name: _seconds(value, name) for name, value in (("ttft", ttft), ("itl", itl), ("e2e", e2e))})
     workload = opened(requests)
@@ -101,7 +97,7 @@ def _is_timed(clock: str | None, step_time: float | str | None, requests: Any) -
     if clock is None:
         rows = not isinstance(requests, (str, os.PathLike, Workload, Mapping))
         return step_time is not None or not rows
-    if clock not in CLOCKS:
+    if not isinstance(clock, str) or clock not in CLOCKS:
         raise UsageError(f"clock is {quoted(clock, 40)}.", hint=f"Allowed: {', '.join(CLOCKS)}.")
     if clock == "steps" and step_time is not None:
         raise UsageError("a clock of steps knows no step_time.", hint="Leave out one of them.")
@@ -129,25 +125,7 @@ def _in_steps(workload: Workload) -> Workload:
 
 
 def _seconds(value: float | str | None, name: str) -> float | None:
-    """A time that may be written as 50ms or 2s."""
-    if value is None or isinstance(value, (int, float)):
-        return value
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(us|ms|s|m|min|h)?\s*", value)
-    if match is None:
-        raise UsageError(f"{name} is {quoted(value, 40)}.", hint="Write seconds, or a time such as 50ms or 2s.")
-    return float(match[1]) * _UNITS[match[2] or "s"]
-
-
-def opened(requests: Any) -> Workload:
-    """The workload of whatever names one."""
-    if isinstance(requests, Workload):
-        return requests
-    if isinstance(requests, (str, os.PathLike, Mapping)):
-        from hwcalc.workload.opening import workload
-
-        return workload(requests)
-    listed: list[Any] = list(requests)
-    return Workload.of(listed) if listed and isinstance(listed[0], Request) else workload_of_rows(listed)
+    return None if value is None else parse_duration(value, name)
 
 
 class Deployed(Record):
@@ -194,6 +172,7 @@ def deploy(
     from hwcalc.planner.context import open_request
     from hwcalc.planner.options import take_options
 
+    take_options("simulate", {"engine": engine})
     asked_of = find_engine(engine)[0]
     name = asked_of.name
     if name not in ENGINES:

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.text import quoted, shown
-from hwcalc.units import parse_tokens
+from hwcalc.units import parse_tokens, plain_number
 from hwcalc.workload.arrivals import read_arrivals
 from hwcalc.workload.columns import parse_columns
 from hwcalc.workload.formats import detect, format_named
 from hwcalc.workload.made import KEYS, made, words_of
-from hwcalc.workload.request import Request, Workload
-from hwcalc.workload.rows import workload_of_rows
+from hwcalc.workload.request import Workload
+from hwcalc.workload.rows import workload_of_items
 from hwcalc.workload.sessions import arriving
 from hwcalc.workload.trace import Trace
 
@@ -61,6 +61,9 @@ def workload(
         elif not given:
             raise UsageError("no workload is named.", hint=_EXAMPLES)
     elif isinstance(source, Mapping):
+        other = next((key for key in source if not isinstance(key, str)), None)
+        if other is not None:
+            raise UsageError(f"{quoted(other, 40)} is no word of a workload.", hint=_EXAMPLES)
         given = {**source, **given}
     if path is None and (source is None or isinstance(source, (str, Mapping))):
         if trace_format is not None or columns is not None:
@@ -89,9 +92,7 @@ def workload(
     elif isinstance(source, Workload):
         opened = source
     elif isinstance(source, Iterable):  # rows; text and words were before
-        listed: list[Any] = list(source)
-        of_requests = bool(listed) and all(isinstance(one, Request) for one in listed)
-        opened = Workload.of(listed) if of_requests else workload_of_rows(listed)
+        opened = workload_of_items(source)
     else:
         raise UsageError(f"{quoted(source, 40)} is no workload.", hint=_EXAMPLES)
     return _faster(opened, given.get("requests"), given.get("arrival"), speedup, seed)
@@ -106,10 +107,7 @@ def _faster(opened: Workload, requests: Any, arrival: Any, speedup: Any, seed: i
     if arrival is None and speedup is None:
         return opened
     times = None if arrival is None else read_arrivals(arrival)
-    try:
-        faster = 1.0 if speedup is None else float(speedup)
-    except (TypeError, ValueError):
-        faster = 0.0
+    faster = 1.0 if speedup is None else plain_number(speedup, "speedup", "2 is twice as fast, 0.5 half as fast")
     if not 1 / _MOST_SPEEDUP <= faster <= _MOST_SPEEDUP:
         raise UsageError(f"speedup is {quoted(speedup, 40)}.", hint="Allowed: 2 is twice as fast, 0.5 half as fast.")
     make = opened.make

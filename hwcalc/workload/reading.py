@@ -50,6 +50,8 @@ def open_data(path: str | os.PathLike[str], what: str = "") -> Iterator[IO[bytes
         raise TraceError(f"{what}{name} is a folder.", hint="Name a file.") from error
     except FileNotFoundError as error:
         raise TraceError(f"{what}{name} is not there.", hint="Name a trace, or words: kvplan help workload") from error
+    except UnicodeEncodeError as error:
+        raise TraceError(f"{what}{name} is no path.", hint="Name a trace, or words: kvplan help workload") from error
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise TraceError(f"{what}{name} cannot be read: {reason}.") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any, Final
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.text import quoted
 from hwcalc.units import MOST_TOKENS
 from hwcalc.workload.request import Request, Segment, Workload
@@ -32,7 +32,7 @@ def workload_of_rows(rows: Iterable[Sequence[Any]], name: str = "rows") -> Workl
 
     Raises :class:`~hwcalc.errors.UsageError` for a row that is none.
     """
-    listed = [_checked(number, row) for number, row in enumerate(rows)]
+    listed = [_checked(number, row) for number, row in enumerate(_items(rows))]
     earlier = {number: int(match[1]) for number, row in enumerate(listed) if (match := _earlier(row[3]))}
     named, requests = set(earlier.values()), list[Request]()
     for number, (arrival, prompt, output, group, tokens, priority, most) in enumerate(listed):
@@ -62,6 +62,23 @@ def workload_of_rows(rows: Iterable[Sequence[Any]], name: str = "rows") -> Workl
         requests.sort(key=lambda request: request.arrival_s)
         requests = [request.changed(number=number) for number, request in enumerate(requests)]
     return Workload.of(requests, name)
+
+
+def workload_of_items(items: Iterable[Any]) -> Workload:
+    """The workload of requests, or of plain rows."""
+    gone_through = _items(items)
+    first = next(gone_through, None)
+    listed = () if first is None else chain([first], gone_through)
+    return Workload.of([*listed]) if isinstance(first, Request) else workload_of_rows(listed)
+
+
+def _items(rows: Iterable[Any]) -> Iterator[Any]:
+    try:
+        yield from rows
+    except KvplanError:
+        raise
+    except Exception as error:  # it may be anything that says it can be gone through
+        raise UsageError(f"{quoted(rows, 40)} is no workload: it cannot be gone through.", hint=_SHAPE) from error
 
 
 def _earlier(group: Hashable) -> re.Match[str] | None:

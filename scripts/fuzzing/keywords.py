@@ -162,6 +162,7 @@ def functions() -> Mapping[str, Called]:
         "plot": (plot, (CONFIG,), here),
         "read_launch": (hwcalc.read_launch, ("vllm serve org/name",), {}),
         "recommend": (hwcalc.recommend, (CONFIG,), {**here, "gpu": "l4"}),
+        "simulate": (hwcalc.simulate, (CONFIG, [(0, 5, 5), (1, 9, 3)]), {"offline": True, "blocks": 64}),
         "speed": (hwcalc.speed, (CONFIG,), {"offline": True, "prompt": 100, "gpu": "l4", "engine": "vllm"}),
         "strategies": (hwcalc.strategies, (CONFIG,), here),
         "sweep": (sweep, (CONFIG,), hosted),

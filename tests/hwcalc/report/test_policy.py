@@ -346,7 +346,7 @@ def test_a_policy_that_drops_nothing_says_so(request_: dict[str, Any], words: st
 
 @pytest.mark.parametrize("policy", [None, "snapkv:compression_ratio=0.5"])
 def test_the_timed_prompt_is_the_prompt(policy: str | None) -> None:
-    """Of 8,192 tokens 1,024 are the prompt: its time is that of a plan of 1,024 tokens, and the line says which."""
+    """Of 8,192 tokens 1,024 are the prompt: its time is that of a plan of 1,024 tokens, and the table says which."""
     one = plan(QWEN, seq="8k", prompt="1k", policy=policy, gpu="h100-sxm5-80gb", engine="vllm")
     short = plan(QWEN, seq="1k", gpu="h100-sxm5-80gb", engine="vllm")
     whole = plan(QWEN, seq="8k", gpu="h100-sxm5-80gb", engine="vllm")
@@ -354,7 +354,8 @@ def test_the_timed_prompt_is_the_prompt(policy: str | None) -> None:
     assert one.speed is not None
     assert short.speed is not None
     assert one.speed.prefill_s_bound == short.speed.prefill_s_bound
-    assert "; a prompt of 1,024 takes" in plan_table(one).replace("\n           ", " ")
+    assert "; the first token after" in plan_table(one).replace("\n           ", " ")
+    assert "prompt of 1,024 tokens" in plan_table(one)
     assert "; a prompt of 8,192 takes" in plan_table(whole).replace("\n           ", " ")
 
 
