@@ -28,7 +28,7 @@ class Flag(Record):
 
     ``name`` is the engine's own, with underscores. ``key`` is what a server that was read calls it (``speculative.method`` for a part of one), if
     several engines mean the same. ``takes``: ``switch``, ``value`` (a number, true or false, JSON, or text), ``text``, ``secret``, ``words`` and
-    ``list`` up to the next flag, ``numbers`` and ``commas`` with commas between, ``tokens`` with a unit, ``pairs`` (JSON or ``a=1``), ``optional``
+    ``list`` up to the next flag, ``numbers`` and ``commas`` with commas between, ``tokens`` with a unit, ``whole`` (a number without one), ``pairs`` (JSON or ``a=1``), ``optional``
     (a switch that may have a value), ``spec`` (``type:key=value``). ``option`` is the option of a plan, ``engine_option`` one of the engine,
     ``together`` an option that several flags say; a name that is ``own`` means something else on kvplan's line. ``since`` and ``negated`` are the
     first releases that have it and its ``--no-`` form; ``values`` the first release of each value, up to ``any_value``. It bears on memory with the

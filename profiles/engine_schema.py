@@ -320,7 +320,7 @@ class FlagRow(Facts):
     name: Words | None = None
     key: Words | None = None
     takes: Literal[
-        "switch", "value", "text", "secret", "words", "list", "numbers", "commas", "tokens", "pairs", "optional", "spec"
+        "switch", "value", "text", "secret", "words", "list", "numbers", "commas", "tokens", "whole", "pairs", "optional", "spec"
     ] = "value"
     option: Words | None = None
     engine_option: Words | Literal[True] | None = None

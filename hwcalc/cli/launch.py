@@ -101,7 +101,8 @@ class _Outcome:
     def status(self) -> int:
         if self.error is not None:
             return self.error.exit_code
-        return 1 if self.plan is not None and self.plan.refutes else 0
+        # With what the engine does not take so, it does not start, or not as it was meant.
+        return 1 if self.plan is not None and (self.plan.refutes or self.server.faults) else 0
 
     @property
     def failure(self) -> str:
@@ -139,12 +140,23 @@ def _remarks(server: Server) -> Iterator[str]:
     for reason, flags in by_reason.items():
         yield f"warning: {called}the plan is without {', '.join(flags)}, which may bear on memory: {reason}."
     if server.unknown:
-        yield f"{called}not known of {server.settings.get('engine')}: {', '.join(brief(each, 40) for each in server.unknown)}."
+        yield f"{called}not known of {server.settings.get('engine')}: {', '.join(_unknown(server, each) for each in server.unknown)}."
     for fault in server.faults:
         yield f"warning: {called}{brief(fault, 80)}: the engine does not take it so."
     dropped = [each for each in server.irrelevant if each not in server.unknown]
     if dropped:
         yield f"{called}left out, because no byte that is planned depends on it: {', '.join(dropped)}."
+
+
+def _unknown(server: Server, flag: str) -> str:
+    """A flag that is not known, and the one that was perhaps meant."""
+    from difflib import get_close_matches
+
+    from hwcalc.launch.commands import all_flags
+
+    known = [name for each in all_flags() if each.name == server.settings.get("engine") for name in each.spelled]
+    close = get_close_matches(flag.partition("=")[0], [name for name in known if len(name) > 3], n=1, cutoff=0.8)
+    return f"{brief(flag, 40)} (did you mean {close[0]}?)" if close else brief(flag, 40)
 
 
 def _heading(server: Server) -> str:

@@ -138,7 +138,7 @@ class Reading:
         if flag.ask:
             self.say(f"{label}: {spelled} {text}")
             return
-        if _PLACEHOLDER.fullmatch(text) and flag.takes in ("value", "text", "tokens"):
+        if _PLACEHOLDER.fullmatch(text) and flag.takes in ("value", "text", "tokens", "whole"):
             self.say(f"{label}={text}")
             self.open.add(label)
             return
@@ -181,6 +181,8 @@ class Reading:
             return [text]
         if flag.takes == "tokens":
             return self.tokens(flag, text, spelled)
+        if flag.takes == "whole":
+            return self.whole(flag, text, spelled)
         if flag.takes == "pairs" and "=" in text and not text.startswith("{"):
             pairs = (each.partition("=") for each in text.split(","))
             return {name.strip(): scalar(value.strip()) for name, _, value in pairs}
@@ -196,6 +198,15 @@ class Reading:
                 return _NOTHING
             return document
         return value
+
+    def whole(self, flag: Flag, text: str, spelled: str) -> Any:
+        """A whole number, without a unit."""
+        number = scalar(text)
+        if isinstance(number, int):
+            return number
+        self.faults.append(f"{spelled} {text}")
+        self.say(f"{self.label(flag)}={text}")
+        return _NOTHING
 
     def tokens(self, flag: Flag, text: str, spelled: str) -> Any:
         """A number with a unit as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from math import prod
 from typing import Any, Final
 
 from hwcalc.engines import ENGINES, find_engine
@@ -63,6 +64,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     options["engine"] = _versioned(flags, server, remarks)
     _take_hardware(server, options, more, remarks)
     options |= more
+    remarks += _few_gpus(server, options)
     return Planned(model=model, options=options, remarks=tuple(remarks))
 
 
@@ -214,6 +216,19 @@ def _take_hardware(server: Server, options: dict[str, Any], more: Mapping[str, A
             _leave_gpus(options)
             return
     options.pop("gpus", None)
+
+
+def _few_gpus(server: Server, options: Mapping[str, Any]) -> Iterator[str]:
+    """A remark where the text gives a server fewer GPUs than its parallel sizes take, or more."""
+    given = server.settings.get("gpus_per_replica")
+    sizes = [options.get(name, 1) for name in ("tp", "pp", "dp")]
+    if not isinstance(given, int) or "gpus" in options or not all(isinstance(size, int) for size in sizes):
+        return
+    taken = prod(sizes)
+    if given < taken:
+        yield f"warning: the text gives the server {given:,} GPUs, and its parallel sizes take {taken:,}: it starts only if others are there too."
+    elif taken < given:
+        yield f"the text gives the server {given:,} GPUs, and its parallel sizes take {taken:,}."
 
 
 def _leave_gpus(options: dict[str, Any]) -> None:
