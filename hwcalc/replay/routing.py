@@ -75,6 +75,6 @@ ROUTES: Final[dict[str, Callable[[], Router]]] = {
 
 def router(name: str) -> Router:
     """A new router of this name."""
-    if name not in ROUTES:
+    if not isinstance(name, str) or name not in ROUTES:
         raise UsageError(f"route is {quoted(name, 40)}.", hint=f"Allowed: {', '.join(ROUTES)}.")
     return ROUTES[name]()

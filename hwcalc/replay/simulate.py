@@ -70,6 +70,8 @@ def simulate(
     """
     from hwcalc.workload.opening import workload as opened
 
+    if watch is not None and not callable(watch):
+        raise UsageError(f"watch is {quoted(watch, 40)}.", hint="Allowed: a function of the number of requests that have ended.")
     timed = _is_timed(clock, step_time, requests)
     limits = Limits(**{name: _seconds(value, name) for name, value in (("ttft", ttft), ("itl", itl), ("e2e", e2e))})
     workload = opened(requests)

@@ -33,7 +33,7 @@ from tests.hwcalc.command import Capture, run
 
 EVERY: Final = "KVPLAN_EVERY_INJECTION" in os.environ
 """Whether every text is put in every place (minutes), or a few of them, chosen with a seed."""
-_FEW: Final = 3
+_FEW: Final = 2
 # What each command needs besides: an answer where the hostile text is taken, an error where it is not.
 _BASE: Final = {
     "diff": ["gpt2", "Qwen/Qwen3-8B"],
