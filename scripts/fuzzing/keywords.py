@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from hwcalc.engines import ENGINES
 
-__all__ = ["CHECKS", "CONFIG", "VALUES", "call", "functions", "keyword_words"]
+__all__ = ["CALLBACKS", "CHECKS", "CONFIG", "VALUES", "call", "functions", "keyword_words"]
 
 CONFIG: Final[Mapping[str, Any]] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -195,9 +195,13 @@ def call(name: str, keyword: str, value: Any, *, alone: bool = False, engine: st
         repr(answer)
 
 
+CALLBACKS: Final = frozenset({("simulate", "watch")})
+"""Parameters that are functions of the caller's. What these raise passes through."""
+
+
 def keyword_words(chance: random.Random) -> tuple[str, ...]:
     """The words of a case of the fuzzer: a function, the name of a parameter, two numbers that choose the value and the call, an engine."""
     name = chance.choice([*functions()])
-    keyword = chance.choice([*signature(functions()[name][0]).parameters])
+    keyword = chance.choice([each for each in signature(functions()[name][0]).parameters if (name, each) not in CALLBACKS])
     engine = chance.choice([*ENGINES]) if "engine" in functions()[name][2] else ""
     return name, keyword, str(chance.randrange(len(VALUES))), str(chance.randrange(2)), engine
