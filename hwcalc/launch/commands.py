@@ -52,6 +52,8 @@ class Around(Record):
     """Whether an image's tag and `--gpus all` are worth a word."""
     model: str | None = None
     """The model that the manifest names apart from the arguments, which counts if they name a folder or none."""
+    joins: bool = False
+    """Whether the text starts Ray."""
 
 
 # --- programs -------------------------------------------------------------------------------------------------------
@@ -194,7 +196,8 @@ def servers_of_script(script: Script, around: Around) -> list[Server]:
     """The servers that the commands of a script start."""
     out: list[Server] = []
     loaded = _Loaded()
-    around = replace(around, files={**around.files, **script.files})
+    joins = around.joins or any(base_name(command.words[0].text) == "ray" for command in script.commands if command.words)
+    around = replace(around, files={**around.files, **script.files}, joins=joins)
     around = _with_installed(around, script)
     for command in script.commands:
         if len(out) >= _MOST_SERVERS:
@@ -602,6 +605,7 @@ def finished(reading: Reading, around: Around, program: Program | None, own: Map
         name=around.name,
         line=line,
         faults=tuple(reading.faults),
+        joins=around.joins,
     )
 
 

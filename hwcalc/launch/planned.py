@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.facts import Told
@@ -16,12 +18,20 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import gpu_named, instance_named
 from hwcalc.launch.commands import all_flags
 from hwcalc.launch.server import Server
+from hwcalc.launch.values import number
 from hwcalc.model import OLLAMA
+from hwcalc.planner.options import counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
 from hwcalc.text import brief, shown
 
 _COUNTS: Final = ("tp", "pp", "dp", "dcp", "ep")
+_LAYOUT: Final = ("tp", "pp", "dp")
+"""The sizes whose product is the number of GPUs."""
+_OF_NODES: Final = re.compile(
+    r"node|per_pod|master|headless|dist[-_]init|address|rank|rpc|launcher|size[-_]local|executor[-_]backend"
+)
+"""In the names of flags that a server on several nodes is given."""
 _LONGEST: Final = ("auto", "-1")
 """Lengths that ask for the longest sequence that fits."""
 
@@ -50,10 +60,12 @@ def options_told(flags: EngineFlags, server: Server) -> Mapping[str, Any]:
 def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     """What to plan for a server; ``more`` are options that count more than those of the text.
 
-    Raises :class:`~hwcalc.errors.UsageError` for a server whose engine or model is not known, with the variable to set.
+    Raises :class:`~hwcalc.errors.UsageError` for a server whose engine or model is not known, with the variable to set, and for one that has
+    fewer GPUs than it takes.
     """
     flags = _flags_of(server)
     more = dict(more or {})
+    server = _with_gpus(server, more)
     remarks: list[str] = []
     model = _model_of(server, flags)
     options = dict(options_told(flags, server))
@@ -64,7 +76,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     options["engine"] = _versioned(flags, server, remarks)
     _take_hardware(server, options, more, remarks)
     options |= more
-    remarks += _few_gpus(server, options)
+    remarks += _gpus_left(server, flags, options)
     return Planned(model=model, options=options, remarks=tuple(remarks))
 
 
@@ -77,10 +89,14 @@ def _flags_of(server: Server) -> EngineFlags:
     return flags
 
 
+def _called(server: Server) -> str:
+    return f"the server {shown(server.name, 40)}" if server.name else "the server"
+
+
 def _model_of(server: Server, flags: EngineFlags) -> str:
     """The model. Raises :class:`~hwcalc.errors.UsageError` if the text leaves it open."""
     model = server.settings.get("model")
-    called = f"the server {shown(server.name, 40)}" if server.name else "the server"
+    called = _called(server)
     if not isinstance(model, str) or not model:
         left = next((each for each in server.unresolved if each.startswith("model")), "")
         variable = server.asks[0] if server.asks and "$" in left else "model"
@@ -218,20 +234,53 @@ def _take_hardware(server: Server, options: dict[str, Any], more: Mapping[str, A
     options.pop("gpus", None)
 
 
-def _few_gpus(server: Server, options: Mapping[str, Any]) -> Iterator[str]:
-    """A remark where the text gives a server fewer GPUs than its parallel sizes take, or more."""
+def _with_gpus(server: Server, more: dict[str, Any]) -> Server:
+    """The server with as many GPUs as ``more`` names, which are taken out of it: how they are used is what the server was told.
+
+    With sizes of a layout in ``more`` the GPUs stay there, as in a plan without a text.
+    """
+    if more.keys() & _LAYOUT:
+        return server
+    gpus = number(more.get("gpus"))
+    name, count = counted_once(more.get("gpu"), gpus)
+    count = gpus if count is None else count
+    if count is None:
+        return server
+    more.pop("gpus", None)
+    more |= {} if name is None else {"gpu": name}
+    return replace(server, settings={**server.settings, "gpus_per_replica": count})
+
+
+def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -> list[str]:
+    """A remark where a server has more GPUs than its parallel sizes take, or fewer, and other nodes may have the rest.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a server with fewer GPUs on a single node, which its engine refuses to start.
+    """
     given = server.settings.get("gpus_per_replica")
-    sizes = [options.get(name, 1) for name in ("tp", "pp", "dp")]
+    sizes = [options.get(name, 1) for name in _LAYOUT]
     if not isinstance(given, int) or "gpus" in options or not all(isinstance(size, int) for size in sizes):
-        return
+        return []
     taken = prod(sizes)
-    if given < taken:
-        yield f"warning: the text gives the server {given:,} GPUs, and its parallel sizes take {taken:,}: it starts only if others are there too."
-    elif taken < given:
-        yield f"the text gives the server {given:,} GPUs, and its parallel sizes take {taken:,}."
+    layout = " x ".join(f"{name} {size:,}" for name, size in zip(_LAYOUT, sizes, strict=True) if size > 1)
+    has = f"{_called(server)} has {given:,} GPU{'s' if given != 1 else ''}"
+    if given > taken:
+        return [f"{has}, and uses {taken:,}: {given - taken:,} idle."]
+    if given == taken:
+        return []
+    if not _has_other_nodes(server):
+        raise UsageError(
+            f"{has}, and {layout} takes {taken:,}: {find_engine(flags.engine)[0].label} will not start.",
+            hint=f"Give it {taken:,} GPUs in the text, or plan it so: --gpus {taken:,}",
+        )
+    return [f"warning: {has}, and {layout} takes {taken:,}: it starts only if other nodes have the rest."]
+
+
+def _has_other_nodes(server: Server) -> bool:
+    """Whether a text speaks of further nodes, on which a server may have GPUs that the text does not count."""
+    return server.joins or any(_OF_NODES.search(name) for name in (*server.extra, *server.irrelevant, *server.unknown))
 
 
 def _leave_gpus(options: dict[str, Any]) -> None:
     """A number of GPUs stands beside no parallel sizes."""
-    if any(options.get(name, 1) != 1 for name in ("tp", "pp", "dp")):
+    if any(options.get(name, 1) != 1 for name in _LAYOUT):
         options.pop("gpus", None)

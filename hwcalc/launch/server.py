@@ -23,7 +23,8 @@ class Server(Record):
 
     ``unresolved`` says what the text leaves open, ``asks`` the names of the variables that would close it. ``irrelevant`` are the flags on which no
     byte depends, ``unknown`` those that the engine does not know, and ``unplanned`` those that bear on memory in a way that no plan counts, with the
-    reason. ``lines`` has the line of each setting in the text, and ``name`` what the text calls the server.
+    reason. ``lines`` has the line of each setting in the text, and ``name`` what the text calls the server. It ``joins`` others where the text
+    starts Ray, so that further nodes may have GPUs for it.
     """
 
     settings: Mapping[str, Any]
@@ -37,6 +38,7 @@ class Server(Record):
     name: str = ""
     line: int = 1
     faults: tuple[str, ...] = ()
+    joins: bool = False
 
     def __getattr__(self, name: str) -> Any:
         """A setting by its name; ``None`` where the text does not state it."""

@@ -117,3 +117,48 @@ def test_a_model_that_is_left_open_is_asked_for() -> None:
     with pytest.raises(UsageError, match="leaves its model open") as caught:
         plan(server)
     assert caught.value.hint == "Add: --set WHAT=ORG/NAME"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("docker run --gpus 2 vllm/vllm-openai --model org/m -tp 4", {}, "has 2 GPUs, and tp 4 takes 4: vLLM will not start"),
+        ("#!/bin/sh\n#SBATCH --gpus-per-node=h100:2\nsglang serve --model-path org/m --tp 2 --pp 2", {}, "tp 2 x pp 2 takes 4: SGLang will"),
+        ("vllm serve org/m -tp 4", {"gpus": 2}, "has 2 GPUs, and tp 4 takes 4"),
+        ("vllm serve org/m -tp 4", {"gpu": "2xh100"}, "has 2 GPUs, and tp 4 takes 4"),
+    ],
+)  # fmt: skip
+def test_a_server_with_too_few_gpus_is_refused(text: str, options: dict[str, Any], said: str) -> None:
+    """Where nothing in the text speaks of other nodes."""
+    [server] = read_launch(text)
+
+    with pytest.raises(UsageError, match=said):
+        planned(server, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "gpus", "said"),
+    [
+        # It uses the GPUs that it was told to use.
+        ("vllm serve org/m", {"gpu": "4xh100"}, {"gpu": "h100"}, "the server has 4 GPUs, and uses 1: 3 idle."),
+        ("vllm serve org/m -tp 2", {"gpus": 2}, {"tp": 2}, None),
+        # These take all that they see.
+        ("text-generation-launcher --model-id org/m", {"gpu": "4xh100"}, {"gpu": "h100", "tp": 4}, None),
+        ("llama-server -m m.gguf", {"gpu": "2xl4"}, {"gpu": "l4", "gpus": 2}, None),
+        # Other nodes may have the rest.
+        ("docker run --gpus 2 vllm/vllm-openai --model org/m -tp 4 --nnodes 2 --node-rank 0", {}, {"tp": 4}, "warning: the server has 2 GPUs, and tp 4 takes 4: "),
+        ("ray start --head\nCUDA_VISIBLE_DEVICES=0,1 vllm serve org/m -tp 4", {}, {"tp": 4}, "warning: the server has 2"),
+        # A layout on the line counts more than that of the text.
+        ("vllm serve org/m -tp 4", {"gpu": "2xh100", "tp": 2}, {"gpu": "2xh100", "tp": 2}, None),
+    ],
+)  # fmt: skip
+def test_how_the_gpus_are_used(text: str, options: dict[str, Any], gpus: dict[str, Any], said: str | None) -> None:
+    """As the server was told."""
+    [server] = read_launch(text)
+    told = planned(server, options)
+
+    assert gpus == {name: told.options[name] for name in ("gpu", "gpus", "tp") if name in told.options}
+    if said is None:
+        assert told.remarks == ()
+    else:
+        assert told.remarks[0].startswith(said)
