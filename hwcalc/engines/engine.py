@@ -50,6 +50,8 @@ class Engine(ABC):
     """The class of its deployments: the rules that do not depend on the load."""
     occupancy: ClassVar[type[Occupancy]]
     """The class of what its deployments hold: the rules that do."""
+    scheduler: ClassVar[str | None] = None
+    """The module with the rules of its scheduler, by which requests are replayed; ``None`` if none are known."""
 
     @property
     def requests(self) -> RequestRules:

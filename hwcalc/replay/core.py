@@ -8,7 +8,8 @@ To add an engine, write a subclass of :class:`Scheduler` in a package of this ro
    but decoding happens;
 3. ``idle`` says whether nothing is left to do, so that the clock may go on to the next arrival;
 4. ``load`` is what the last step computed, for whoever says how long it takes;
-5. :mod:`hwcalc.replay.simulate` makes it from the engine's deployment.
+5. a module ``settings`` makes it from the engine's deployment (``maker``), with the ``OPTIONS`` that bear on it alone and ``remarks`` on what
+   is assumed. The engine's class names that module: ``scheduler``.
 
 Everything else (arrivals, turns of a conversation, several servers, the clock in steps or seconds, rows, quantiles) is the same for all
 engines.

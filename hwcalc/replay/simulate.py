@@ -21,8 +21,6 @@ from hwcalc.text import quoted
 from hwcalc.units import parse_duration, parse_tokens
 from hwcalc.workload.request import Request, Workload
 
-ENGINES: Final = ("vllm", "sglang")
-"""Engines with rules of their scheduler."""
 _STEPS_PER_SECOND: Final = 40
 """Steps for a second of a workload where nothing says how long they take."""
 CLOCKS: Final = ("seconds", "steps")
@@ -169,23 +167,25 @@ def deploy(
     model: ModelLike, *, engine: str, blocks: int | str | None = None, tokens: int | str | None = None, **options: Any
 ) -> Deployed:
     """The deployment that these options describe."""
-    from hwcalc.engines import find_engine
+    from hwcalc.engines import ENGINES, find_engine
     from hwcalc.library.plan import load_request
     from hwcalc.planner.context import open_request
     from hwcalc.planner.options import take_options
 
     take_options("simulate", {"engine": engine})
-    asked_of = find_engine(engine)[0]
-    name = asked_of.name
-    if name not in ENGINES:
-        raise UnsupportedError(f"The replay has no rules of {name}'s scheduler.", hint=f"Use: --engine {' or '.join(ENGINES)}")
-    rules = import_module(f"hwcalc.replay.{name}.settings")
+    served_by = find_engine(engine)[0]
+    if served_by.scheduler is None:
+        replayed = [name for name in ENGINES if find_engine(name)[0].scheduler is not None]
+        message = f"The replay has no rules of {served_by.name}'s scheduler."
+        raise UnsupportedError(message, hint=f"Use: --engine {' or '.join(replayed)}")
+    rules = import_module(served_by.scheduler)
     named = _named(options.pop("engine_options", None))
     for option in named:
-        if option not in rules.OPTIONS and option not in asked_of.options:
-            hint = f"Known of the scheduler: {', '.join(rules.OPTIONS)}. Of its memory: kvplan engines {name}"
-            raise UsageError(f"engine option {quoted(option, 40)} is not known to {name}.", hint=hint)
-    of_plan, of_scheduler = rules.split_options(named)
+        if option not in rules.OPTIONS and option not in served_by.options:
+            hint = f"Known of the scheduler: {', '.join(rules.OPTIONS)}. Of its memory: kvplan engines {served_by.name}"
+            raise UsageError(f"engine option {quoted(option, 40)} is not known to {served_by.name}.", hint=hint)
+    of_plan = {name: value for name, value in named.items() if name not in rules.OPTIONS}
+    of_scheduler = {name: value for name, value in named.items() if name in rules.OPTIONS}
     _, asked = take_options("simulate", {**options, "engine": engine, "engine_options": of_plan})
     spec, request = load_request(model, asked)
     occupancy = open_request(spec, **request)

@@ -716,6 +716,7 @@ class Sglang(GeneralEngine):
 
     deployment: ClassVar[type[Deployment]] = SglangDeployment
     occupancy: ClassVar[type[Occupancy]] = SglangOccupancy
+    scheduler: ClassVar[str | None] = "hwcalc.replay.sglang.settings"
     name: ClassVar[str] = "sglang"
     title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
     label: ClassVar[str] = "SGLang"

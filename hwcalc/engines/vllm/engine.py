@@ -310,6 +310,7 @@ class Vllm(Engine):
 
     deployment: ClassVar[type[Deployment]] = VllmDeployment
     occupancy: ClassVar[type[Occupancy]] = VllmOccupancy
+    scheduler: ClassVar[str | None] = "hwcalc.replay.vllm.settings"
     name: ClassVar[str] = "vllm"
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
     label: ClassVar[str] = "vLLM"

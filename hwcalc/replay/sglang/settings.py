@@ -57,14 +57,6 @@ def remarks(occupancy: Occupancy, options: Mapping[str, object]) -> tuple[Note, 
     return ()
 
 
-def split_options(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of a plan, and those of the scheduler alone."""
-    return (
-        {name: value for name, value in options.items() if name not in OPTIONS},
-        {name: value for name, value in options.items() if name in OPTIONS},
-    )
-
-
 def maker(
     occupancy: Occupancy, options: Mapping[str, object], *, blocks: int | str | None, tokens: int | str | None
 ) -> Callable[[RequestLog | None], Scheduler]:

@@ -57,14 +57,13 @@ _LIVE: Final = "the probe runs a live model with this library, which is torch's 
 _FIRST: Final = "where nobody names an engine, a speed is of the one that is usual on such hardware"
 _EXPERTS: Final = "its own option deals attention out among the ranks that share the experts"
 _BENCH: Final = "the result of this engine's own benchmark"
-_REPLAYED: Final = "an engine whose scheduler is replayed: its rules are in hwcalc/replay"
 REASONS: Final = {
     ("hwcalc/library/speed.py", "llamacpp"): _FIRST,
     ("hwcalc/library/speed.py", "vllm"): _FIRST,
     ("hwcalc/library/speed.py", "sglang"): _EXPERTS,
     ("hwcalc/library/speed.py", "tensorrt_llm"): _EXPERTS,
     **{("hwcalc/reconcile/bench.py", home): _BENCH for home in ("llamacpp", "sglang", "vllm")},
-    **{("hwcalc/replay/simulate.py", home): _REPLAYED for home in ("sglang", "vllm")},
+    ("hwcalc/replay/simulate.py", "vllm"): "the engine whose scheduler is replayed where nobody names one",
     ("hwcalc/check/fields.py", "vllm"): "a check file takes the names of vllm serve's flags",
     ("hwcalc/cli/line.py", "vllm"): "the command line takes the flags of vllm serve as they are",
     (
