@@ -176,6 +176,31 @@ class EngineFlags(Record):
             each: flag for flag in self.flags for each in flag.off
         }
 
+    def find(self, spelled: str) -> tuple[Flag | None, bool]:
+        """The flag of a spelling, and whether it is its negation."""
+        name = spelled
+        if name.startswith("--"):
+            name = name.replace("_", "-") if self.spelling.underscores else name
+            name = "--" + name[2:].replace("-", "_") if self.spelling.dashes else name
+        for each in (spelled, name):
+            if each in self.spelled:
+                return self.spelled[each], False
+            if each in self.negations:
+                return self.negations[each], True
+        if not name.startswith("--") and len(name) > 4 and f"-{name}" in self.spelled:
+            # A hyphen is missing.
+            return self.spelled[f"-{name}"], False
+        if self.spelling.abbreviations and name.startswith("--") and len(name) > 3:
+            near = {id(flag): (flag, False) for each, flag in self.spelled.items() if each.startswith(name)}
+            near |= {id(flag): (flag, True) for each, flag in self.negations.items() if each.startswith(name)}
+            if len(near) == 1:
+                return next(iter(near.values()))
+            # Flags of other releases are in the table too: one that bears on memory is meant.
+            bearing = [each for each in near.values() if each[0].bears and each[0].since is None and each[0].because is None]
+            if len(bearing) == 1:
+                return bearing[0]
+        return None, False
+
     @cached_property
     def named(self) -> Mapping[str, Flag]:
         """Name -> flag."""

@@ -130,6 +130,9 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
 def _remarks(server: Server) -> Iterator[str]:
     """What to say of a text beside its plan: what it leaves open, and which flags the plan is without."""
     called = f"{server.name}: " if server.name else ""
+    replicas = server.settings.get("replicas")
+    if isinstance(replicas, int) and replicas != 1:
+        yield f"{called}{replicas:,} replicas: the plan is of one of them."
     if server.unresolved:
         more = len(server.unresolved) - _MOST_SHOWN
         said = "; ".join(brief(each, 120) for each in server.unresolved[:_MOST_SHOWN])

@@ -6,7 +6,11 @@ import os
 import re
 import sys
 from collections.abc import Container, Sequence
+from itertools import chain
 from typing import Any, Final
+
+from hwcalc.errors import UsageError
+from hwcalc.text import brief, shell_word
 
 LAUNCH: Final = "launch"
 OWN: Final = ("--set", "--env-file")
@@ -22,13 +26,22 @@ def launch_line(words: Sequence[str], takes_value: Container[str]) -> list[str] 
     """The line of ``kvplan launch`` for one that holds another program's command or names a file of commands; else ``None``.
 
     ``takes_value`` are kvplan's options that a value follows. Options of kvplan's own may stand before the command, and behind it where its
-    engine has no such flag.
+    engine has no such flag. Raises :class:`~hwcalc.errors.UsageError` for one with a value behind ``--``.
     """
     if "--" in words:
         dashes = list(words).index("--")
         after = list(words[dashes + 1 :])
         before = [word for word in words[:dashes] if word != LAUNCH]
-        return [LAUNCH, *before, "--", *after] if after and starts_server(after) else None
+        if not after or not starts_server(after):
+            return None
+        own, rest = _parted(after)
+        wrong = next((words for words in own if "=" in words[0] or len(words) > 1), None)
+        if wrong is not None:
+            line = " ".join(shell_word(word) for word in (*before, *wrong, "--", *rest[:3]))
+            raise UsageError(
+                f"{brief(wrong[0], 40)} is kvplan's, and stands behind --.", hint=f"Put it in front: kvplan {line} ..."
+            )
+        return [LAUNCH, *before, *chain(*own), "--", *rest]
     place = _first_free(words, takes_value)
     if place is None:
         return None
@@ -43,7 +56,27 @@ def launch_line(words: Sequence[str], takes_value: Container[str]) -> list[str] 
     if len(words) - place < 2 or _is_model(word) or not starts_server(words[place:]):
         return None
     own, rest = _parted(words[place:])
-    return [LAUNCH, *words[:place], *own, "--", *rest]
+    return [LAUNCH, *words[:place], *chain(*own), "--", *rest]
+
+
+def refuse_program(words: Sequence[str]) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for words that begin with the name of a server's program, or nearly so, and start none."""
+    from difflib import get_close_matches
+
+    from hwcalc.launch.commands import all_flags, base_name
+
+    programs = {
+        each.words[0]: each.words
+        for flags in reversed(all_flags())
+        for each in reversed(flags.programs)
+        if "-m" not in each.words
+    }
+    near = get_close_matches(base_name(words[0]), programs, n=1, cutoff=0.8)
+    if near:
+        said = brief(" ".join(words[:2]), 40)
+        raise UsageError(
+            f"{said} starts no server that kvplan knows.", hint=f"Write: kvplan -- {' '.join(programs[near[0]])} MODEL"
+        )
 
 
 def _first_free(words: Sequence[str], takes_value: Container[str]) -> int | None:
@@ -80,8 +113,8 @@ def starts_server(words: Sequence[str]) -> bool:
     return program_at(words_of(list(words[:10]))) is not None
 
 
-def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options of kvplan among the words of a server's command, which its engine does not have, and the command."""
+def _parted(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """The options of kvplan among the words of a server's command, each with its value, which its engine does not have; and the command."""
     from hwcalc.launch.commands import program_at
     from hwcalc.launch.words import words_of
 
@@ -91,19 +124,23 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     from hwcalc.cli.options import DETAIL, PLANNING
 
     flags, _, size, _ = match
-    ours = {flag: option.kind == "flag" for option in (*PLANNING, *DETAIL) for flag in option.flags if flag.startswith("--")}
-    ours |= dict.fromkeys(OWN, False)
-    own, rest = [], list(words[:size])
+    ours = {flag: option for option in (*PLANNING, *DETAIL) for flag in option.flags if flag.startswith("--")}
+    own: list[list[str]] = []
+    rest = list(words[:size])
     pending = list(words[size:])
     while pending:
         word = pending.pop(0)
         spelled, equals, _ = word.partition("=")
-        if spelled in flags.spelled or spelled not in ours:
+        option = ours.get(spelled)
+        meant = flags.find(spelled)[0]
+        # The beginning of an engine's flag is the engine's where it is the same option of a plan.
+        theirs = spelled in flags.spelled or (meant is not None and option is not None and meant.option == option.name)
+        if theirs or (option is None and spelled not in OWN):
             rest.append(word)
             continue
-        own.append(word)
-        if not ours[spelled] and not equals and pending:
-            own.append(pending.pop(0))
+        own.append([word])
+        if (option is None or option.kind != "flag") and not equals and pending:
+            own[-1].append(pending.pop(0))
     return own, rest
 
 

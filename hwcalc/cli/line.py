@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.cli.launch_line import LAUNCH, launch_line
+from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.options import ROWS, options_of
@@ -367,6 +367,8 @@ class _Line:
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
             refuse_command(self.free[0], self.free[1:])
+        if self.command == DEFAULT and len(self.free) > 1:
+            refuse_program(self.free)
         most = 0 if argument is None else 1
         if (argument is not None and argument.kind == "list") or len(self.free) <= most:
             return

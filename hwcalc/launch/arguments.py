@@ -221,35 +221,6 @@ class Reading:
 
     # --- flags --------------------------------------------------------------------------------------------------------
 
-    def find(self, spelled: str) -> tuple[Flag | None, bool]:
-        """The flag of a spelling, and whether it is its negation."""
-        flags, name = self.flags, spelled
-        if name in flags.spelled:
-            return flags.spelled[name], False
-        if name in flags.negations:
-            return flags.negations[name], True
-        if flags.spelling.underscores and name.startswith("--"):
-            name = name.replace("_", "-")
-        if flags.spelling.dashes and name.startswith("--"):
-            name = "--" + name[2:].replace("-", "_")
-        if name in flags.spelled:
-            return flags.spelled[name], False
-        if name in flags.negations:
-            return flags.negations[name], True
-        if not name.startswith("--") and len(name) > 4 and f"-{name}" in flags.spelled:
-            # A hyphen is missing.
-            return flags.spelled[f"-{name}"], False
-        if flags.spelling.abbreviations and name.startswith("--") and len(name) > 3:
-            near = {id(flag): (flag, False) for each, flag in flags.spelled.items() if each.startswith(name)}
-            near |= {id(flag): (flag, True) for each, flag in flags.negations.items() if each.startswith(name)}
-            if len(near) == 1:
-                return next(iter(near.values()))
-            # Flags of other releases are in the table too: one that bears on memory is meant.
-            bearing = [each for each in near.values() if each[0].bears and each[0].since is None and each[0].because is None]
-            if len(bearing) == 1:
-                return bearing[0]
-        return None, False
-
     def read(self, words: Sequence[Word]) -> None:
         """Read all arguments."""
         pending = list(reversed(words))
@@ -298,7 +269,7 @@ class Reading:
             self.excluded = True
         if name in flags.model_flags:
             self.images = True
-        flag, negated = self.find(name)
+        flag, negated = self.flags.find(name)
         if flag is None and name in flags.model_flags:
             return
         if flag is None and re.fullmatch(r"-O\d", name):
@@ -393,7 +364,12 @@ class Reading:
         return pending.pop()
 
     def looks_like_value(self, text: str) -> bool:
-        return self.find(text.partition("=")[0])[0] is None and not text.startswith("--") and len(text) > 2 and text[1] in "(.{["
+        return (
+            self.flags.find(text.partition("=")[0])[0] is None
+            and not text.startswith("--")
+            and len(text) > 2
+            and text[1] in "(.{["
+        )
 
     def words_until_flag(self, given: Word | None, pending: list[Word]) -> list[Word]:
         words = [] if given is None else [given]
@@ -464,7 +440,7 @@ class Reading:
         if (
             given is None
             and pending
-            and (not self.is_flag(pending[-1].text, pending[-1]) or self.find(pending[-1].text)[0] is None)
+            and (not self.is_flag(pending[-1].text, pending[-1]) or self.flags.find(pending[-1].text)[0] is None)
         ):
             word = pending.pop()
             if self.is_flag(word.text, word) and word.text.startswith("--"):
@@ -563,9 +539,9 @@ class Reading:
     def entry(self, name: str, value: Any) -> None:
         """A flag as an entry of a mapping, as in a file of flags or in the values of a chart."""
         spelled = f"--{name.replace('_', '-')}"
-        flag, negated = self.find(spelled)
+        flag, negated = self.flags.find(spelled)
         if flag is None:
-            flag, negated = self.find(f"--{name}")
+            flag, negated = self.flags.find(f"--{name}")
         if flag is None:
             if _MEMORY.search(name):
                 self.extra[name.replace("-", "_")] = value

@@ -302,9 +302,8 @@ def _file_of(document: Mapping[str, Any]) -> EngineFlags | None:
         return None
     best = None
     for flags in all_flags():
-        reading = Reading(flags)
         known = sum(
-            reading.find(f"--{str(name).replace('_', '-')}")[0] is not None or f"--{name}" in flags.spelled for name in document
+            flags.find(f"--{str(name).replace('_', '-')}")[0] is not None or f"--{name}" in flags.spelled for name in document
         )
         if known == len(document) and known > 1 and any(flags.named.get(str(name).replace("-", "_")) for name in document):
             return flags

@@ -137,8 +137,7 @@ def guessed(words: Sequence[Word], hint: str, variables: Mapping[str, Any]) -> E
     hint = f"{hint} {' '.join(variables)}".lower()
     best: tuple[int, int, EngineFlags] | None = None
     for flags in all_flags():
-        reading = Reading(flags)
-        known = sum(reading.find(each)[0] is not None for each in spelled)
+        known = sum(flags.find(each)[0] is not None for each in spelled)
         named = int(flags.name.replace(".", "") in hint.replace(".", "").replace("-", "") or flags.engine in hint)
         if (known < _FEWEST_KNOWN and not named) or known * 4 < len(spelled) * 3 or not known:
             continue

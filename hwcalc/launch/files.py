@@ -125,7 +125,7 @@ def _of_hidden(text: str, own: dict[str, str], starts: list[tuple[str, int]], ar
 
 def _flag_named(reading: Reading, variable: str) -> Flag | None:
     """The flag that a variable of a script is named after: ``GPU_MEM_UTIL`` has the beginnings of its words."""
-    flag, negated = reading.find(f"--{variable.lower().replace('_', '-')}")
+    flag, negated = reading.flags.find(f"--{variable.lower().replace('_', '-')}")
     if flag is not None:
         return None if negated else flag
     words = variable.lower().split("_")

@@ -20,7 +20,8 @@ _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = "") -> list[Server]:
     """The servers that a text would start: a command, a script, or a manifest. ``env`` has values for the variables that it leaves open.
 
-    Nothing is run, and nothing is fetched. Raises :class:`~hwcalc.errors.UsageError` for a text that is too large or no text.
+    The list is empty where nothing starts a server that kvplan knows, as for a path: give what stands in the file. Nothing is run, and nothing is
+    fetched. Raises :class:`~hwcalc.errors.UsageError` for what is no ``str``, and for a text that is too large.
 
     >>> [server] = read_launch("vllm serve Qwen/Qwen3-8B --max-model-len 32k -tp $TP", env={"TP": "2"})
     >>> server.model, server.max_model_len, server.tp

@@ -104,6 +104,15 @@ def test_what_the_plan_is_without_is_said(capsys: Capture) -> None:
         (["launch", SERVE, "--env-file", "nowhere"], "cannot be read", "Name a file"),
         (["launch", "vllm serve /models"], "/models", ""),
         (["vllm", "serve", "$M"], "leaves its model open", "--set M="),
+        # Behind -- every word is the command's: --gpu would be vLLM's --gpu-memory-utilization.
+        (
+            ["--seq", "1k", "--", "vllm", "serve", "gpt2", "--gpu", "l4"],
+            "--gpu is kvplan's",
+            "kvplan --seq 1k --gpu l4 -- vllm serve gpt2",
+        ),
+        (["vlm", "serve", "gpt2"], "vlm serve starts no server", "kvplan -- vllm serve MODEL"),
+        (["--", "vllm", "bench", "serve", "--model", "gpt2"], "vllm bench starts no server", "kvplan -- vllm serve MODEL"),
+        (["llama-serve", "gpt2"], "llama-serve gpt2 starts no server", "kvplan -- llama-server MODEL"),
     ],
 )
 def test_what_is_wrong(words: list[str], said: str, hint: str, capsys: Capture) -> None:
@@ -113,6 +122,22 @@ def test_what_is_wrong(words: list[str], said: str, hint: str, capsys: Capture) 
     assert status in {2, 3}
     assert said in err
     assert hint in err
+
+
+def test_replicas_are_said(capsys: Capture) -> None:
+    """The plan is of one."""
+    pod = f"{{containers: [{{image: 'vllm/vllm-openai:v0.11.0', args: [--model, {QWEN}]}}]}}"
+    text = f"kind: Deployment\napiVersion: apps/v1\nmetadata: {{name: chat}}\nspec: {{replicas: 3, template: {{spec: {pod}}}}}\n"
+    _, _, err = run(capsys, "launch", text, "--brief")
+
+    assert "chat: 3 replicas: the plan is of one of them." in err
+
+
+def test_a_beginning_of_the_engines_flag_is_the_engines(capsys: Capture) -> None:
+    """Where kvplan means the same by it: SGLang takes --context for --context-length."""
+    _, out, _ = run(capsys, "--json", "--", "sglang", "serve", "--model-path", QWEN, "--context", "2048")
+
+    assert json.loads(out)["servers"][0]["plan"]["request"]["seq"] == 2048
 
 
 def test_a_key_is_set_by_its_name(capsys: Capture) -> None:
