@@ -21,7 +21,7 @@ from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import MIB
 
-CASES: Final = 150
+CASES: Final = 100
 CHUNKS: Final = 2
 LONGEST: Final = 72
 MOST: Final = 40
