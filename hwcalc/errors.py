@@ -49,6 +49,13 @@ class UsageError(KvplanError, ValueError):
     type = "usage"
 
 
+class NoRoomError(KvplanError):
+    """The hardware leaves no memory for a cache, so that there is nothing to replay. Exit 1."""
+
+    exit_code = 1
+    type = "no-room"
+
+
 class UnknownNameError(UsageError):
     """An unknown name of an engine, a dtype or the like. Exit 2. ``option`` is the option that has this value."""
 

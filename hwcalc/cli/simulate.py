@@ -59,9 +59,18 @@ _POOL: Final = grouped(
     Option("tokens", ("--tokens",), "N", "Tokens for requests, whatever the memory (SGLang)."),
 )
 _FILES: Final = (
-    Option("steps_csv", ("--steps-csv",), "FILE", "Write a row for each step to this file.", complete="files"),
-    Option("requests_csv", ("--requests-csv",), "FILE", "Write a row for each request to this file.", complete="files"),
+    Option(
+        "steps_csv", ("--steps-csv",), "FILE", "Write a row for each step to this file; - is standard output.", complete="files"
+    ),
+    Option(
+        "requests_csv",
+        ("--requests-csv",),
+        "FILE",
+        "Write a row for each request to this file; - is standard output.",
+        complete="files",
+    ),
 )
+STDOUT: Final = "-"
 _EVERY: Final = 50
 """Requests that end between two reports of progress."""
 
@@ -113,6 +122,10 @@ def simulate(
     view = view_of(**options)
     if trace is None:
         raise UsageError("no workload is named.", hint="Add: --trace FILE, or --trace 'prompt=2k output=300 arrival=poisson=4'")
+    if steps_csv == requests_csv == STDOUT:
+        raise UsageError(
+            "--steps-csv - and --requests-csv - are two tables on standard output.", hint="Name a file for one of them."
+        )
     of_trace = {option.name: options[option.name] for option in OF_TRACE if options.get(option.name) is not None}
     of_replay = {option.name: options[option.name] for option in (*_OWN, *_POOL) if options.get(option.name) is not None}
     given = {**given_options("simulate", options), **of_replay}
@@ -136,9 +149,11 @@ def simulate(
 
     with _progress(requests.count) as told:
         replayed = simulate(model, requests, watch=told.watch, **given)
-    _write_rows(replayed, steps_csv, requests_csv)
     traffic = replayed.traffic
     status = int(bool(traffic.warnings))
+    printed = _rows_written(replayed, steps_csv, requests_csv)
+    if printed is not None:
+        return Answer(text=printed, status=status)
     if view.format == "json":
         return answer(traffic, status=status)
     return Answer(text=traffic_csv(traffic) if view.format == "csv" else traffic_text(traffic, view), status=status)
@@ -179,14 +194,25 @@ def _progress(total: int | None) -> Iterator[_Told]:
         yield _Told(update)
 
 
-def _write_rows(replayed: Simulation, steps_csv: str | None, requests_csv: str | None) -> None:
-    """Write the rows that were asked for."""
-    if steps_csv is not None:
-        _write(steps_csv, "--steps-csv", replayed.columns, replayed.each_step())
-    if requests_csv is not None:
-        records = replayed.records()
-        names = tuple(records[0]) if records else ("request",)
-        _write(requests_csv, "--requests-csv", names, (tuple(row.values()) for row in records))
+def _rows_written(replayed: Simulation, steps_csv: str | None, requests_csv: str | None) -> str | None:
+    """Write the rows that were asked for; returns those for standard output (``-``)."""
+    from hwcalc.report.text import csv_text
+
+    printed = None
+    for path, option in ((steps_csv, "--steps-csv"), (requests_csv, "--requests-csv")):
+        if path is None:
+            continue
+        names: tuple[str, ...] = replayed.columns
+        rows: Iterable[tuple[Any, ...]] = replayed.each_step()
+        if option == "--requests-csv":
+            records = replayed.records()
+            names = tuple(records[0]) if records else ("request",)
+            rows = (tuple(row.values()) for row in records)
+        if path == STDOUT:
+            printed = csv_text(names, rows)
+        else:
+            _write(path, option, names, rows)
+    return printed
 
 
 def _write(path: str, option: str, names: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:

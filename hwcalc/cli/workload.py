@@ -22,6 +22,12 @@ OF_TRACE: Final = grouped(
     Option(
         "arrival", ("--arrival",), "A", "Other arrivals: once, rate=4, poisson=4 (requests a second). Default: the trace's own."
     ),
+    Option(
+        "concurrency",
+        ("--concurrency",),
+        "N",
+        "At most so many requests together: the next is sent when one is answered.",
+    ),
     Option("speedup", ("--speedup",), "X", "The same arrivals, so many times as fast. Default: 1."),
     Option("seed", ("--seed",), "N", "Seed of all that is random. Default: 0."),
 )
@@ -54,8 +60,8 @@ def workload(*, words: list[str] | None, block_size: str | None = None, **option
     """Say what a trace is: lengths, rate, common prefixes.
 
     FILE is a trace of Azure, Mooncake, BurstGPT, Qwen-Bailian or ShareGPT, a result of vllm bench serve or sglang.bench_serving, or CSV, JSON
-    lines or Parquet with named columns, also packed by gzip. WORDS make a workload: prompt, output, requests, arrival, prefix, groups, samples,
-    turns, think, cancel, cancel_after, max, seed. Exit status 3: the trace cannot be read.
+    lines or Parquet with named columns, also packed by gzip. WORDS make a workload: prompt, output, requests, arrival, concurrency, prefix, groups,
+    samples, turns, think, cancel, cancel_after, max, seed. Exit status 3: the trace cannot be read.
     """
     from hwcalc.units import parse_tokens
     from hwcalc.workload.made import words_of

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from hwcalc.model import ModelLike
 
-OWN: Final = frozenset({"blocks", "tokens", "replicas", "route", "step_time", "clock"})
-"""Settings of a replay that are no options of a plan."""
 _MOST: Final = 256
 
 
@@ -79,28 +77,42 @@ def compare_settings(
 ) -> Comparison:
     """Replay ``requests`` with each combination of the values of ``settings``: options of a plan, of the engine, or of the replay.
 
-    ``begin`` is called with the words of each replay before it begins. A setting that the engine refuses has its error in its row.
+    ``begin`` is called with the words of each replay before it begins. A setting that the engine cannot run, or that leaves no
+    memory, has its error in its row. Raises :class:`~hwcalc.errors.UsageError` for a value that is wrong with all other settings.
     """
-    from hwcalc.replay.simulate import simulate
+    from hwcalc.replay.simulate import OF_REPLAY, deploy, simulate
 
+    each = [(changed, _options_with(changed, options)) for changed in _combinations(settings)]
+    refused = dict[int, KvplanError]()
+    for number, (_, given) in enumerate(each):
+        try:
+            deploy(model, **{name: value for name, value in given.items() if name not in OF_REPLAY})
+        except KvplanError as error:
+            refused[number] = error
+    for name, values in settings.items():
+        for value in map(str, values):
+            errors = [refused.get(number) for number, (changed, _) in enumerate(each) if changed[name] == value]
+            # What is wrong whatever the other settings are is a wrong value, and is said before anything is replayed.
+            if errors and all(isinstance(error, UsageError) for error in errors):
+                raise errors[0]  # type: ignore[misc]
     rows = []
-    for changed in _combinations(settings):
+    for number, (changed, given) in enumerate(each):
+        if number in refused:
+            rows.append(Setting(changed=changed, traffic=None, error=str(refused[number])))
+            continue
         if begin is not None:
             begin(", ".join(f"{name}={value}" for name, value in changed.items()))
-        given = dict(options)
-        engine_options = dict(given.get("engine_options") or {})
-        for name, value in changed.items():
-            if _is_ours(name):
-                given[name] = value
-            else:
-                engine_options[name] = value
-        try:
-            traffic = simulate(model, requests, **{**given, "engine_options": engine_options}).traffic
-        except KvplanError as error:
-            rows.append(Setting(changed=changed, traffic=None, error=str(error)))
-        else:
-            rows.append(Setting(changed=changed, traffic=traffic, error=None))
+        rows.append(Setting(changed=changed, traffic=simulate(model, requests, **given).traffic, error=None))
     return Comparison(schema_version=SCHEMA_VERSION, settings=tuple(rows))
+
+
+def _options_with(changed: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a replay with the changed ones: options of a plan, of the engine, or of the replay."""
+    given = dict(options)
+    engine_options = dict(given.get("engine_options") or {})
+    for name, value in changed.items():
+        (given if _is_ours(name) else engine_options)[name] = value
+    return {**given, "engine_options": engine_options}
 
 
 def _combinations(settings: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
@@ -116,5 +128,6 @@ def _combinations(settings: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, s
 def _is_ours(name: str) -> bool:
     """Whether a setting is an option of a plan or of the replay, and not of the engine."""
     from hwcalc.planner.options import options_of
+    from hwcalc.replay.simulate import OF_POOL, OF_REPLAY
 
-    return name in OWN or any(row.name == name for row in options_of("simulate"))
+    return name in OF_REPLAY or name in OF_POOL or any(row.name == name for row in options_of("simulate"))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import ceil
@@ -91,6 +92,8 @@ class RequestLog:
         self.refused: list[int] = []
         """Requests that are too long for the engine."""
         self.cancelled: list[int] = []
+        self.prefixes_known = False
+        """Whether a request said what its prompt has in common with others."""
         self.gone: list[int] = []
         """Requests that ended since the clock looked last."""
 
@@ -110,6 +113,7 @@ class RequestLog:
             for numbers in (self.prompts, self.outputs, self.servers):
                 numbers.extend([0] * more)
         number = request.number
+        self.prefixes_known = self.prefixes_known or bool(request.prefix)
         self.arrivals[number], self.servers[number] = arrival, server
         self.prompts[number], self.outputs[number] = request.prompt_tokens, request.output_tokens
 
@@ -320,17 +324,18 @@ def replay(
     requests: Iterable[Request],
     *,
     route: Router | None = None,
+    concurrency: int | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> RequestLog:
     """Bring the requests to the servers until all have ended, or no server goes on.
 
     Where steps take no time the clock counts turns, and a request arrives before the turn ``arrival_s``. A server with nothing left to do
-    takes no time: it goes on with its next request. ``route`` says which server gets a request. ``watch`` is called with the number of
+    takes no time: it goes on with its next request. ``route`` says which server gets a request. No more than ``concurrency`` requests are with the servers. ``watch`` is called with the number of
     requests that have ended.
     """
     log = servers[0].scheduler.requests
     timed = servers[0].seconds is not None
-    queue = _Arrivals(requests, lambda number: _ended_at(log, servers, number))
+    queue = _Arrivals(requests, lambda number: _ended_at(log, servers, number), concurrency)
     schedulers = [server.scheduler for server in servers]
     alone = servers[0] if len(servers) == 1 else None
     done = 0
@@ -356,7 +361,7 @@ def replay(
             most = 1
             if not timed:
                 most = UNBOUNDED if due is None else max(1, ceil(due) - server.turn)
-                if alone is None and queue.has_turns:
+                if alone is None and queue.follows:
                     most = 1
             server.step(most)
         if log.gone:
@@ -383,9 +388,12 @@ def _ended_at(log: RequestLog, servers: Sequence[Server], number: int) -> float 
 
 
 class _Arrivals:
-    """The requests in the order in which they arrive; turns of a conversation when the turn before has ended; and those who give up."""
+    """The requests in the order in which they arrive; turns of a conversation when the turn before has ended; and those who give up.
 
-    def __init__(self, requests: Iterable[Request], ended_at: Callable[[int], float | None]) -> None:
+    With ``concurrency``, so many are with the servers at most: the next one is sent when one of them ends.
+    """
+
+    def __init__(self, requests: Iterable[Request], ended_at: Callable[[int], float | None], concurrency: int | None) -> None:
         self._requests = _outputs_apart(requests)
         self._ended_at = ended_at
         self._next: Request | None = None
@@ -393,36 +401,55 @@ class _Arrivals:
         """A request -> those that are sent when it has ended."""
         self._later: list[tuple[float, int, bool, Request]] = []
         """Times, numbers, whether the user gives up then, and requests."""
-        self.has_turns = False
+        self.follows = concurrency is not None
         """Whether a request was seen that waits for another."""
+        self._room = UNBOUNDED if concurrency is None else concurrency
+        """How many more may be with the servers."""
+        self._room_since = 0.0
+        self._full: deque[Request] = deque()
+        """Turns that are due while there is no room."""
+        self._now = 0.0
         self._advance()
 
     @property
     def next_time(self) -> float | None:
         """When the next thing happens, as far as that is known."""
-        first = self._next
-        if not self._later:
-            return None if first is None else first.arrival_s
-        return self._later[0][0] if first is None else min(self._later[0][0], first.arrival_s)
+        later = self._later[0][0] if self._later else None
+        if self._next is None or not self._room:
+            return later
+        first = max(self._next.arrival_s, self._room_since)
+        return first if later is None else min(later, first)
 
     def until(self, now: float) -> Iterator[tuple[Request, float, bool]]:
         """What has happened by now: a request, when it arrived, and whether it is one that is given up."""
+        self._now = now
         while True:
-            first = self._next
-            if self._later and self._later[0][0] <= now and (first is None or self._later[0][0] < first.arrival_s):
+            first = None if self._next is None or not self._room else max(self._next.arrival_s, self._room_since)
+            if self._later and self._later[0][0] <= now and (first is None or self._later[0][0] < first):
                 time, _, cancelled, request = heappop(self._later)
-            elif first is not None and first.arrival_s <= now:
-                time, cancelled, request = first.arrival_s, False, first
+                if not cancelled and not self._room:
+                    self._full.append(request)
+                    continue
+            elif self._next is not None and first is not None and first <= now:
+                time, cancelled, request = first, False, self._next
                 self._advance()
             else:
                 return
-            if not cancelled and request.cancel_after_s is not None:
-                heappush(self._later, (time + request.cancel_after_s, request.number, True, request))
+            if not cancelled:
+                self._room -= 1
+                if request.cancel_after_s is not None:
+                    heappush(self._later, (time + request.cancel_after_s, request.number, True, request))
             yield request, time, cancelled
 
     def ended(self, number: int) -> None:
         """Send the turns that wait for a request; those of a request that was not finished are never sent."""
         ended = self._ended_at(number)
+        if not self._room:
+            self._room_since = self._now if ended is None else ended
+        self._room += 1
+        if self._full:
+            request = self._full.popleft()
+            heappush(self._later, (self._room_since, request.number, False, request))
         for request in self._waiting.pop(number, ()):
             if ended is not None:
                 self._send_after(request, ended)
@@ -433,7 +460,7 @@ class _Arrivals:
             if request.after is None:
                 self._next = request
                 return
-            self.has_turns = True
+            self.follows = True
             ended = self._ended_at(request.after)
             if ended is None:
                 self._waiting.setdefault(request.after, []).append(request)

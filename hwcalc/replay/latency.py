@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hwcalc.replay.result import Simulation
+
+
+_PREFIXES_UNKNOWN: Final = Note(
+    code="prefixes-unknown",
+    message="The trace does not say what prompts have in common: each is computed whole, where a server may find a part of it in its cache.",
+)
 
 
 class Times:
@@ -94,6 +100,7 @@ def traffic_of(simulation: Simulation) -> Traffic:
     tpot = (times.finished[more] - times.first[more]) / (times.outputs[more] - 1)
     hits = totals.get("prefix_cache", {})
     looked = hits.get("queries", 0) + hits.get("preempted_queries", 0)
+    known = log.prefixes_known or simulation.workload.trace is None
     use, running, waiting = _over_time(simulation)
     setup = occupancy.setup
     return Traffic(
@@ -115,7 +122,7 @@ def traffic_of(simulation: Simulation) -> Traffic:
         use=use,
         running=running,
         waiting=waiting,
-        hit_share=(hits["hits"] + hits.get("preempted_hits", 0)) / looked if looked else None,
+        hit_share=(hits["hits"] + hits.get("preempted_hits", 0)) / looked if looked and known else None,
         queue=Spread.of(queue[~isnan(queue)]),
         ttft=Spread.of(ttft[answered]),
         tpot=Spread.of(tpot),
@@ -123,7 +130,7 @@ def traffic_of(simulation: Simulation) -> Traffic:
         e2e=Spread.of(e2e[done]),
         throughput=_throughput(times, done),
         goodput=_goodput(simulation, times, done),
-        notes=simulation.notes,
+        notes=simulation.notes if known else (*simulation.notes, _PREFIXES_UNKNOWN),
         warnings=_warnings(simulation),
     )
 

@@ -21,17 +21,23 @@ from hwcalc.text import quoted
 from hwcalc.units import parse_duration, parse_tokens
 from hwcalc.workload.request import Request, Workload
 
+DEFAULT_ENGINE: Final = "vllm"
 _STEPS_PER_SECOND: Final = 40
 """Steps for a second of a workload where nothing says how long they take."""
+OF_REPLAY: Final = frozenset({"clock", "step_time", "ttft", "itl", "e2e", "replicas", "route", "watch"})
+"""Keywords of :func:`simulate` that say how requests are replayed."""
+OF_POOL: Final = frozenset({"blocks", "tokens"})
+"""Keywords that replace the plan's pool."""
 CLOCKS: Final = ("seconds", "steps")
 """What the clock of a replay may count."""
 
 
 def simulate(
     model: ModelLike,
-    requests: Any,
+    requests: Any = None,
+    /,
     *,
-    engine: str = "vllm",
+    engine: str = DEFAULT_ENGINE,
     blocks: int | str | None = None,
     tokens: int | str | None = None,
     clock: str | None = None,
@@ -47,7 +53,8 @@ def simulate(
     """Replay ``requests`` on the deployment that these options describe, step by step as its engine schedules them.
 
     ``requests`` are rows of arrival, prompt tokens, output tokens, and if wanted a prefix group, its tokens and a priority; or whatever
-    :func:`hwcalc.workload.opening.workload` takes: a trace's path, words, a workload. ``blocks`` are those of the pool that requests get;
+    :func:`hwcalc.workload.opening.workload` takes: a trace's path, words, a workload, with its keywords for a trace
+    (``requests=100`` are the first hundred, ``concurrency=23`` sends the next when one of 23 is answered). ``blocks`` are those of the pool that requests get;
     without it the pool is the plan's, which takes hardware (``gpu``). SGLang counts its pool in ``tokens``, and takes the most tokens that a
     row's request may have as a seventh value.
 
@@ -66,13 +73,17 @@ def simulate(
 
     Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
+    from hwcalc.workload.opening import OF_TRACE
     from hwcalc.workload.opening import workload as opened
 
     if watch is not None and not callable(watch):
         raise UsageError(f"watch is {quoted(watch, 40)}.", hint="Allowed: a function of the number of requests that have ended.")
+    if requests is None:
+        # By its name: simulate(model, requests=rows).
+        requests = options.pop("requests", None)
     timed = _is_timed(clock, step_time, requests)
     limits = Limits(**{name: _seconds(value, name) for name, value in (("ttft", ttft), ("itl", itl), ("e2e", e2e))})
-    workload = opened(requests)
+    workload = opened(requests, **{name: options.pop(name) for name in OF_TRACE if name in options})
     deployed = deploy(model, engine=engine, blocks=blocks, tokens=tokens, **options)
     notes = [Note(code="workload", message=note) for note in workload.notes]
     if timed and clock is None and step_time is None and deployed.occupancy.setup.hardware.gpu is None:
@@ -86,7 +97,7 @@ def simulate(
     number = deployed.occupancy.setup.parallel.dp if replicas is None else parse_tokens(replicas, "replicas")
     servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(number))
     chosen = router(route)
-    replay(servers, workload, route=chosen if number > 1 else None, watch=watch)
+    replay(servers, workload, route=chosen if number > 1 else None, concurrency=workload.concurrency, watch=watch)
     return Simulation(
         workload=workload, occupancy=deployed.occupancy, servers=servers, log=log, limits=limits, notes=(*deployed.notes, *notes)
     )
@@ -164,7 +175,12 @@ class Deployed(Record):
 
 
 def deploy(
-    model: ModelLike, *, engine: str, blocks: int | str | None = None, tokens: int | str | None = None, **options: Any
+    model: ModelLike,
+    *,
+    engine: str = DEFAULT_ENGINE,
+    blocks: int | str | None = None,
+    tokens: int | str | None = None,
+    **options: Any,
 ) -> Deployed:
     """The deployment that these options describe."""
     from hwcalc.engines import ENGINES, find_engine

@@ -87,6 +87,7 @@ class Throughput(Record):
 class Traffic(Answer, Record):
     """What a replay tells, without its rows. Times are seconds, or steps where steps take no time (``clock``).
 
+    ``hit_share`` is the share of looked-up tokens that the prefix cache held; null where a trace does not say what prompts have in common.
     A server's pool holds ``capacity`` blocks or tokens (``unit``). ``use`` is the share of it that requests hold, ``running`` and ``waiting`` are requests, each over the time of the
     replay. ``queue`` is from arrival to the first scheduled token, ``ttft`` to the first token, ``tpot`` the mean time of a further token
     of a request, ``itl`` the time between two tokens, over all tokens, and ``e2e`` is until the last token.
@@ -123,7 +124,7 @@ class Traffic(Answer, Record):
 
     def headline(self) -> str:
         """The answer in one line."""
-        most = "" if self.use is None else f", {self.use.max:.0%} of {self.capacity:,} {self.unit} at the peak"
+        most = "" if self.use is None else f", {100 * self.use.max:.0f} % of {self.capacity:,} {self.unit} at the peak"
         return f"{self.model}: {self.finished:,} of {self.requests:,} requests in {self.totals['model_steps']:,} steps{most}"
 
     def records(self) -> list[dict[str, Any]]:

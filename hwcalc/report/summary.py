@@ -224,9 +224,9 @@ def verdict(plan: Plan) -> str:
     engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
     if plan.overrun is not None and plan.serves_users and not fit.fits:
-        chance = human_chance(plan.overrun.chance)
+        but = f", but for a chance of {human_chance(plan.overrun.chance)}" if plan.overrun.chance else ""
         full = f"if all had {plan.request.seq:,} tokens, {fit.expected_max_batch or 0:,} would fit"
-        return f"{plural(plan.overrun.users, 'user')} of these lengths will fit{where}, but for a chance of {chance}; {full}"
+        return f"{plural(plan.overrun.users, 'user')} of these lengths will fit{where}{but}; {full}"
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
     variables = " ".join(plan.request.environment)
     required = f" with {flags}" if flags else ""
@@ -384,9 +384,9 @@ def overrun_lines(plan: Plan) -> list[tuple[str, str]]:
         chance += f" (up to {human_chance(info.chance_high)})"
     within = human_chance(1 - info.quantile)
     most = _most(info.max_users, info.expected_max_users, "user", f" with at most {within}", info.limiting)
-    together = plural(info.users, "user")
+    together = plural(info.users, "user") + (" overruns" if info.users == 1 else " overrun")
     lengths = f"{info.lengths}: {info.mean_tokens:,.0f} tokens on average"
-    return [("users", f"{together} overrun the pool with a chance of {chance}; {most}"), ("lengths", f"{lengths} (--avg-seq)")]
+    return [("users", f"{together} the pool with a chance of {chance}; {most}"), ("lengths", f"{lengths} (--avg-seq)")]
 
 
 def _most(sure: int, expected: int | None, what: str, of: str, limiting: str | None) -> str:

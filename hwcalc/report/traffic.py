@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.report.text import csv_text, plural
 from hwcalc.report.view import View
+from hwcalc.units import human_duration
 
 if TYPE_CHECKING:
     from hwcalc.replay.compare import Comparison
@@ -35,7 +36,7 @@ def traffic_text(traffic: Traffic, view: View) -> str:
         if (spread := getattr(traffic, field)) is not None
     ]
     if traffic.use is not None:
-        rows.append(["pool in use", *(f"{getattr(traffic.use, name):.1%}" for name in _COLUMNS)])
+        rows.append(["pool in use", *(_share(getattr(traffic.use, name)) for name in _COLUMNS)])
     parts = [view.paragraphs([_head(traffic)]), view.table(("", *_COLUMNS), rows, right=range(1, len(_COLUMNS) + 1))]
     lines = [f"{name}: {said}" for name, said in _lines(traffic).items() if said]
     lines += [f"warning: {note.message}" for note in traffic.warnings]
@@ -104,9 +105,9 @@ def _compared(traffic: Traffic) -> tuple[str, ...]:
         p95(traffic.e2e),
         rate,
         f"{traffic.totals.get('preemptions', 0):,}",
-        "" if traffic.use is None else f"{traffic.use.max:.1%}",
-        "" if traffic.hit_share is None else f"{traffic.hit_share:.1%}",
-        "" if traffic.goodput is None else f"{traffic.goodput.share:.1%}",
+        "" if traffic.use is None else _share(traffic.use.max),
+        "" if traffic.hit_share is None else _share(traffic.hit_share),
+        "" if traffic.goodput is None else _share(traffic.goodput.share),
     )
 
 
@@ -130,13 +131,17 @@ def _lines(traffic: Traffic) -> dict[str, str]:
     rate = "" if goodput is None or goodput.requests_per_s is None else f", {goodput.requests_per_s:,.3g} requests a second"
     return {
         "pool": f"{traffic.capacity:,} {unit}{of_tokens}{each}, at most {peak:,} in use",
-        "prefix cache": "" if traffic.hit_share is None else f"{traffic.hit_share:.1%} of the looked-up tokens found",
+        "prefix cache": f"{_share(traffic.hit_share)} of the looked-up tokens found"
+        if traffic.hit_share is not None
+        else "not known"
+        if any(note.code == "prefixes-unknown" for note in traffic.notes)
+        else "",
         "preemptions": f"{totals['preemptions']:,}" if totals["preemptions"] else "none",
         "throughput": ""
         if throughput is None
         else f"{throughput.requests_per_s:,.3g} requests and {throughput.output_tokens_per_s:,.0f} output tokens a second, "
         f"over {_time(throughput.duration_s, 'seconds')}",
-        "within limits": "" if goodput is None else f"{goodput.share:.1%} of the requests ({_limits(goodput.limits)}){rate}",
+        "within limits": "" if goodput is None else f"{_share(goodput.share)} of the requests ({_limits(goodput.limits)}){rate}",
         "cancelled": f"{totals['cancelled']:,}" if totals["cancelled"] else "",
     }
 
@@ -152,8 +157,9 @@ def _time(value: float, clock: str) -> str:
     >>> _time(0.0123, "seconds"), _time(75.0, "seconds"), _time(12.0, "steps")
     ('12.3 ms', '75 s', '12 steps')
     """
-    if clock == "steps":
-        return f"{value:,.4g} steps"
-    if value < 1:
-        return f"{value * 1000:.3g} ms"
-    return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+    return f"{value:,.4g} steps" if clock == "steps" else human_duration(value)
+
+
+def _share(share: float) -> str:
+    """A share in percent with one decimal."""
+    return f"{100 * share:.1f} %"

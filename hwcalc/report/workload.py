@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwcalc.report.text import csv_text, plural
+from hwcalc.report.text import csv_text, percent, plural
 from hwcalc.report.view import View
+from hwcalc.units import human_duration
 
 if TYPE_CHECKING:
     from hwcalc.workload.request import Summary
@@ -45,7 +46,7 @@ def _lines(summary: Summary) -> dict[str, str]:
     """What is said behind the table, by its name; empty for what it does not have."""
     prefixes = summary.prefixes
     shared = (
-        f"{prefixes.share:.1%} of prompt tokens begin as an earlier prompt does, in whole blocks of {prefixes.block_size:,}; "
+        f"{percent(prefixes.shared_tokens, summary.prompt.total)} of prompt tokens begin as an earlier prompt does, in whole blocks of {prefixes.block_size:,}; "
         f"{plural(prefixes.requests, 'request')} of {summary.requests:,}"
     )
     return {
@@ -60,20 +61,9 @@ def _lines(summary: Summary) -> dict[str, str]:
 
 
 def _arrivals(summary: Summary) -> str:
+    together = "" if summary.concurrency is None else f", at most {summary.concurrency:,} together: the next when one is answered"
     if summary.rate_per_s is None:
-        return "all at once"
+        return f"all at once{together}"
     peak = summary.peak_rate_per_s or 0.0
     busiest = f", {peak:,.3g} in the busiest minute" if peak > summary.rate_per_s else ""
-    return f"{summary.rate_per_s:,.3g} requests a second over {_duration(summary.duration_s)}{busiest}"
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in the unit that people would take.
-
-    >>> _duration(90), _duration(600), _duration(86_400)
-    ('90 s', '10 min', '24 h')
-    """
-    for unit, name in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:,.3g} {name}"
-    return f"{seconds:,.3g} s"
+    return f"{summary.rate_per_s:,.3g} requests a second over {human_duration(summary.duration_s)}{busiest}{together}"

@@ -246,6 +246,9 @@ def read_lengths(value: Any, name: str = "lengths", *, longest: int | None = Non
     except UsageError as error:
         raise UsageError(f"{name} {shown(words, 60)} is no length. {error.message}.", hint=_ALLOWED) from error
     if mean and lengths.is_constant:
+        if longest is not None and lengths.longest > longest:
+            message = f"{name} {shown(words, 60)} is a mean of {lengths.longest:,}, and the longest is {longest:,}."
+            raise UsageError(message, hint=f"Give a smaller mean, or a larger --seq: --seq {words}")
         return _of_keys(f"mean={words}", name, longest)
     return _limited(lengths, longest)
 

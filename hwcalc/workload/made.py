@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from math import log1p
 from random import Random
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import quoted, shown
-from hwcalc.units import parse_share, parse_tokens
+from hwcalc.units import parse_duration, parse_share, parse_tokens
 from hwcalc.workload.arrivals import Arrivals, read_arrivals
 from hwcalc.workload.lengths import Lengths, read_lengths
 from hwcalc.workload.request import Request, Segment, Workload
@@ -24,6 +25,7 @@ KEYS: Final[Mapping[str, str]] = {
     "output": "lengths of what is generated: 300; mean=300",
     "requests": "how many; default: 1000",
     "arrival": "once, rate=4, poisson=4 or poisson=4,burstiness=0.5, in requests a second; default: once",
+    "concurrency": "the most requests at once: the next is sent when one is answered, however early it arrives; default: any number",
     "prefix": "tokens before each prompt that all requests of a group have: 1k; default: none",
     "groups": "prefixes of that length, of which each request has one; default: 1",
     "samples": "outputs for each prompt; default: 1",
@@ -35,7 +37,6 @@ KEYS: Final[Mapping[str, str]] = {
     "seed": "the seed of all that is random; default: 0",
 }
 """The words of a workload, and what each says."""
-_MOST_SECONDS: Final = 10**9
 _DEFAULT_REQUESTS: Final = 1000
 _DEFAULT_CANCEL_SECONDS: Final = 10.0
 
@@ -49,6 +50,7 @@ class Recipe(Record):
     output: Lengths
     requests: int = _DEFAULT_REQUESTS
     arrival: Arrivals = Arrivals(text="once")
+    concurrency: int | None = None
     prefix: int = 0
     groups: int = 1
     samples: int = 1
@@ -61,7 +63,7 @@ class Recipe(Record):
 
     def workload(self, name: str) -> Workload:
         """The workload, whose requests are made when they are needed."""
-        return Workload(name=name, make=self._requests, count=self.requests)
+        return Workload(name=name, make=self._requests, count=self.requests, concurrency=self.concurrency)
 
     def _drawn(self, what: str) -> Random:
         return Random(f"{self.seed} {what}")  # noqa: S311 - nothing is secret
@@ -158,13 +160,11 @@ def _tokens(value: Any, key: str) -> int:
 
 
 def _seconds(value: Any, key: str) -> float:
-    try:
-        seconds = float(str(value).strip().lower().removesuffix("s"))
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _MOST_SECONDS:
-        raise UsageError(f"{key} is {quoted(value, 40)}.", hint=f"Allowed: seconds, such as 2.5, up to {_MOST_SECONDS:,}.")
-    return seconds
+    """Seconds of a time with its unit, or of a bare number; 0 is none."""
+    bare = value
+    with suppress(ValueError):
+        bare = float(value) if isinstance(value, str) else value
+    return 0.0 if bare == 0 else parse_duration(bare, key)
 
 
 def _share(value: Any, key: str) -> float:
@@ -180,7 +180,7 @@ def _lengths(value: Any, key: str) -> Lengths:
 
 _READ: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     **dict.fromkeys(("prompt", "output", "turns"), _lengths),
-    **dict.fromkeys(("requests", "prefix", "groups", "samples", "max", "seed"), _tokens),
+    **dict.fromkeys(("requests", "concurrency", "prefix", "groups", "samples", "max", "seed"), _tokens),
     **dict.fromkeys(("think", "cancel_after"), _seconds),
     "arrival": read_arrivals,
     "cancel": _share,

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_tokens, plain_number
@@ -19,8 +21,10 @@ from hwcalc.workload.rows import workload_of_items
 from hwcalc.workload.sessions import arriving
 from hwcalc.workload.trace import Trace
 
-_OF_TRACE: Final = ("requests", "arrival", "seed")
+_WORDS_OF_TRACE: Final = ("requests", "arrival", "concurrency", "seed")
 """The words of a workload that change a trace as well."""
+OF_TRACE: Final = (*_WORDS_OF_TRACE, "speedup", "trace_format", "columns")
+"""The keywords of :func:`workload` that a trace has."""
 _EXAMPLES: Final = 'Name a trace, or words: "prompt=p50=2k,p95=16k output=300 arrival=poisson=4".'
 _MOST_SPEEDUP: Final = 1e6
 
@@ -36,9 +40,9 @@ def workload(
 ) -> Workload:
     """The workload of a trace's path, of words, of rows ``(arrival, prompt, output, ...)`` or of requests. A workload is returned as it is.
 
-    Words may be given as text or as keywords: ``prompt``, ``output``, ``requests``, ``arrival``, ``prefix``, ``groups``, ``samples``,
-    ``turns``, ``think``, ``cancel``, ``cancel_after``, ``max``, ``seed``. Of a trace, ``requests`` takes the first so many, ``arrival``
-    has other times, and ``speedup`` makes it so many times as fast. ``trace_format`` and ``columns`` say what is not seen from its content.
+    Words may be given as text or as keywords: ``prompt``, ``output``, ``requests``, ``arrival``, ``concurrency``, ``prefix``, ``groups``,
+    ``samples``, ``turns``, ``think``, ``cancel``, ``cancel_after``, ``max``, ``seed``. Of a trace, ``requests`` takes the first so many, ``arrival``
+    has other times, ``concurrency`` is the most that are with the servers at once, and ``speedup`` makes it so many times as fast. ``trace_format`` and ``columns`` say what is not seen from its content.
 
     >>> from hwcalc import workload
     >>> [request.prompt_tokens for request in workload("prompt=1k output=10 requests=2")]
@@ -69,9 +73,9 @@ def workload(
         if trace_format is not None or columns is not None:
             raise UsageError("a trace format and columns are of a trace, and words make a workload.", hint=_EXAMPLES)
         return _faster(made(given), None, None, speedup, 0)
-    wrong = next((key for key in given if key not in _OF_TRACE), None)
+    wrong = next((key for key in given if key not in _WORDS_OF_TRACE), None)
     if wrong is not None:
-        hint = f"Of a trace: {', '.join(_OF_TRACE)}." if wrong in KEYS else f"Known: {', '.join(KEYS)}."
+        hint = f"Of a trace: {', '.join(_WORDS_OF_TRACE)}." if wrong in KEYS else f"Known: {', '.join(KEYS)}."
         raise UsageError(f"{shown(wrong, 40)} is not a word of a trace.", hint=hint)
     seed = parse_tokens(given.get("seed", 0), "seed", minimum=0)
     if path is not None:
@@ -83,6 +87,7 @@ def workload(
         opened = Workload(
             name=Path(path).name,
             make=trace.requests,
+            concurrency=trace.concurrency,
             notes=trace.notes(),
             counting=trace.requests,
             trace=known.name,
@@ -95,13 +100,13 @@ def workload(
         opened = workload_of_items(source)
     else:
         raise UsageError(f"{quoted(source, 40)} is no workload.", hint=_EXAMPLES)
+    if "concurrency" in given:
+        opened = replace(opened, concurrency=parse_tokens(given["concurrency"], "concurrency"))
     return _faster(opened, given.get("requests"), given.get("arrival"), speedup, seed)
 
 
 def _faster(opened: Workload, requests: Any, arrival: Any, speedup: Any, seed: int) -> Workload:
     """The first ``requests`` of a workload, at other times."""
-    from msgspec.structs import replace
-
     if requests is not None:
         opened = opened.first(parse_tokens(requests, "requests"))
     if arrival is None and speedup is None:

@@ -154,6 +154,8 @@ class Summary(Answer, Record):
     left_out: dict[str, int]
     duration_s: float
     rate_per_s: float | None
+    concurrency: int | None
+    """The most requests that are with the servers at once; ``None`` is any number."""
     peak_rate_per_s: float | None
     """The most requests of a minute, as a rate; ``None`` for a workload of less than two minutes."""
     prompt: Spread
@@ -203,6 +205,8 @@ class Workload(Record):
     """Begins to make the requests."""
     count: int | None = None
     """How many requests it has, if that is known before they are made."""
+    concurrency: int | None = None
+    """The most requests that are with the servers at once: the next one is sent when one of them ends. ``None`` is any number."""
     notes: tuple[str, ...] = ()
     """What was assumed, in sentences."""
     trace: str | None = None
@@ -215,6 +219,10 @@ class Workload(Record):
 
     def __iter__(self) -> Iterator[Request]:
         return self.make()
+
+    def __repr__(self) -> str:
+        number = "" if self.count is None else f", {self.count:,} requests"
+        return f"<Workload: {shown(self.name, 200)}{number}>"
 
     @classmethod
     def of(cls, requests: list[Request] | tuple[Request, ...], name: str = "requests") -> Self:
@@ -278,6 +286,7 @@ def _summary(workload: Workload, block_size: int) -> Summary:
         left_out=dict(left_out),
         duration_s=duration,
         rate_per_s=number / duration if duration > 0 else None,
+        concurrency=workload.concurrency,
         peak_rate_per_s=max(minutes.values()) / 60 if duration >= 120 else None,
         prompt=prompt,
         output=Spread.of(outputs),

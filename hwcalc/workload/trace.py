@@ -59,6 +59,14 @@ class Trace(Record):
         """The place of a row in an error."""
         return f"{self.name}, {what} {number:,}"
 
+    @cached_property
+    def concurrency(self) -> int | None:
+        """The most requests at once, where the file is of a benchmark that waited and does not say when it sent each."""
+        if self.format.kind != "runs":
+            return None
+        run, _ = _last_run(self)
+        return (run.max_concurrency or None) if run.start_times is None else None
+
     def notes(self) -> tuple[str, ...]:
         """What is assumed of the file, in sentences."""
         if self.format.kind == "conversations":
@@ -77,8 +85,6 @@ class Trace(Record):
             rate = run.request_rate
             said = "at once" if rate is None or rate == "inf" else f"as a random process of {rate} a second"
             notes.append(f"The file has no times of requests: they arrive {said}, as the benchmark was started.")
-        if run.max_concurrency:
-            notes.append(f"The benchmark sent no more than {run.max_concurrency:,} requests at once; the workload does not wait.")
         return tuple(notes)
 
 

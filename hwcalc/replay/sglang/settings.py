@@ -11,8 +11,9 @@ from hwcalc.engines.options import EngineOption, choice_option, integer_option, 
 from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.engines.sglang.pools import LayerPools, most_running
 from hwcalc.engines.sglang.settings import cuts_prompts
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import NoRoomError, UnsupportedError, UsageError
 from hwcalc.model import Note
+from hwcalc.planner.solve import budget_bytes
 from hwcalc.replay.sglang.hybrid import StateScheduler, WindowScheduler
 from hwcalc.replay.sglang.policies import POLICIES
 from hwcalc.replay.sglang.rules import PREEMPTION_THRESHOLD, SchedulerRules
@@ -94,10 +95,15 @@ def rules_of(occupancy: SglangOccupancy, options: Mapping[str, object], tokens: 
             hint="Use: --engine-option mamba_scheduler_strategy=no_buffer --engine-option disable_overlap_schedule=true",
         )
     if tokens is None:
-        figures = occupancy.sizes(_budget(occupancy))
+        budget = budget_bytes(occupancy)
+        if budget is None:
+            raise UsageError(
+                "A replay needs the tokens of a pool.", hint="Give hardware (--gpu h100), --kv-memory 40GiB, or --tokens N."
+            )
+        figures = occupancy.sizes(max(0, budget))
         total, windows, slots, running = figures.tokens, figures.swa_tokens, figures.slots, figures.running
         if total < 1:
-            raise UsageError(
+            raise NoRoomError(
                 f"{deployment.model.id} leaves no memory for tokens on this hardware.",
                 hint="Use more or larger GPUs, or smaller weights.",
             )
@@ -128,15 +134,3 @@ def rules_of(occupancy: SglangOccupancy, options: Mapping[str, object], tokens: 
         state_slots=slots,
         **{**given, **flags},
     )
-
-
-def _budget(occupancy: SglangOccupancy) -> int:
-    """The bytes that the plan leaves for the pools."""
-    hardware = occupancy.setup.hardware
-    of_gpu = occupancy.budget if hardware.gpu is not None and hardware.kv_memory is None else None
-    budget = hardware.kv_memory if of_gpu is None else max(0, of_gpu.expected)
-    if budget is None:
-        raise UsageError(
-            "A replay needs the tokens of a pool.", hint="Give hardware (--gpu h100), --kv-memory 40GiB, or --tokens N."
-        )
-    return budget

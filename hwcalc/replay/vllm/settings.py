@@ -10,8 +10,9 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.settings import has_states
 from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, StateSpec, WindowSpec
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import NoRoomError, UnsupportedError, UsageError
 from hwcalc.model import Note
+from hwcalc.planner.solve import budget_bytes
 from hwcalc.replay.vllm.cache import CacheRules
 from hwcalc.replay.vllm.groups import ChunkGroup, Group, StateGroup, WindowGroup
 from hwcalc.replay.vllm.scheduler import SchedulerRules, Speculating, VllmScheduler
@@ -69,16 +70,14 @@ def blocks_of(occupancy: VllmOccupancy, blocks: int | str | None) -> int:
     """The blocks that requests get: those given, or those of the plan's pool."""
     if blocks is not None:
         return parse_tokens(blocks, "blocks")
-    hardware, pool = occupancy.setup.hardware, occupancy.deployment.block_pool
-    of_gpu = occupancy.budget if hardware.gpu is not None and hardware.kv_memory is None else None
-    budget = hardware.kv_memory if of_gpu is None else max(0, of_gpu.expected)
+    budget, pool = budget_bytes(occupancy), occupancy.deployment.block_pool
     if budget is None or pool is None:
         raise UsageError(
             "A replay needs the blocks of a pool.", hint="Give hardware (--gpu h100), --kv-memory 40GiB, or --blocks N."
         )
-    usable = pool.scheduler_blocks(budget)
+    usable = pool.scheduler_blocks(max(0, budget))
     if usable < 1:
-        raise UsageError(
+        raise NoRoomError(
             f"{occupancy.model.id} leaves no memory for blocks on this hardware.",
             hint="Use more or larger GPUs, or smaller weights.",
         )

@@ -51,7 +51,7 @@ def test_limits_and_table(capsys: Capture) -> None:
 
     assert "within limits: " in out
     assert "(first token 60 ms, each further token 1 s)" in out
-    assert "within limits: 0.0% of the requests (whole answer 4 s)" in none
+    assert "within limits: 0.0 % of the requests (whole answer 4 s)" in none
 
 
 def test_rows_as_files(capsys: Capture, tmp_path: Path) -> None:
@@ -83,6 +83,33 @@ def test_settings_side_by_side(capsys: Capture) -> None:
     assert "vLLM refuses that" in run(capsys, *line)[1] or "max_num_seqs=16" in document["settings"][2]["error"]
 
 
+def test_a_setting_without_room_is_a_row(capsys: Capture) -> None:
+    """141 GB of weights leave nothing of an 80 GB GPU, but of four: a row with its error; alone the exit status is 1."""
+    line = ("simulate", "meta-llama/Llama-3.1-70B", "--gpu", "h100", "--trace", "prompt=100 output=2 requests=1")
+    status, out, _ = run(capsys, *line, "--compare", "tp=1,4", "--json")
+
+    assert (status, [setting["traffic"] is None for setting in json.loads(out)["settings"]]) == (0, [True, False])
+    assert run(capsys, *line)[0] == 1
+
+
+def test_rows_on_standard_output(capsys: Capture) -> None:
+    """- is standard output: a row for each request and nothing else."""
+    status, out, _ = run(capsys, *LINE, "--requests-csv", "-")
+
+    assert (status, out.partition(",")[0]) == (0, "request")
+    assert len(list(csv.DictReader(out.splitlines()))) == len(hwcalc.simulate("Qwen/Qwen3-8B", WORDS, blocks=600).requests)
+
+
+def test_a_trace_may_not_know_its_prefixes(capsys: Capture, tmp_path: Path) -> None:
+    """A table of lengths says nothing of prefixes, so that what the cache holds is not known."""
+    trace = tmp_path / "lengths.csv"
+    trace.write_text("arrival,prompt,output\n0,100,5\n1,200,5\n", encoding="utf-8")
+    out = run(capsys, *LINE[:-1], str(trace))[1]
+
+    assert "prefix cache: not known" in out
+    assert "does not say what prompts have in common" in " ".join(out.split())
+
+
 def test_a_request_that_is_too_long_or_never_fits(capsys: Capture) -> None:
     """Both are warnings, and exit status 1."""
     status, out, _ = run(capsys, *LINE[:-1], "prompt=50k output=2 requests=1")
@@ -102,6 +129,9 @@ def test_a_request_that_is_too_long_or_never_fits(capsys: Capture) -> None:
         (("--step-time", "25ms", "--blocks", "9", "--clock", "steps"), "a clock of steps knows no step_time"),
         (("--step-time", "25ms", "--blocks", "9", "--route", "best"), "route is"),
         (("--step-time", "25ms", "--blocks", "9", "--compare", "tp"), "no setting with its values"),
+        (("--step-time", "25ms", "--blocks", "9", "--compare", "max_num_seqs=4,abc"), "max_num_seqs is not a number"),
+        (("--step-time", "25ms", "--blocks", "9", "--compare", "foo=1,2"), "'foo' is not known to vllm"),
+        (("--step-time", "25ms", "--blocks", "9", "--steps-csv", "-", "--requests-csv", "-"), "two tables on standard output"),
         (("--step-time", "25ms", "--blocks", "9", "--engine", "mlx"), "no rules of mlx's scheduler"),
         (("--step-time", "25ms", "--blocks", "9", "--engine-option", "policy=lifo"), "Allowed: fcfs, priority"),
         (("--step-time", "25ms", "--blocks", "9", "--engine-option", "watermark=2"), "is no share"),

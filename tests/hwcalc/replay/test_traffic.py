@@ -65,6 +65,40 @@ def test_samples_share_their_prompt() -> None:
     assert [row[3] for row in simulation.requests] == [0, 64, 64, 64]
 
 
+def test_the_next_request_is_sent_when_one_is_answered() -> None:
+    """Two users in turn, one with short answers: a step computes a prompt and each further token, and the next request is sent at once."""
+    rows = [(0, 16, 10), (0, 16, 4), (0, 16, 3), (0, 16, 5), (30, 16, 2)]
+    simulation = replayed(rows, concurrency=2)
+
+    # Answers end after steps 9 and 3; the third is sent before step 4 and ends after 6, the fourth goes on from 7 to 11, and the last waits for 30.
+    assert list(simulation.log.arrivals) == [0, 0, 4, 7, 30]
+    assert [row[2] for row in simulation.requests] == [9, 3, 6, 11, 31]
+    assert simulation.totals["peak_running"] == 2
+    assert list(replayed(rows, concurrency=1).log.arrivals) == [0, 10, 14, 17, 30]
+
+
+def test_who_gives_up_leaves_room_for_the_next() -> None:
+    """Of one at a time the first gives up after two and a half steps of a second, and the next is sent then."""
+    requests = [
+        Request(number=0, prompt_tokens=16, output_tokens=100, cancel_after_s=2.5),
+        Request(number=1, prompt_tokens=16, output_tokens=1),
+    ]
+    simulation = replayed(hwcalc.workload(requests, concurrency=1), step_time=1.0)
+
+    assert simulation.totals["cancelled"] == 1
+    assert list(simulation.log.arrivals) == [0, 2.5]
+
+
+def test_a_workload_is_cut_by_keywords() -> None:
+    """The keywords of a trace are those of hwcalc.workload, and requests by their name are a workload."""
+    assert len(hwcalc.simulate(CONFIG, "prompt=50 output=3 requests=9", requests=4, blocks=64).requests) == 4
+    assert (
+        hwcalc.simulate(CONFIG, requests=[(0, 50, 3)], blocks=64).requests
+        == hwcalc.simulate(CONFIG, [(0, 50, 3)], blocks=64).requests
+    )
+    assert repr(hwcalc.workload("prompt=50 output=3 requests=9")) == "<Workload: 'prompt=50 output=3 requests=9', 9 requests>"
+
+
 def test_servers_share_requests() -> None:
     """Ten requests at once on two servers take half as long as on one that has one place."""
     requests = [(0, 50, 10)] * 10

@@ -200,7 +200,7 @@ def test_wrong_words_of_a_workload_are_refused(words: str) -> None:
 
 def test_every_key_has_a_meaning() -> None:
     """All keys together make a workload."""
-    assert set(KEYS) == {"prompt", "output", "requests", "arrival", "prefix", "groups", "samples", "turns", "think", "cancel", "cancel_after", "max", "seed"}  # fmt: skip
+    assert set(KEYS) == {"prompt", "output", "requests", "arrival", "concurrency", "prefix", "groups", "samples", "turns", "think", "cancel", "cancel_after", "max", "seed"}  # fmt: skip
     words = dict.fromkeys(KEYS, 3) | {"arrival": "rate=1", "cancel": 0.5, "max": 100}
     assert len(list(made(words))) == 3
 

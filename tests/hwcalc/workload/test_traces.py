@@ -119,7 +119,7 @@ def test_turns_of_a_conversation_follow_each_other(tmp_path: Path) -> None:
 
 
 def test_runs_without_times_arrive_as_the_benchmark_was_started(tmp_path: Path) -> None:
-    """Four a second at random, the same each time; a note says so. A request without an output failed. Of several runs the last counts."""
+    """Four a second at random, the same each time; a note says so, and no more than eight at once. A request without an output failed. Of several runs the last counts."""
     path = _file(tmp_path, f"{json.dumps(VLLM)}\n{json.dumps(SGLANG)}\n")
     opened = workload(path, trace_format="sglang-bench")
     times = [request.arrival_s for request in opened]
@@ -128,7 +128,7 @@ def test_runs_without_times_arrive_as_the_benchmark_was_started(tmp_path: Path) 
     assert [request.prompt_tokens for request in opened] == [100, 200]
     assert 0 == times[0] < times[1]
     assert times == [request.arrival_s for request in opened]
-    assert len(opened.notes) == 3
+    assert (len(opened.notes), opened.concurrency) == (2, 8)
 
 
 def test_other_columns_can_be_named(tmp_path: Path) -> None:
