@@ -129,7 +129,7 @@ class Spelling(Record):
 class EngineFlags(Record):
     """How the server of one engine is started.
 
-    ``called`` are its names elsewhere. ``flags`` are all flags; ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
+    ``called`` are its names elsewhere. With ``by_name`` its flags alone do not tell it. ``flags`` are all flags; ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
     file of flags, which count more than the line if ``config_wins``. A line with one of ``excluded`` starts no server, and a program followed by one
     of ``not_started`` neither. ``unnamed`` are not worth a word. ``variables`` is the prefix of the variables that flags have, ``alone`` that of
     variables that nobody sets who does not start a server. ``models`` and ``model_flags`` tell a server of images, which is called ``otherwise``.
@@ -138,6 +138,7 @@ class EngineFlags(Record):
     engine: str
     name: str
     called: tuple[str, ...]
+    by_name: bool
     programs: tuple[Program, ...]
     images: tuple[Image, ...]
     spelling: Spelling
@@ -212,6 +213,11 @@ class EngineFlags(Record):
         options = {flag.option: flag for flag in reversed(self.flags) if flag.option is not None}
         own = {flag.engine_option: flag for flag in reversed(self.flags) if flag.engine_option is not None}
         return {**own, **options}
+
+    @cached_property
+    def option_variables(self) -> Mapping[str, str]:
+        """Engine option -> the variable of the environment that it is."""
+        return {row.engine_option: row.name for row in self.environment if row.engine_option is not None}
 
     @cached_property
     def options(self) -> Mapping[str, tuple[str, ...]]:
@@ -289,16 +295,15 @@ def engine_flags(engine: str) -> EngineFlags:
     flags = [_flag(row) for row in data["flags"]]
     for row in (*data["unplanned"], data["without_effect"]):
         for kind, takes in _KINDS.items():
-            flags += [
-                _flag({"flag": each, "takes": takes}, because=row.get("because"), bears="because" in row)
-                for each in row.get(kind, ())
-            ]
-    flags += [_flag({"flag": each, "takes": "text"}, because=_UNREAD) for each in data.get("config", ())]
+            said = {"takes": takes, "because": row.get("because"), "bears": "because" in row}
+            flags += [_flag({"flag": each, **said}) for each in row.get(kind, ())]
+    flags += [_flag({"flag": each, "takes": "text", "because": _UNREAD}) for each in data.get("config", ())]
     diffusion: Mapping[str, Any] = data.get("diffusion") or {"models": (), "flags": ()}
     return EngineFlags(
         engine=data["id"],
         name=data["name"],
         called=(data["id"], data["name"], *data.get("called", ())),
+        by_name=data.get("by_name", False),
         programs=tuple(Program(**{**row, "words": tuple(row["words"].split())}) for row in data["programs"]),
         images=tuple(Image(**row) for row in data["images"]),
         spelling=Spelling(**data["spelling"]),
@@ -319,7 +324,7 @@ def engine_flags(engine: str) -> EngineFlags:
     )
 
 
-def _flag(row: Mapping[str, Any], *, because: str | None = None, bears: bool = True) -> Flag:
+def _flag(row: Mapping[str, Any]) -> Flag:
     given = dict(row)
     spelled = given.pop("flag")
     spellings = (spelled,) if isinstance(spelled, str) else tuple(spelled)
@@ -329,4 +334,4 @@ def _flag(row: Mapping[str, Any], *, because: str | None = None, bears: bool = T
         given["engine_option"] = name
     for key in ("only", "absent", "off"):
         given[key] = tuple(given.get(key, ()))
-    return Flag(spellings=spellings, name=name, because=because, bears=bears, **given)
+    return Flag(spellings=spellings, name=name, **given)

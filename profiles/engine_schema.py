@@ -314,7 +314,7 @@ class UnplannedFlags(FlagsByValues):
 
 
 class FlagRow(Facts):
-    """A flag that bears on memory: ``flags`` of ``engines/<id>/flags.yaml``, where ``hwcalc.profiles.engine_flags.Flag`` says what each key means."""
+    """A flag that bears on memory, or is an option of a plan: ``flags`` of ``engines/<id>/flags.yaml``, where ``hwcalc.profiles.engine_flags.Flag`` says what each key means."""
 
     flag: Spelled
     name: Words | None = None
@@ -344,6 +344,7 @@ class FlagRow(Facts):
     word: Words | None = None
     ask: bool = False
     also: bool = False
+    bears: bool = True
 
 
 class ProgramRow(Facts):
@@ -410,6 +411,7 @@ class EngineFlagsFile(EngineFile):
     source: Words
     name: Words
     called: list[Words] = Field(default_factory=list)
+    by_name: bool = False
     programs: list[ProgramRow]
     images: list[ImageRow]
     spelling: SpellingRow

@@ -57,7 +57,7 @@ _MOST_SHOWN: Final = 12
 def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: str | None = None, **options: Any) -> Answer:
     """Plan what a command, a script or a manifest would start.
 
-    Nothing is run, and nothing is fetched because a manifest says so. Commands of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI, LMDeploy, mlx-lm and Ollama, alone, behind docker, srun or a shell, and in files of Compose,
+    Nothing is run, and nothing is fetched because a manifest says so. Commands of vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI, LMDeploy, mistral.rs, mlx-lm and Ollama, alone, behind docker, srun or a shell, and in files of Compose,
     Kubernetes, Helm values, SkyPilot, systemd, llama-swap, Slurm, Dockerfiles and Modelfiles. What the text leaves open is named; options of a
     plan change what it says. The exit status is 1 if one of the servers does not fit.
     """

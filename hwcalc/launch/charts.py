@@ -301,7 +301,7 @@ def _file_of(document: Mapping[str, Any]) -> EngineFlags | None:
     if not document or len(document) > 200:
         return None
     best = None
-    for flags in all_flags():
+    for flags in (each for each in all_flags() if not each.by_name):
         known = sum(
             flags.find(f"--{str(name).replace('_', '-')}")[0] is not None or f"--{name}" in flags.spelled for name in document
         )

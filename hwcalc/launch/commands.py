@@ -139,7 +139,8 @@ def guessed(words: Sequence[Word], hint: str, variables: Mapping[str, Any]) -> E
     for flags in all_flags():
         known = sum(flags.find(each)[0] is not None for each in spelled)
         named = int(flags.name.replace(".", "") in hint.replace(".", "").replace("-", "") or flags.engine in hint)
-        if (known < _FEWEST_KNOWN and not named) or known * 4 < len(spelled) * 3 or not known:
+        fewest = len(spelled) + 1 if flags.by_name else _FEWEST_KNOWN
+        if (known < fewest and not named) or known * 4 < len(spelled) * 3 or not known:
             continue
         if best is None or (named, known) > best[:2]:
             best = (named, known, flags)

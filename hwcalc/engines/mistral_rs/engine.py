@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.engine import EVERY_TOKEN
-from hwcalc.engines.facts import Command, Facts, WeightFormats
+from hwcalc.engines.facts import Command, Facts, Told, WeightFormats
 from hwcalc.engines.forms import StagedCurve
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.mistral_rs.layers import (
@@ -59,6 +59,7 @@ from hwcalc.formulas import (
 from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note, Noted
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 from hwcalc.units import MIB
@@ -468,16 +469,16 @@ class MistralCommand(Command):
 
     known: ClassVar[bool] = True
 
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """NCCL takes all GPUs that it sees."""
+        return said.on_all_gpus()
+
     def flag(self, name: str, value: object) -> str:
         """How mistral.rs spells one option of kvplan or one engine option; empty if it has no flag for it."""
         if name == "dtype":
             return " ".join(_kv_dtype(str(value)))
-        if name == "memory_utilization":
-            return f"--pa-memory-fraction {value}"
-        if name == "seq":
-            return f"--max-seq-len {value}"
         if name == "weights":
-            return f"--isq {ISQ[str(value)]}" if str(value) in ISQ else ""
+            return f"{_FLAGS[name]} {ISQ[str(value)]}" if str(value) in ISQ else ""
         return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
     def words(self, planned: CommandInput) -> list[str]:
@@ -492,7 +493,7 @@ class MistralCommand(Command):
             seen = f"CUDA_VISIBLE_DEVICES={','.join(str(number) for number in range(parallel.gpus))}"
             words = ["env", seen, *(["MISTRALRS_NO_NCCL=1"] if parallel.pp > 1 else []), *words]
         tokens = planned.seq + (SPARE_TOKENS if planned.options.get("paged_attn") == "on" else 0)
-        words += ["--max-seq-len", str(tokens), "--max-batch-size", str(planned.batch)]
+        words += [_FLAGS["seq"], str(tokens), _FLAGS["batch"], str(planned.batch)]
         if parallel.pp > 1:
             stages = pipeline_stages(planned.layers, parallel.pp)
             words += ["--device-layers", ";".join(f"{number}:{len(stage)}" for number, stage in enumerate(stages))]
@@ -501,13 +502,13 @@ class MistralCommand(Command):
         if planned.weights is not None:
             # The engine has accepted the format.
             name = format_name(planned.weights) or ""
-            words += ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--isq", ISQ[name]]
+            words += ["--dtype", _FLOATS[name]] if name in _FLOATS else [_FLAGS["weights"], ISQ[name]]
         # The three flags for the size of the pool exclude each other; that of an option is the nearest to the user's wish.
         if _SIZES.isdisjoint(planned.options):
             if planned.kv_memory is not None:
-                words += ["--pa-memory-mb", str(planned.kv_memory // MIB)]
+                words += [_FLAGS["pa_memory_mb"], str(planned.kv_memory // MIB)]
             elif planned.memory_utilization is not None:
-                words += ["--pa-memory-fraction", str(planned.memory_utilization)]
+                words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
         for name, value in planned.options.items():
             words += [_FLAGS[name], value]
         return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
@@ -539,27 +540,14 @@ class MistralRs(GeneralEngine):
     )
 
 
-_FLAGS: Final = {
-    "paged_attn": "--paged-attn",
-    "pa_context_len": "--pa-context-len",
-    "pa_memory_mb": "--pa-memory-mb",
-    "pa_memory_fraction": "--pa-memory-fraction",
-    "pa_block_size": "--pa-block-size",
-    "pa_cache_type": "--pa-cache-type",
-    "max_seqs": "--max-seqs",
-    "prefix_cache_n": "--prefix-cache-n",
-    "pa_gpu_mem": "--pa-memory-mb",
-    "pa_gpu_mem_usage": "--pa-memory-fraction",
-    "pa_ctxt_len": "--pa-context-len",
-    "pa_blk_size": "--pa-block-size",
-}
-_SIZES: Final = frozenset(
-    name for name, flag in _FLAGS.items() if flag in {"--pa-context-len", "--pa-memory-mb", "--pa-memory-fraction"}
-)
+_TABLE: Final = {option: row.spelled for option, row in engine_flags("mistral-rs").by_option.items()}
+_FLAGS: Final[Mapping[str, str]] = {**_TABLE, **{older: _TABLE[name] for older, name in _OLDER.items()}}
+_SIZE_FLAGS: Final = {_FLAGS[name] for name in ("pa_context_len", "pa_memory_mb", "pa_memory_fraction")}
+_SIZES: Final = frozenset(name for name, flag in _FLAGS.items() if flag in _SIZE_FLAGS)
 _BF16_FROM: Final = (8, 0)
 """Compute capability from which mistral.rs runs in bf16 by itself (utils/normal.rs, MIN_BF16_CC)."""
 _FLOATS: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 
 def _kv_dtype(name: str) -> list[str]:
-    return ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--pa-cache-type", "f8e4m3"]
+    return ["--dtype", _FLOATS[name]] if name in _FLOATS else [_FLAGS["pa_cache_type"], "f8e4m3"]

@@ -55,6 +55,7 @@ from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note, Noted
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 from hwcalc.units import MIB
@@ -564,14 +565,9 @@ _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] 
     ("max_concurrent_requests", "requests at once", str(REQUESTS), integer_option(1, 2**20)),
     ("prefix_caching", "keep blocks of finished requests", "with flashinfer", _SWITCH),
 )
-_FLAGS: Final = {
-    "cuda_memory_fraction": "--cuda-memory-fraction",
-    "max_batch_prefill_tokens": "--max-batch-prefill-tokens",
-    "max_concurrent_requests": "--max-concurrent-requests",
-}
-_OTHER_FLAGS: Final = {"seq": "--max-total-tokens", "tp": "--num-shard", "memory_utilization": "--cuda-memory-fraction"}
-_VARIABLES: Final = {"attention": "ATTENTION", "prefix_caching": "PREFIX_CACHING", "wiggle_room": "TGI_WIGGLE_ROOM"}
-"""Engine option -> the variable of the environment that it is."""
+_TABLE: Final = engine_flags("tgi")
+_FLAGS: Final[Mapping[str, str]] = {option: row.spelled for option, row in _TABLE.by_option.items()}
+_VARIABLES: Final = _TABLE.option_variables
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -582,8 +578,7 @@ class TgiCommand(Command):
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """Without ``--num-shard`` it takes all GPUs that it sees."""
-        gpus = said.settings.get("gpus_per_replica")
-        return said.changed(tp=gpus) if "tp" not in said.options and isinstance(gpus, int) and gpus > 1 else said.options
+        return said.on_all_gpus()
 
     def flag(self, name: str, value: object) -> str:
         """How TGI spells one option of kvplan or one engine option; empty if it has no flag for it."""
@@ -592,9 +587,8 @@ class TgiCommand(Command):
         if name == "dtype":
             return " ".join(_kv_dtype(str(value)))
         if name == "weights":
-            return f"--quantize {QUANTIZED[str(value)]}" if str(value) in QUANTIZED else ""
-        names = {**_OTHER_FLAGS, **_FLAGS}
-        return f"{names[name]} {value}" if name in names else ""
+            return f"{_FLAGS[name]} {QUANTIZED[str(value)]}" if str(value) in QUANTIZED else ""
+        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the launcher cannot be told."""
@@ -610,15 +604,15 @@ class TgiCommand(Command):
         check_one_replica(planned, "TGI")
         words = ["text-generation-launcher", "--model-id", planned.path or planned.model]
         words += ["--revision", planned.revision] if planned.revision is not None else []
-        words += ["--sharded", "true", "--num-shard", str(planned.parallel.tp)] if planned.parallel.tp > 1 else []
-        words += ["--max-total-tokens", str(planned.seq), "--max-input-tokens", str(max(1, planned.seq - 1))]
+        words += ["--sharded", "true", _FLAGS["tp"], str(planned.parallel.tp)] if planned.parallel.tp > 1 else []
+        words += [_FLAGS["seq"], str(planned.seq), "--max-input-tokens", str(max(1, planned.seq - 1))]
         words += _kv_dtype(planned.kv_dtype) if planned.kv_dtype_named else []
         if planned.weights is not None:
             # The deployment has refused all others.
             name = format_name(planned.weights) or ""
-            words += ["--dtype", _DTYPES[name]] if name in _DTYPES else ["--quantize", QUANTIZED[name]]
+            words += ["--dtype", _DTYPES[name]] if name in _DTYPES else [_FLAGS["weights"], QUANTIZED[name]]
         if planned.memory_utilization is not None and "cuda_memory_fraction" not in planned.options:
-            words += ["--cuda-memory-fraction", str(planned.memory_utilization)]
+            words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
         for name, value in planned.options.items():
             words += [_FLAGS[name], value] if name in _FLAGS else []
         options = planned.options.items()
@@ -668,4 +662,4 @@ class Tgi(GeneralEngine):
 
 
 def _kv_dtype(name: str) -> list[str]:
-    return ["--kv-cache-dtype", KV_NAMES[name]] if name in KV_NAMES else ["--dtype", _DTYPES[name]]
+    return [_FLAGS["dtype"], KV_NAMES[name]] if name in KV_NAMES else ["--dtype", _DTYPES[name]]

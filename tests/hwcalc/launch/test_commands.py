@@ -31,6 +31,8 @@ from hwcalc import read_launch
         ("text-generation-launcher --model-id org/m --num-shard 2", "tp", 2),
         ("lmdeploy serve api_server org/m --quant-policy 8", "kv_cache_dtype", "int8"),
         ("OLLAMA_NUM_PARALLEL=3 ollama serve", "slots", 3),
+        ("mistralrs serve -m org/m --pa-cache-type f8e4m3", "kv_cache_dtype", "f8e4m3"),
+        ("docker run ghcr.io/ericlbuehler/mistral.rs:cuda-90 serve text -m org/m --max-seqs 8", "max_num_seqs", 8),
     ],
 )
 def test_a_flag(text: str, key: str, value: object) -> None:

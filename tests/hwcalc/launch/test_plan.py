@@ -59,6 +59,11 @@ from tests.hwcalc.command import QWEN
             "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=2 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve & ollama run m:7b",
             {"engine": "ollama", "seq": "4096", "batch": "2", "dtype": "q8_0"},
         ),
+        # mistral.rs: NCCL takes all GPUs that it sees.
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 mistralrs serve -m org/m --isq q4k --pa-context-len 8192",
+            {"engine": "mistral-rs", "tp": 2, "weights": "q4_k_m", "engine_options": {"pa_context_len": "8192"}},
+        ),
         ("mlx_lm.server --model org/m --decode-concurrency 4", {"engine": "mlx", "engine_options": {"decode_concurrency": "4"}}),
     ],
 )  # fmt: skip
