@@ -142,7 +142,8 @@ class Part(Record):
     """A part of an answer, such as the verdict of a plan. Its text for a programmer has the plain fields; ``to_dict`` of the answer has all."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {', '.join(f'{name}={value!r}' for name, value in self._plain().items())}>"
+        values = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in self._plain().items()}
+        return f"<{type(self).__name__}: {', '.join(f'{name}={value!r}' for name, value in values.items())}>"
 
     def _repr_html_(self) -> str:
         """The table of a notebook."""
