@@ -47,8 +47,8 @@ def launch_line(words: Sequence[str], takes_value: Container[str]) -> list[str] 
         return None
     word = words[place]
     if word == LAUNCH:
-        rest = launch_line([*words[:place], *words[place + 1 :]], takes_value)
-        return rest or [LAUNCH, *words[:place], *words[place + 1 :]]
+        others = [*words[:place], *words[place + 1 :]]
+        return launch_line(others, takes_value) or [LAUNCH, *others]
     if is_launch_file(word) or (word == "-" and piped_launch()):
         return [LAUNCH, *words]
     if " " in word.strip() and starts_server(word.split()):
