@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines import DEFAULT
+from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines import ENGINES as ENGINES_KNOWN
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.plan import open_loaded
-from hwcalc.library.speed import SHARES_EXPERTS, speed
+from hwcalc.library.speed import speed
 from hwcalc.model import ModelSpec
 from hwcalc.planner.solve import most
 from hwcalc.planner.step_time import StepTimes, step_times
@@ -200,8 +200,9 @@ def opened_row(row: Row) -> tuple[Row, StepTimes]:
     """
     keywords = {"seq": row.prompt + row.output, "batch": row.concurrency, "prompt": row.prompt, **row.keywords}
     known = row.engine in ENGINES_KNOWN
-    if known and row.keywords["dp"] > 1 and row.keywords["ep"] > 1 and row.engine in SHARES_EXPERTS:
-        keywords["engine_options"] = {SHARES_EXPERTS[row.engine]: "true"}
+    shares = find_engine(row.engine)[0].facts.shared_experts_option if known else ""
+    if shares and row.keywords["dp"] > 1 and row.keywords["ep"] > 1:
+        keywords["engine_options"] = {shares: "true"}
     model = model_of(row.model)
     try:
         opened, _ = open_loaded(model, {**keywords, "engine": row.engine if known else DEFAULT})

@@ -65,8 +65,12 @@ class Facts(Record):
     """The engine option for the longest sequence that its server allows, where users send shorter ones; empty if it has none."""
     users_option: str = ""
     """The engine option for how many sequences a server, or each replica of it, runs at once; empty if it has none."""
+    slots_option: str = ""
+    """The engine option for the tokens of all its sequences together, where each has a part of them from the start; empty if it has none."""
     chunk_option: str = ""
     """The engine option for how many tokens of prompts a step computes at most; empty if it has none."""
+    shared_experts_option: str = ""
+    """The engine option by which replicas have attention of their own and share experts; empty if it has none."""
     choices: Choices | None = None
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
 

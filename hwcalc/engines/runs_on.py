@@ -211,6 +211,11 @@ def _elsewhere(engine: Engine, gpu: Gpu) -> str:
     return f"{use}What runs where: kvplan engines {engine.name} --hardware"
 
 
+def usual_server(gpu: Gpu) -> str:
+    """The engine that people mostly run on an accelerator of this kind."""
+    return "vllm" if gpu.category == "datacenter" else "llamacpp"
+
+
 def runs_today(name: str, gpu: Gpu) -> bool:
     """Whether the newest version of an engine runs there by rules that are known."""
     engine = find_engine(name)[0]

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer, Part
-from hwcalc.engines import DEFAULT, ENGINES, spelled
+from hwcalc.engines import DEFAULT, ENGINES, find_engine, spelled
+from hwcalc.engines.runs_on import usual_server
 from hwcalc.errors import UnknownRulesError, UsageError
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.record import Record
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 Numbers = Any
 """A number, or an array of numbers."""
-SHARES_EXPERTS: Final = {"tensorrt-llm": "enable_attention_dp", "sglang": "enable_dp_attention"}
-"""The option by which replicas of an engine have attention of their own and share experts: what dp with ep means there."""
 MOST: Final = "max"
 """As many requests at once as fit."""
 
@@ -153,8 +152,8 @@ def speed(
         # An engine without rules of memory keeps at least what the formulas say.
         given["engine"] = DEFAULT
     _, asked = take_options("speed", given)
-    shares = SHARES_EXPERTS.get(spelled(name.partition("@")[0]))
-    if shares is not None and asked.dp > 1 and asked.ep > 1:
+    if asked.dp > 1 and asked.ep > 1 and (shares := find_engine(asked.engine or DEFAULT)[0].facts.shared_experts_option):
+        # What data parallelism with expert parallelism means there.
         asked = asked.changed(engine_options={shares: "true", **asked.engine_options})
     if backend is not None and not isinstance(backend, str):
         raise UsageError(f"backend is {quoted(backend)}.", hint='Name one: backend="vulkan"')
@@ -185,7 +184,7 @@ def speed(
     chosen: tuple[Note, ...] = ()
     if named is None and opened.engine.name == DEFAULT:
         # Without an engine there would be a bound alone.
-        usual = "vllm" if gpu.category == "datacenter" else "llamacpp"
+        usual = usual_server(gpu)
         if find_speed_class(usual, gpu, backend) is not None:
             opened, refused = _opened(spec, {**request, "engine": usual})
             chosen = (

@@ -520,6 +520,7 @@ class Llamacpp(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
         users_option="n_seq_max",
+        slots_option="n_ctx",
         chunk_option="n_ubatch",
         cache_is="cells of the whole context, from the start",
         pool_is="n_ctx",

@@ -724,6 +724,7 @@ class Sglang(GeneralEngine):
     facts: ClassVar[Facts] = Facts(
         users_option="max_running_requests",
         chunk_option="chunked_prefill_size",
+        shared_experts_option="enable_dp_attention",
         cache_is="the smallest pools that hold the planned sequences",
         pool_is="max_total_num_tokens",
         pooled=True,

@@ -512,6 +512,7 @@ class TensorrtLlm(GeneralEngine):
     facts: ClassVar[Facts] = Facts(
         users_option="max_batch_size",
         chunk_option="max_num_tokens",
+        shared_experts_option="enable_attention_dp",
         cache_is="blocks of the planned sequences; states and windows of max_batch_size requests",
         pool_is="max tokens in paged KV cache",
         pooled=True,
