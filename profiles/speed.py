@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 FOLDER: Final = "speed"
+MOST_REACHED: Final = 0.91
+"""The largest share of the bound's speed that was measured, but for one row of 4,300: the fast end of a range goes no further."""
 _UNTUNED_WIDER: Final = 1.3
 """How much wider each side of the range is for servers by default settings, which differ more."""
 FEW: Final = 20
@@ -137,8 +139,9 @@ class SpeedClass(Record):
         errors = {kind: found["median"] for kind, found in self.errors.items() if "median" in found}
         off = ", ".join(f"{kind} {100 * error:.0f} %" for kind, error in errors.items())
         of = f"{self.measurements:,} measurements of {len(self.sources):,} source{'s' * (len(self.sources) != 1)}"
+        engines = ", which are not told apart" if len(self.engines) > 1 and self.family == "server" else ""
         few = "few measurements, wide range: " if self.measurements < FEW else ""
-        return f"{few}{self.name}, fitted to {of}" + (f"; median error {off}" if off else "")
+        return f"{few}{self.name}{engines}, fitted to {of}" + (f"; median error {off}" if off else "")
 
     def range_of(self, kind: str) -> tuple[float, float]:
         """Low and high as factors of the expected speed. Decoding alone and under load stand for each other where one of them has none."""

@@ -8,8 +8,9 @@ and numbers of rows into ``profiles/speed/*.yaml``, whose other keys say what be
 The time of a step is a sum of terms, each a count divided by the share of a rate (``hwcalc/planner/step_time.py``). Here each row becomes its
 counts, by evaluating the forecast with parameters that leave one term of the sum. Then the parameters are found that make the error smallest:
 the mean of |log(expected / measured)|, rows of a source together weighing as the root of their number, and a small weight that holds
-parameters which the rows do not determine where those of the whole family are. It is a coordinate descent from fixed starts: the same rows
-give the same parameters.
+parameters which the rows do not determine where those of the whole family are. The share of a format weighs the more, the fewer rows spend a
+tenth of their time on it, and is that of the family where none does; and servers reach no larger share with fewer bits, whose peak is
+higher. It is a coordinate descent from fixed starts: the same rows give the same parameters.
 
 Errors are printed twice: of parameters fitted to all rows of the class, and of each row by parameters that were fitted without its source.
 """
@@ -21,6 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,11 +67,17 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
 FREE: Final = (0.1, 20_000.0)
 HELD: Final = 0.004
 """How much a parameter weighs that leaves that of the family by a factor of e."""
+TELLS: Final = 0.1
+"""Rows tell of a format's share if they spend at least this part of their time on it."""
+ORDERED: Final = ("floats", "eight_bit", "four_bit")
+"""Formats by their bits. A kernel that reaches a share of the peak of one reaches no larger share of the higher peak of the next."""
 WIDEST: Final = {"local": 1.8, "server": 2.2}
 WIDEST_PROMPT: Final = 4.0
 """How wide a range may be. Prompts differ more, as builds and backends have other kernels: a narrow range would not hold."""
 COVERED: Final = 0.88
 """The share of rows that a range is to hold, of those that it was made from."""
+COVERED_APART: Final = 0.8
+"""The share that it is to hold of the same rows, predicted without their source."""
 NARROWEST: Final = {"local": 1.5, "server": 1.8}
 """How wide a range is at least: rows of other machines and models lie further off than those that it was made from."""
 TABLE_BEGINS: Final = "<!-- classes -->"
@@ -214,21 +222,42 @@ def expected(rows: Rows, values: Mapping[str, float]) -> Array:
     return np.maximum(total, rows.bounds)
 
 
-def fitted(rows: Rows, start: Mapping[str, float]) -> dict[str, float]:
+def telling(rows: Rows, name: str) -> int:
+    """How many rows spend so much of their time on matrices of this format that they tell of its share."""
+    count = sum(rows.counts[:, -1, COUNTS.index(f"{kind} {name}")] for kind in ("dense", "expert"))
+    return int(np.sum(count / STARTS[name] > TELLS * rows.seconds))
+
+
+def in_order(values: Mapping[str, float], family: str) -> dict[str, float]:
+    """The parameters, with no smaller share for more bits. Local engines have kernels of their own for each format."""
+    out = dict(values)
+    if family == "server":
+        for more, fewer in reversed(list(pairwise(ORDERED))):
+            out[more] = max(out[more], out[fewer])
+    return out
+
+
+def fitted(rows: Rows, start: Mapping[str, float], family: str) -> dict[str, float]:
     """The parameters with the smallest error."""
     if not len(rows):
         return dict(start)
     origin = np.log([start[name] for name in NAMES])
     lowest, highest = (np.log([LIMITS.get(name, FREE)[end] for name in NAMES]) for end in (0, 1))
+    rows_of_format = {name: telling(rows, name) for name in MULTIPLIED}
+    held = HELD * np.array([max(1.0, FEW / max(rows_of_format.get(name, FEW), 1)) for name in NAMES])
+    free = [number for number, name in enumerate(NAMES) if rows_of_format.get(name, FEW)]
+
+    def values_at(place: Array) -> dict[str, float]:
+        return in_order(dict(zip(NAMES, np.exp(place).tolist(), strict=True)), family)
 
     def cost(place: Array) -> float:
-        errors = np.log(expected(rows, dict(zip(NAMES, np.exp(place), strict=True))) / rows.seconds)
-        return float((rows.weights * (np.sqrt(errors**2 + 0.0025) - 0.05)).sum() + HELD * ((place - origin) ** 2).sum())
+        errors = np.log(expected(rows, values_at(place)) / rows.seconds)
+        return float((rows.weights * (np.sqrt(errors**2 + 0.0025) - 0.05)).sum() + (held * (place - origin) ** 2).sum())
 
     place, lengths = origin.copy(), np.full(len(NAMES), 0.3)
     best = cost(place)
     for _ in range(60):
-        for number in range(len(NAMES)):
+        for number in free:
             for sign in (1, -1):
                 tried = place.copy()
                 tried[number] = np.clip(tried[number] + sign * lengths[number], lowest[number], highest[number])
@@ -238,35 +267,40 @@ def fitted(rows: Rows, start: Mapping[str, float]) -> dict[str, float]:
                     break
             else:
                 lengths[number] *= 0.5
-        if lengths.max() < 0.002:
+        if lengths[free].max() < 0.002:
             break
-    return dict(zip(NAMES, np.exp(place).tolist(), strict=True))
+    return values_at(place)
 
 
-def without_source(rows: Rows, start: Callable[[str], Mapping[str, float]]) -> Array:
+def without_source(rows: Rows, start: Callable[[str], Mapping[str, float]], family: str) -> Array:
     """The expected times of rows, each by parameters that were fitted without its source, nor was what they start from."""
     out = np.zeros(len(rows))
     for source in sorted(set(rows.sources.tolist())):
         mask = rows.sources == source
-        out[mask] = expected(rows.of(mask), fitted(rows.of(~mask), start(source)))
+        out[mask] = expected(rows.of(mask), fitted(rows.of(~mask), start(source), family))
     return out
 
 
-def range_of(ratios: Array, widest: float, narrowest: float) -> tuple[float, float]:
-    """The narrowest range of measured / expected speed that holds :data:`COVERED` of the rows, if it is not wider than allowed."""
-    ordered = np.sort(ratios)
-    best = (0.0, 0.0, 0.0)
-    for low in ordered:
-        held = ordered[(ordered >= low) & (ordered <= low * widest)]
-        share = len(held) / len(ordered)
-        width = held[-1] / low
-        if (share >= COVERED and (best[0] < COVERED or width < best[2] / best[1])) or (best[0] < COVERED and share > best[0]):
-            best = (share, low, held[-1])
-    _, low, high = best
-    if high / low < narrowest:
-        more = (narrowest / (high / low)) ** 0.5
-        low, high = low / more, high * more
-    return min(round(float(low) * 0.99, 2), 1.0), max(round(float(high) * 1.01, 2), 1.0)
+def range_of(ratios: Array, apart: Array, widest: float, narrowest: float) -> tuple[float, float]:
+    """The range of measured / expected speed: of those that hold :data:`COVERED` of the rows, or as many as such a width can, that which
+    holds most of them ``apart`` too, predicted without their source, up to :data:`COVERED_APART`; of several the narrowest.
+    """
+    ends = np.sort(np.concatenate([ratios, apart]))
+    low, high = (one.ravel() for one in np.meshgrid(ends, ends, indexing="ij"))
+    some = (low <= high) & (high <= low * widest)
+    low, high = low[some], high[some]
+
+    def held(of: Array, enough: float) -> Array:
+        ordered = np.sort(of)
+        inside = np.searchsorted(ordered, high, "right") - np.searchsorted(ordered, low, "left")
+        return np.minimum(inside / max(len(ordered), 1), enough)
+
+    best = np.lexsort((high / low, -held(apart, COVERED_APART), -held(ratios, COVERED)))[0]
+    first, last = float(low[best]), float(high[best])
+    if last / first < narrowest:
+        more = (narrowest / (last / first)) ** 0.5
+        first, last = first / more, last * more
+    return min(round(first * 0.99, 2), 1.0), max(round(last * 1.01, 2), 1.0)
 
 
 def errors_of(rows: Rows, times: Array) -> dict[str, Any]:
@@ -316,7 +350,10 @@ def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Array, 
             continue
         some = mine.of(mask)
         widest = WIDEST_PROMPT if kind == "prompt" else WIDEST[family]
-        low, high = range_of(times[mask] / some.seconds, widest, NARROWEST[family])
+        # Without its one source a class is but its family, which says nothing of its range; nor do few rows.
+        several = mask.sum() >= FEW and len(set(some.sources.tolist())) > 1
+        others = apart[mask] / some.seconds if several else np.array([])
+        low, high = range_of(times[mask] / some.seconds, others, widest, NARROWEST[family])
         if mask.sum() < FEW:
             low, high = min(low, round(1 / FEW_TIMES, 2)), max(high, FEW_TIMES)
         inside = float(np.mean((times[mask] / some.seconds >= low) & (times[mask] / some.seconds <= high)))
@@ -398,17 +435,19 @@ def main(arguments: list[str] | None = None) -> int:
         starts: dict[str, dict[str, float]] = {}
         of_family = (families == family) & tuned
 
-        def start(source: str, kept: dict[str, dict[str, float]] = starts, mask: Array = of_family) -> dict[str, float]:
+        def start(
+            source: str, kept: dict[str, dict[str, float]] = starts, mask: Array = of_family, family: str = family
+        ) -> dict[str, float]:
             if source not in kept:
-                kept[source] = fitted(rows.of(mask & (rows.sources != source)), STARTS)
+                kept[source] = fitted(rows.of(mask & (rows.sources != source)), STARTS, family)
             return kept[source]
 
         for name, data in files.items():
             mine = rows.of((owner == name) & tuned)
             if data["family"] != family or options.only not in name or not len(mine):
                 continue
-            values = fitted(mine, start(""))
-            data.update(fit_class(name, mine, values, without_source(mine, start), family))
+            values = fitted(mine, start(""), family)
+            data.update(fit_class(name, mine, values, without_source(mine, start, family), family))
             untuned = rows.of((owner == name) & ~tuned)
             if len(untuned):
                 report = errors_of(untuned, expected(untuned, values))

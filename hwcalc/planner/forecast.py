@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from hwcalc.formulas.arithmetic import larger, smaller
+from hwcalc.planner.step_time import shortest
 
 if TYPE_CHECKING:
     from hwcalc.planner.step_time import StepTime, StepTimes
@@ -128,7 +129,7 @@ def forecast(
     queued = 0.0 if users is None else cycle * (users - concurrency) / concurrency
 
     def within(value: Number, bound: Number, ends: tuple[float, float]) -> Quantity:
-        return Quantity(bound, value, larger(value / ends[1], bound), value / ends[0])
+        return Quantity(bound, value, shortest(value, bound, ends[1]), value / ends[0])
 
     return Forecast(
         prefill_s=quantity_of(alone),

@@ -36,7 +36,7 @@ from hwcalc.planner.speed_work import (
     prompt_terms,
     workload_of,
 )
-from hwcalc.profiles.speed import SpeedClass, StepParameters, find_speed_class
+from hwcalc.profiles.speed import MOST_REACHED, SpeedClass, StepParameters, find_speed_class
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -361,13 +361,18 @@ def _unmeasured(reading: Number, computing: Number) -> StepTime:
 
 
 def _ranged(terms: Mapping[str, Number], reading: Number, computing: Number, ends: tuple[float, float]) -> StepTime:
-    """The sum of the terms, with its range, whose short end is no shorter than the bound."""
+    """The sum of the terms, with its range, whose short end is no shorter than the bound by what engines reach of it at most."""
     expected: Number = 0.0
     for value in terms.values():
         expected = expected + value
     low, high = ends
     bound = larger(reading, computing)
-    return StepTime(bound, expected, larger(expected / high, bound), expected / low, terms, reading, computing)
+    return StepTime(bound, expected, shortest(expected, bound, high), expected / low, terms, reading, computing)
+
+
+def shortest(expected: Number, bound: Number, high: float) -> Number:
+    """The short end of an expected time: by the range of its class, but no faster than :data:`MOST_REACHED` of the bound, nor slower than it."""
+    return larger(larger(expected / high, smaller(expected, bound / MOST_REACHED)), bound)
 
 
 def _places(
