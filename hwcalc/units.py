@@ -203,15 +203,15 @@ def parse_duration(value: float | str, what: str = "the time") -> float:
     >>> parse_duration("50ms"), parse_duration("2 s"), parse_duration("1.5min"), parse_duration(0.25)
     (0.05, 2.0, 90.0, 0.25)
     """
-    hint = "Allowed: a time with its unit, such as 2s, 50ms or 1min."
+    hint = "Allowed: a time above 0 with its unit, such as 2s, 50ms or 1min."
     if isinstance(value, str):
         text = value.strip().lower()
         match = re.fullmatch(_DECIMAL + "[ ]?([a-z\N{MICRO SIGN}]{0,3})", text)
-        if match is not None and not match[2]:
+        if match is not None and not match[2] and float(match[1]):
             raise UsageError(f"{what} {shown(value, 40)} has no unit.", hint=f"Write {brief(text, 40)}s or {brief(text, 40)}ms.")
-        if match is None or match[2] not in _DURATION_S:
+        if match is None or match[2] not in {"", *_DURATION_S}:
             raise UsageError(f"{what} is not a time: {shown(value, 40)}", hint=hint)
-        seconds = float(match[1]) * _DURATION_S[match[2]]
+        seconds = float(match[1]) * _DURATION_S.get(match[2], 0.0)
     else:
         seconds = plain_number(value, what, "a number of seconds, or text such as 50ms")
     if not 0 < seconds <= LONGEST_S:
@@ -220,14 +220,14 @@ def parse_duration(value: float | str, what: str = "the time") -> float:
 
 
 def parse_rate(value: float | str, what: str = "the rate") -> float:
-    """How many in a second: a number, or text that may say per what (``"40"``, ``"40/s"``, ``"90/min"``).
+    """How many in a second: a number, or text that may say of what and per what (``"40"``, ``"40 tokens/s"``, ``"90/min"``).
 
-    >>> parse_rate("40"), parse_rate("90/min"), parse_rate(2.5)
-    (40.0, 1.5, 2.5)
+    >>> parse_rate("40"), parse_rate("40 tokens/s"), parse_rate("90/min"), parse_rate(2.5)
+    (40.0, 40.0, 1.5, 2.5)
     """
     hint = "Allowed: a number above 0, such as 40, 2.5/s or 90/min."
     if isinstance(value, str):
-        match = re.fullmatch(_DECIMAL + "(?:[ ]?/[ ]?([a-z]{1,6}))?", value.strip().lower())
+        match = re.fullmatch(_DECIMAL + "(?:[ ]?(?:tokens?|requests?))?(?:[ ]?/[ ]?([a-z]{1,6}))?", value.strip().lower())
         if match is None or (match[2] or "") not in _EVERY_S:
             raise UsageError(f"{what} is not a rate: {shown(value, 40)}", hint=hint)
         number = float(match[1]) / _EVERY_S[match[2] or ""]

@@ -10,7 +10,6 @@ from hwcalc.errors import UsageError
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike
 from hwcalc.planner.apart import (
-    LARGEST,
     Side,
     balanced,
     decoded_per_s,
@@ -138,6 +137,3 @@ def disaggregate(
         source="; ".join(classes) if known else "bound alone: nothing like it was measured",
         notes=tuple(dict.fromkeys((*prefill_opened.notes, *decode_opened.notes))),
     )
-
-
-__all__ = ["LARGEST", "disaggregate"]

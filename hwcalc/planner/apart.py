@@ -17,7 +17,7 @@ from hwcalc.errors import UsageError
 from hwcalc.planner.apart_result import SideInfo, TogetherInfo, TransferInfo
 from hwcalc.planner.solve import last_yes, most
 from hwcalc.planner.step_time import link_rate, step_times
-from hwcalc.planner.within import Limits, lengths_of, most_users
+from hwcalc.planner.within import Limits, most_users, request_of
 from hwcalc.planner.within_result import TimeInfo
 from hwcalc.text import quoted, shown
 
@@ -30,7 +30,6 @@ _MOST_BUSY: Final = 0.9
 """The share of a server's time that prompts may take where no limit says less: beyond it, waiting grows without end."""
 _MOST_SERVERS: Final = 8
 """Servers of both pools together among which the balance is looked for, where nobody says how many GPUs there are."""
-LARGEST: Final = 4096
 OWN: Final = "gpu"
 """The name of the link between the GPUs of a node."""
 
@@ -154,9 +153,13 @@ def side_info(side: Side, servers: int, rate: float, rate_low: float, step: Step
 
 
 def balanced(prompts: float, decoded: float, gpus: tuple[int, int], total: int | None, rate: float | None) -> tuple[int, int]:
-    """How many servers of each pool: the fewest that serve a rate, or those that serve most for each GPU, of so many in ``total``."""
+    """How many servers of each pool: the fewest that serve a rate, or those that serve most for each GPU, of so many in ``total``.
+
+    Of a pool that serves nothing within the limits, it is a single server: no number of them does.
+    """
     if rate is not None:
-        return tuple(min(LARGEST, max(1, ceil(rate / one))) if one else LARGEST for one in (prompts, decoded))  # type: ignore[return-value]
+        first, second = (max(1, ceil(rate / each)) if each else 1 for each in (prompts, decoded))
+        return first, second
     most_servers = _MOST_SERVERS if total is None else max(1, total // min(gpus))
     best, best_key = (1, 1), (-1.0, 0)
     for first in range(1, most_servers + 1):
@@ -185,4 +188,4 @@ def together_of(side: Side, gpus: int) -> TogetherInfo | None:
 def limits_and_lengths(opened: Occupancy, options: Mapping[str, Any]) -> tuple[Limits, tuple[int, int, int]]:
     """The limits of a request and its lengths."""
     limits = Limits.of(options) or Limits()
-    return limits, lengths_of(opened.load, limits.prefix_hit)
+    return limits, request_of(opened, limits)

@@ -27,6 +27,8 @@ def command_input(plan: Plan) -> CommandInput:
     options = {} if plan.policy is None else dict(plan.policy.options)
     if plan.sharing is not None and plan.sharing.offered and "n_ctx" in request.settings:
         options["n_ctx"] = str(request.settings["n_ctx"])
+    # What keeps users within limits of time, where the engine takes more of them than that.
+    options |= {} if plan.within is None else {one.option: str(one.value) for one in plan.within.settings}
     return CommandInput(
         version=request.engine_version,
         seq=request.seq,

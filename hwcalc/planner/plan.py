@@ -76,7 +76,6 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     elif gpus is not None and becomes_tp and "kv_memory" not in given:
         message = f"--gpus {gpus:,} is planned as --tp {gpus:,}; without a GPU there is no verdict. Name one with --gpu."
         notes.append(Note(code="no-gpu", message=message))
-    of_budget += [ROWS[name].spellings[0] for name in WITHIN if name in given]
     if of_budget:
         notes.append(Note(code="no-gpu", message=f"{', '.join(of_budget)}: no effect without a GPU. Name one with --gpu."))
     return notes
@@ -271,10 +270,6 @@ def plan_opened(
 
         speed = speed_of(opened, 0 if fit is None or fit.max_batch is None else fit.max_batch)
         opened.tell(*not_measured(opened, speed))
-    if limits and fit is not None and hardware.gpu is not None and not opened.setup.others.keys().isdisjoint(WITHIN):
-        from hwcalc.planner.within import within_limits
-
-        within = within_limits(opened, fit)
     if load.sharing != UNSHARED or load.lengths:
         from hwcalc.planner.sharing import sharing_info
 
@@ -283,6 +278,10 @@ def plan_opened(
         from hwcalc.planner.overrun import overrun_info
 
         overrun = overrun_info(opened, opened.setup.others["avg_seq"])
+    if limits and fit is not None and hardware.gpu is not None and not opened.setup.others.keys().isdisjoint(WITHIN):
+        from hwcalc.planner.within import within_limits
+
+        within = within_limits(opened, fit, overrun=overrun)
     return result.Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -454,6 +453,10 @@ def _warnings(opened: Occupancy, fit: result.FitInfo | None, policy: PolicyInfo 
         variables = " ".join(opened.reported().environment)
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
+    timed = [ROWS[name].spellings[0] for name in WITHIN if opened.setup.others.get(name) is not None]
+    if timed and opened.setup.hardware.gpu is None:
+        message = f"{', '.join(timed)}: how fast requests are served depends on the accelerator. Name one with --gpu."
+        out.append(Note(code=result.NO_VERDICT, message=message))
     if policy is not None:
         from hwcalc.planner.policy import policy_warnings
 

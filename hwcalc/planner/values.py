@@ -221,7 +221,10 @@ _MEMORY: Final = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"
 _GB: Final = 10**9
 DURATION: Final = {"type": "string", "pattern": r"^[0-9]*\.?[0-9]+[ ]?(?:us|ms|s|sec|m|min|h)$"}
 RATE: Final = {
-    "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[0-9]*\.?[0-9]+(?:[ ]?/[ ]?[a-z]+)?$"}]
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "string", "pattern": r"^[0-9]*\.?[0-9]+(?:[ ]?(?:tokens?|requests?))?(?:[ ]?/[ ]?[a-z]+)?$"},
+    ]
 }
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 

@@ -14,7 +14,6 @@ for M/G/1. It is a formula for steady traffic at random: bursts, priorities and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -25,20 +24,18 @@ from hwcalc.model import Definition
 from hwcalc.planner.options import WITHIN
 from hwcalc.planner.solve import last_yes, most
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.planner.within_result import ArrivalsInfo, ReloadInfo, ServedInfo, SettingInfo, TimeInfo, WithinInfo
+from hwcalc.planner.within_result import ArrivalsInfo, ChunkInfo, ReloadInfo, ServedInfo, SettingInfo, TimeInfo, WithinInfo
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.setup import Load
     from hwcalc.planner.forecast import Forecast, Quantity
-    from hwcalc.planner.result import FitInfo
+    from hwcalc.planner.result import FitInfo, OverrunInfo
     from hwcalc.planner.step_time import StepTimes
 
 _MOST_OUTPUT: Final = 512
 _OUTPUT_SHARE: Final = 8
 _LEAST_CHUNK: Final = 256
-_CHUNK_COSTS: Final = 0.05
-"""A smaller chunk is offered where it costs no larger share of the users."""
 _STEPS: Final = 40
 """Halvings of a rate: far finer than its digits."""
 _EXPECTED: Final = "expected"
@@ -84,14 +81,18 @@ class Limits(Record):
         return dict(sorted(beyond.items(), key=lambda one: -one[1]))
 
 
-def lengths_of(load: Load, prefix_hit: Any = None) -> tuple[int, int, int]:
+def lengths_of(load: Load, prefix_hit: Any = None, avg_seq: str | None = None) -> tuple[int, int, int]:
     """The tokens of the prompt, of those in the cache already, and of the output of a request.
 
     Where the user does not say how much of a sequence is its prompt, an eighth is generated, at most 512 tokens. Of unlike lengths it is
-    the mean.
+    the mean: of those that are given, or of those that ``avg_seq`` names.
     """
     total = load.seq
-    if load.lengths:
+    if avg_seq is not None:
+        from hwcalc.workload.held import held_lengths
+
+        total = max(1, round(held_lengths(avg_seq, load.seq)[0].mean))
+    elif load.lengths:
         of_all = load.lengths_of
         total = round(sum(tokens * count for tokens, count in of_all) / sum(count for _, count in of_all))
     output = min(_MOST_OUTPUT, total // _OUTPUT_SHARE) if load.prompt is None else total - min(load.prompt, total)
@@ -154,10 +155,17 @@ class _Users:
         return expected
 
 
-def within_limits(opened: Occupancy, fit: FitInfo, limits: Limits | None = None) -> WithinInfo | None:
+def request_of(opened: Occupancy, limits: Limits) -> tuple[int, int, int]:
+    """The lengths of a request of this occupancy, as :func:`lengths_of` has them."""
+    return lengths_of(opened.load, limits.prefix_hit, opened.setup.others.get("avg_seq"))
+
+
+def within_limits(
+    opened: Occupancy, fit: FitInfo, limits: Limits | None = None, overrun: OverrunInfo | None = None
+) -> WithinInfo | None:
     """How many users a deployment serves within the limits, by default those of its options; ``None`` if the weights of its model are not counted.
 
-    ``fit`` says how many fit.
+    ``fit`` says how many fit, and ``overrun`` how many of the lengths that users really have.
     """
     from hwcalc.planner.step_time import step_times
 
@@ -170,28 +178,30 @@ def within_limits(opened: Occupancy, fit: FitInfo, limits: Limits | None = None)
     times = step_times(opened)
     if times is None:
         return None
-    lengths = lengths_of(load, limits.prefix_hit)
-    planned = search = _Users(times, limits, lengths)
-    places, sure_places = (_places(count) for count in (fit.expected_max_batch, fit.max_batch))
+    lengths = request_of(opened, limits)
+    search = _Users(times, limits, lengths)
+    room = (fit.expected_max_batch, fit.max_batch) if overrun is None else (overrun.expected_max_users, overrun.max_users)
+    places, sure_places = map(_places, room)
+    of_memory = fit.expected_limiting if overrun is None else overrun.limiting
     known = times.speed_class is not None
     bound, of_bound = search.most(_BOUND, places)
     users, limiting, users_low, limiting_low = None, of_bound, None, None
     if known:
-        search, (users, limiting) = _best_chunk(planned, places)
-        limiting = limiting or fit.expected_limiting
+        users, limiting = search.most(_EXPECTED, places)
+        limiting = limiting or of_memory
         users_low, limiting_low = search.most(_SLOW, min(users, sure_places), users)
-        limiting_low = limiting_low or (limiting if users_low == users else fit.limiting)
-    limiting = limiting or fit.expected_limiting
+        limiting_low = limiting_low or (limiting if users_low == users else fit.limiting if overrun is None else of_memory)
+    limiting = limiting or of_memory
     arrivals = None if limits.rate is None else _arrivals(search, limits.rate, users, users_low, limiting)
     holds: bool | None
     holds_low: bool | None
     if arrivals is not None:
         holds, holds_low = (_reaches(most_rate, arrivals.rate) for most_rate in (arrivals.most_rate, arrivals.most_rate_low))
     elif known:
-        holds, holds_low = planned.holds(load.batch, _EXPECTED, places), planned.holds(load.batch, _SLOW, sure_places)
+        holds, holds_low = search.holds(load.batch, _EXPECTED, places), search.holds(load.batch, _SLOW, sure_places)
     else:
         # What the bound allows is not known to be within.
-        holds = holds_low = None if planned.holds(load.batch, _BOUND, places) else False
+        holds = holds_low = None if search.holds(load.batch, _BOUND, places) else False
     at_users = users if known else bound
     return WithinInfo(
         ttft_s=limits.ttft,
@@ -208,9 +218,10 @@ def within_limits(opened: Occupancy, fit: FitInfo, limits: Limits | None = None)
         limiting_low=limiting_low,
         holds=holds,
         holds_low=holds_low,
-        at_batch=planned.info(load.batch),
+        at_batch=search.info(load.batch),
         at_users=search.info(at_users) if at_users else None,
-        settings=tuple(_settings(opened, users, search.times.chunk)) if users else (),
+        settings=tuple(_settings(opened, users, times.chunk)) if users else (),
+        chunk=_smaller_chunk(opened, search, places) if users else None,
         arrivals=arrivals,
         reload=reload_info(opened, times, lengths[1]) if lengths[1] else None,
         definition=Definition.ESTIMATE if known else Definition.BOUND,
@@ -226,7 +237,7 @@ def serving(opened: Occupancy) -> Callable[[Occupancy], bool] | None:
     limits = Limits.of(opened.setup.others)
     if limits is None:
         return None
-    lengths = lengths_of(opened.load, limits.prefix_hit)
+    lengths = request_of(opened, limits)
 
     def serves(changed: Occupancy) -> bool:
         from hwcalc.planner.step_time import step_times
@@ -294,35 +305,38 @@ def _info(quantity: Quantity) -> TimeInfo:
     return TimeInfo(bound=quantity.bound, expected=quantity.expected, low=quantity.low, high=quantity.high)
 
 
-def _best_chunk(search: _Users, places: int) -> tuple[_Users, tuple[int, str | None]]:
-    """The search with the chunks to set, and its most users.
+def _smaller_chunk(opened: Occupancy, search: _Users, places: int) -> ChunkInfo | None:
+    """The largest chunk with which even a step that computes a chunk of a prompt is no longer than the limit between tokens, and what it costs.
 
-    These are the largest chunks with which even a step that computes a chunk of a prompt is no longer than the limit between tokens, if that
-    costs few of the users; else the engine's. A limit on tokens per second is about the average alone.
+    ``None`` without such a limit, where the engine's own chunk keeps it, or where none does.
     """
-    usual = search.most(_EXPECTED, places)
-    between = search.limits.itl
-    if between is None or not search.times.mixes_prompts or not usual[0]:
-        return search, usual
-    least = max(_LEAST_CHUNK, ceil(usual[0] / search.times.servers))
+    between, engine = search.limits.itl, opened.engine
+    option = engine.facts.chunk_option
+    if between is None or not search.times.mixes_prompts or not option or option not in engine.options:
+        return None
     # The engine's chunk, or the power of two that holds a whole prompt; then half of that, and so on.
     chunk = min(search.times.chunk, 1 << (search.lengths[0] - 1).bit_length())
-    while chunk >= least:
+    while chunk >= _LEAST_CHUNK:
         smaller = search.with_chunk(chunk)
-        found = smaller.most(_EXPECTED, places, usual[0])
-        if found[0] < (1 - _CHUNK_COSTS) * usual[0]:
-            break
-        if (smaller.step_with_prompt(found[0]) or 0.0) <= between:
-            return smaller, found
+        users, _ = smaller.most(_EXPECTED, places)
+        if not users:
+            return None
+        step_s = smaller.step_with_prompt(users)
+        if step_s is not None and step_s <= between:
+            if chunk == search.times.chunk:
+                return None
+            setting = SettingInfo(option=option, value=chunk, flag=engine.command.flag(option, chunk))
+            return ChunkInfo(setting=setting, users=users, ttft_s=_info(smaller.served(users).ttft_s), step_with_prompt_s=step_s)
         chunk //= 2
-    return search, usual
+    return None
 
 
 def _settings(opened: Occupancy, users: int, chunk: int) -> Iterator[SettingInfo]:
     """The engine's options for so many users and such chunks: of each replica, as its command line has them."""
     engine, facts = opened.engine, opened.engine.facts
     each = -(-users // opened.setup.parallel.dp)
-    for option, value in ((facts.users_option, each), (facts.chunk_option, chunk)):
+    tokens = each * opened.tokens
+    for option, value in ((facts.users_option, each), (facts.slots_option, tokens), (facts.chunk_option, chunk)):
         if option and option in engine.options:
             yield SettingInfo(option=option, value=value, flag=engine.command.flag(option, value))
 

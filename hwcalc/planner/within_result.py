@@ -41,6 +41,18 @@ class SettingInfo(Record):
     flag: str
 
 
+class ChunkInfo(Record):
+    """A smaller chunk of prompts than the engine's, with which even a step that computes one is no longer than the limit between tokens.
+
+    ``users`` are within the limits then, ``ttft_s`` is what each of them waits for the first token, and ``step_with_prompt_s`` such a step.
+    """
+
+    setting: SettingInfo
+    users: int
+    ttft_s: TimeInfo
+    step_with_prompt_s: float
+
+
 class ArrivalsInfo(Record):
     """Requests that arrive at random, ``rate`` in a second: how many are served at once on average, and how long each waits for a place.
 
@@ -82,8 +94,9 @@ class WithinInfo(Part):
 
     Each request has a prompt of ``prompt_tokens``, of which ``cached_tokens`` lie in the cache already, and ``output_tokens``. ``at_batch``
     is what each of the planned users gets as planned, and ``at_users`` each of the most with ``settings``, the engine's options that keep to
-    the limits; null if not even one is served within them. ``reload`` is what cached tokens take where they lie in the host's memory or on
-    a disk; null without any.
+    the limits; null if not even one is served within them. ``chunk`` is a smaller chunk of prompts that keeps steps with one within ``itl_s``
+    too, null where there is none to set. ``reload`` is what cached tokens take where they lie in the host's memory or on a disk; null without
+    any.
     """
 
     ttft_s: float | None
@@ -103,6 +116,7 @@ class WithinInfo(Part):
     at_batch: ServedInfo
     at_users: ServedInfo | None
     settings: tuple[SettingInfo, ...]
+    chunk: ChunkInfo | None
     arrivals: ArrivalsInfo | None
     reload: ReloadInfo | None
     definition: Definition

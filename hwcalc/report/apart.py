@@ -29,26 +29,26 @@ def apart_text(found: Apart, view: View) -> str:
     of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"
     head = f"{found.model}: {of}, {found.engine}{version}, prefill and decode apart"
     slower = {"prefill": "the pool for prompts", "decode": "the pool for tokens"}[found.limiting]
-    slower = slower if found.holds else f"{slower} cannot keep the limits"
     said = (
         f"{found.requests_per_s:,.3g} requests/s ({found.requests_per_s_low:,.3g} at the slow end) on {plural(found.gpus, 'GPU')}, "
         f"{found.output_tokens_per_s:,.0f} tokens/s; limit: {slower}"
+        if found.requests_per_s
+        else f"no requests are served within the limits, by any number of servers: {slower} cannot keep them"
     )
     rows = [_row("prompts", found.prefill), _row("tokens", found.decode)]
     moved = found.transfer
-    lines = [
-        f"each: {human_duration(found.ttft_s)} to the first token, {human_duration(found.itl_s)} between tokens, {human_duration(found.e2e_s)} in all.",
-        f"transfer: {human_bytes(moved.bytes_per_gpu)} on the fullest GPU over {moved.link}, {moved.gbps:,.3g} GB/s: {human_duration(moved.seconds)}.",
-    ]
-    if found.together is not None:
+    each = f"each: {human_duration(found.ttft_s)} to the first token, {human_duration(found.itl_s)} between tokens, {human_duration(found.e2e_s)} in all."
+    lines = [each] if found.requests_per_s else []
+    lines.append(
+        f"transfer: {human_bytes(moved.bytes_per_gpu)} on the fullest GPU over {moved.link}, {moved.gbps:,.3g} GB/s: {human_duration(moved.seconds)}."
+    )
+    if found.together is not None and found.requests_per_s:
         one = found.together
         lines.append(
             f"together: as many GPUs in {plural(one.servers, 'server')} that do both serve {one.requests_per_s:,.3g} requests/s, "
             f"{one.users:,} users at once each (limit: {limit_word(one.limiting)})."
         )
-    if view.quiet:
-        return view.paragraphs([head, said])
-    lines += [f"by {found.source}.", *(note.message for note in found.notes)]
+    lines += [] if view.quiet else [f"by {found.source}.", *(note.message for note in found.notes)]
     return "\n".join([view.paragraphs([head, said]), view.table(_HEADER, rows, right=(1, 3, 4, 5, 6)), view.paragraphs(lines)])
 
 

@@ -79,7 +79,7 @@ OF_COLUMNS: Final = {
     NEEDED: "needs: GiB of the fullest GPU",
     "of": "of: what may be used of it",
     "at once": "at once: the most sequences of these tokens",
-    "users": "users: served at once within the limits, by the expected times (and by the slow end of their range)",
+    "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
     "longest": "longest: the most tokens of each",
     "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
     "a token": "a token: bytes of each further token of a sequence, by the formulas",

@@ -134,7 +134,7 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         out += column("verdict", lambda variant: _UNKNOWN if variant.verdict is None else variant.verdict.text, right=False)
         out += column(NEEDED, _needed, 2)
         out += column("of", lambda variant: gib(variant.usable_bytes), 3)
-        out += column("at once", lambda variant: how_many(variant.max_batch), 1)
+        out += column("at once", _at_once if any(variant.users_within is not None for variant in variants) else _sure, 1)
         out += column("users", _users, 1)
         out += column("limit", lambda variant: limit_word(variant.limited_by), 6, right=False)
         out += column("longest", lambda variant: how_many(variant.max_seq), 4)
@@ -180,6 +180,17 @@ def _needed(variant: Variant) -> str:
     if verdict is not None and not verdict.certain and low is not None and high is not None:
         return f"{gib(low)} to {gib(high)}"
     return gib(variant.total_per_gpu_bytes)
+
+
+def _sure(variant: Variant) -> str:
+    """The most sequences for sure."""
+    return how_many(variant.max_batch)
+
+
+def _at_once(variant: Variant) -> str:
+    """The most sequences as users beside them are told: by the expected value, and for sure."""
+    expected, sure = variant.expected_max_batch, variant.max_batch
+    return _sure(variant) if expected in (None, sure) else f"{how_many(expected)} ({how_many(sure)})"
 
 
 def _users(variant: Variant) -> str:

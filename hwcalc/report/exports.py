@@ -85,6 +85,7 @@ _COLUMNS = (
     "cache_total_bytes", "weights_bytes", "total_bytes", "gpu", "gpus", "total_per_gpu_bytes", "total_per_gpu_low_bytes",
     "total_per_gpu_high_bytes", "usable_bytes", "fits",
     "prompt", "policy", "policy_offered", "without_policy_bytes", "policy_saved_bytes", "policy_loses", "sequences", "unshared_bytes",
+    "users_within", "users_within_low", "limited_by", "ttft_s", "itl_s", "e2e_s", "most_rate", "most_rate_low",
 )  # fmt: skip
 
 
@@ -103,7 +104,9 @@ def plan_csv(plan: Plan, **_style: object) -> str:
     if policy is not None:
         of_policy = (policy.prompt, request.policy, policy.offered, policy.full_bytes, policy.saved_bytes, policy.loses)
     of_sharing = (None, None) if sharing is None else (sharing.sequences, sharing.unshared_bytes)
+    of_within = {} if plan.within is None else plan.within.row()
     sums = (plan.cache.total_bytes, memory.weights.bytes, memory.total_bytes, *of_fit, *of_policy, *of_sharing)
+    sums += tuple(of_within.get(name) for name in _COLUMNS[_COLUMNS.index("users_within") :])
     engine = (request.engine, request.engine_version or "")
     common = (plan.model.id, *engine, request.seq, request.batch, request.kv_dtype, plan.cache.definition)
     rows = [

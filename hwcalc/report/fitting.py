@@ -26,7 +26,7 @@ _MOST_GIB: Final = 10**6
 _MEANINGS: Final = {
     "needs": "needs: GiB of the fullest GPU",
     "at once": "at once: the most sequences of the planned length",
-    "users": "users: served at once within the limits, by the expected times (and by the slow end of their range)",
+    "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
     "longest": "longest: the most tokens of each planned sequence",
     "max tok/s": "max tok/s: an upper bound on the speed",
 }

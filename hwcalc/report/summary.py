@@ -218,7 +218,15 @@ def _gpu_figures(plan: Plan) -> list[tuple[str, int, str]]:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether the plan fits, and how sure that is, in the verdict's own words first; then what the engine would do."""
+    """Whether the plan fits, and how sure that is, in the verdict's own words first; then what the engine would do, and how far it is in time."""
+    words = _fits(plan)
+    if plan.within is None or plan.within.holds or not ((plan.fit is not None and plan.fit.fits) or plan.serves_users):
+        return words
+    return f"{words}; {'not within' if plan.within.holds is False else 'not known to be within'} the limits of time"
+
+
+def _fits(plan: Plan) -> str:
+    """Whether the plan fits, without the time that it takes."""
     fit = plan.fit
     assert fit is not None
     engine = find_engine(plan.request.engine)[0].label
@@ -287,7 +295,7 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         long = f" of {plan.request.seq:,} tokens" if not plan.request.lengths else " of these lengths, as many of each"
         words = _most(fit.max_batch, fit.expected_max_batch, each, long, fit.limiting)
         if fit.fits and plan.speed is not None and plan.speed.each_at_most is not None and fit.max_batch > plan.request.batch:
-            words += f": {_ranged(plan.speed.each_at_most, ' tokens/s each')}"
+            words += f", decoding {_ranged(plan.speed.each_at_most, ' tokens/s each')}"
         out.append(("at once", words))
     if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
         whom = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} {each}s"
@@ -324,7 +332,7 @@ def _speed_words(plan: Plan, speed: SpeedInfo) -> str:
     of_each, of_all = ("", "") if plan.request.batch == 1 else (" each", "")
     if plan.request.batch > 1 and speed.decode_tokens_per_s is not None and speed.decode_tokens_per_s.expected is not None:
         of_all = f", {speed.decode_tokens_per_s.expected:,.0f} in all"
-    words = f"{_ranged(each, f' tokens/s{of_each}')}{of_all}, {_bound(speed)}"
+    words = f"decodes {_ranged(each, f' tokens/s{of_each}')}{of_all}, {_bound(speed)}"
     if first is None or not prompt:
         return words
     what = f"a prompt of {prompt:,} takes" if speed.ttft_s is None else "the first token after"
@@ -386,7 +394,7 @@ def overrun_lines(plan: Plan) -> list[tuple[str, str]]:
     most = _most(info.max_users, info.expected_max_users, "user", f" with at most {within}", info.limiting)
     together = plural(info.users, "user") + (" overruns" if info.users == 1 else " overrun")
     lengths = f"{info.lengths}: {info.mean_tokens:,.0f} tokens on average"
-    return [("users", f"{together} the pool with a chance of {chance}; {most}"), ("lengths", f"{lengths} (--avg-seq)")]
+    return [("overrun", f"{together} the pool with a chance of {chance}; {most}"), ("lengths", f"{lengths} (--avg-seq)")]
 
 
 def _most(sure: int, expected: int | None, what: str, of: str, limiting: str | None) -> str:

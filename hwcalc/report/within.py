@@ -29,6 +29,7 @@ def within_lines(plan: Plan) -> list[tuple[str, str]]:
     if found is None:
         return []
     out = [("users", _users(found, plan.request.batch, plan.request.engine)), ("each", _each(found))]
+    out += [("chunk", _chunk(found))] if found.chunk is not None else []
     out += [("reload", _reload(found.reload, found.cached_tokens))] if found.reload is not None else []
     return [*out, ("arrive", _arrivals(found, plan.request.engine))] if found.arrivals is not None else out
 
@@ -81,7 +82,19 @@ def _each(found: WithinInfo) -> str:
     parts = [f"{_time(served.ttft_s)} to the first token", between, f"{_time(served.e2e_s)} in all"]
     cached = f", {found.cached_tokens:,} of them cached" if found.cached_tokens else ""
     of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"
-    return f"with {served.users:,} at once {', '.join(parts)}; {of}"
+    # The rates of other lines are of decoding alone.
+    mixed = " and their prompts in between" if served.step_with_prompt_s is not None and served.users > 1 else ""
+    return f"with {served.users:,} at once{mixed} {', '.join(parts)}; {of}"
+
+
+def _chunk(found: WithinInfo) -> str:
+    """What a step with a chunk of a prompt takes, and the smaller chunk that keeps it short."""
+    smaller, served = found.chunk, found.at_users
+    assert smaller is not None
+    assert served is not None
+    usual = f"a step that computes a chunk of a prompt takes {human_duration(served.step_with_prompt_s or 0.0)}"
+    least = "" if smaller.ttft_s.expected is None else f", {human_duration(smaller.ttft_s.expected)} to the first token"
+    return f"{usual}; {smaller.setting.flag} keeps it within {human_duration(found.itl_s or 0.0)}, with {_count(smaller.users)} at once{least}"
 
 
 def _reload(reload: ReloadInfo, tokens: int) -> str:

@@ -38,7 +38,7 @@ def test_all_formats_say_it(capsys: Capture) -> None:
     assert document["overrun"]["chance"] == info.chance
     assert document["overrun"]["max_users"] == info.max_users <= info.expected_max_users
     assert document["request"]["avg_seq"] == "4k"
-    assert "- users: 60 users overrun the pool" in run(capsys, *LINE, "--users", "60", "--format", "markdown")[1]
+    assert "- overrun: 60 users overrun the pool" in run(capsys, *LINE, "--users", "60", "--format", "markdown")[1]
 
 
 def test_lengths_of_a_trace_and_of_words(capsys: Capture) -> None:

@@ -10,6 +10,8 @@ from hwcalc.errors import UsageError
 from hwcalc.library.disaggregate import disaggregate
 from hwcalc.planner.apart import balanced
 from hwcalc.planner.apart_result import Apart
+from hwcalc.report.apart import apart_text
+from hwcalc.report.view import View
 
 ASKED: dict[str, Any] = {"engine": "vllm", "gpu": "h100-sxm5-80gb", "seq": 8192, "prompt": 7680, "offline": True}
 
@@ -83,6 +85,11 @@ def test_what_no_number_of_servers_can() -> None:
 
     assert not found.holds
     assert (found.requests_per_s, found.limiting) == (0, "prefill")
+    # No number of servers helps, so none is offered.
+    found = disaggregate("meta-llama/Llama-3.1-8B", **ASKED, ttft="10ms", rate=10)
+    assert (found.holds, found.prefill.servers) == (False, 1)
+    assert "no requests are served within the limits" in apart_text(found, View())
+    assert "prompts" in apart_text(found, View(quiet=True))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from hwcalc.planner.result import Plan
 from hwcalc.planner.step_time import step_times
 from hwcalc.planner.within import Limits, lengths_of, waiting
 from hwcalc.planner.within_result import WithinInfo
+from hwcalc.report.emit import commands_to_start
+from hwcalc.report.summary import verdict
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 ON_H100: dict[str, Any] = {"engine": "vllm", "gpu": "h100-sxm5-80gb", "seq": 8192}
@@ -117,13 +119,60 @@ def test_planned_users_hold_the_limits_or_not() -> None:
 
 
 def test_a_chunk_keeps_tokens_coming() -> None:
-    """Where the time between tokens is limited, a chunk of a prompt takes no longer beside the users' tokens."""
+    """The users are those of the engine's own chunk. A smaller one is told of, with which no step is longer than the limit between tokens."""
     found = within(itl="40ms")
 
     assert found.at_users is not None
-    assert found.at_users.step_with_prompt_s is not None
-    assert found.at_users.step_with_prompt_s <= 0.04 < (found.at_batch.step_with_prompt_s or 0)
-    assert [one.option for one in found.settings] == ["max_num_seqs", "max_num_batched_tokens"]
+    assert [(one.option, one.value) for one in found.settings] == [
+        ("max_num_seqs", found.users),
+        ("max_num_batched_tokens", 8192),
+    ]
+    assert found.chunk is not None
+    assert found.chunk.step_with_prompt_s <= 0.04 < (found.at_users.step_with_prompt_s or 0)
+    assert found.chunk.setting.flag == f"--max-num-batched-tokens {found.chunk.setting.value}"
+    # It costs time to the first token, and never adds users.
+    assert found.users is not None
+    assert found.chunk.users <= found.users
+    assert (found.chunk.ttft_s.expected or 0) > (found.at_users.ttft_s.expected or 0)
+    assert within(min_rate=40).chunk is None
+
+
+def test_the_answer_and_the_verdict_are_of_the_same_chunk() -> None:
+    """As many as the answer says hold the limit between tokens, and one more does not."""
+    users = within(itl="25ms").users
+    assert users is not None
+
+    assert within(itl="25ms", batch=users).holds is True
+    assert within(itl="25ms", batch=users + 1).holds is False
+
+
+def test_users_have_the_lengths_that_they_really_have() -> None:
+    """A mean of 2,048 tokens leaves an eighth for the output: 1,792 + 256. The memory holds as many as seldom overrun it."""
+    found = planned(batch=10, avg_seq="min=2k,max=2k", e2e="1h")
+
+    assert found.within is not None
+    assert found.overrun is not None
+    assert (found.within.prompt_tokens, found.within.output_tokens) == (1792, 256)
+    assert found.within.users == found.overrun.expected_max_users
+    assert found.within.users_low == found.overrun.max_users
+
+
+@pytest.mark.parametrize(
+    ("engine", "start"),
+    [
+        ("vllm", "--max-num-seqs {users} --max-num-batched-tokens 8192"),
+        ("sglang", "--max-running-requests {users} --chunked-prefill-size 8192"),
+        # Slots divide the context among them.
+        ("llamacpp", "-c {tokens} -np {users} -ub 512"),
+    ],
+)
+def test_what_starts_keeps_the_limits(engine: str, start: str) -> None:
+    """The command has what the answer says to set."""
+    found = planned(engine=engine, ttft="3s")
+    assert found.within is not None
+    users = found.within.users or 0
+
+    assert start.format(users=users, tokens=users * 8192) in commands_to_start(found)[0][1]
 
 
 def test_nobody_within_what_nothing_can() -> None:
@@ -191,8 +240,16 @@ def test_branches_are_refused() -> None:
         planned(ttft="2s", samples=2, prompt=4096)
 
 
-def test_limits_without_an_accelerator_have_no_effect() -> None:
-    """The plan says so."""
-    notes = [note.message for note in plan(llama(), seq=8192, ttft="2s", itl="50ms").notes]
+def test_limits_without_an_accelerator_have_no_answer() -> None:
+    """The plan says so, and nobody takes that for a yes."""
+    found = plan(llama(), seq=8192, ttft="2s", itl="50ms")
 
-    assert any(message.startswith("--ttft, --itl: no effect without a GPU") for message in notes)
+    assert any(note.message.startswith("--ttft, --itl: how fast requests are served") for note in found.warnings)
+    assert found.refutes
+
+
+def test_what_nobody_can_say_is_in_the_verdict() -> None:
+    """It fits, and whether it is fast enough is not known, or known not to be."""
+    assert verdict(planned(engine="reference", ttft="1s")).endswith("; not known to be within the limits of time")
+    assert verdict(planned(itl="1ms")).endswith("; not within the limits of time")
+    assert "time" not in verdict(planned(ttft="1s"))
