@@ -32,7 +32,7 @@ def overrun_info(opened: Occupancy, words: str) -> OverrunInfo | None:
     :class:`~hwcalc.errors.UsageError` for a load that is not of sequences by themselves.
     """
     from hwcalc.planner.chance import SAMPLES
-    from hwcalc.workload.held import held_lengths
+    from hwcalc.workload.opening import held_lengths
 
     _check(opened)
     ends = {end: size for end in ("low", "expected") if (size := budget_bytes(opened, end)) is not None}

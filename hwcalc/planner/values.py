@@ -89,7 +89,7 @@ def _lengths(value: Any, name: str) -> tuple[int, ...]:
 
 
 def _held(value: Any, name: str) -> str:
-    from hwcalc.workload.held import check_words
+    from hwcalc.workload.opening import check_words
 
     return check_words(value, name)
 

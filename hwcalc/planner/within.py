@@ -89,7 +89,7 @@ def lengths_of(load: Load, prefix_hit: Any = None, avg_seq: str | None = None) -
     """
     total = load.seq
     if avg_seq is not None:
-        from hwcalc.workload.held import held_lengths
+        from hwcalc.workload.opening import held_lengths
 
         total = max(1, round(held_lengths(avg_seq, load.seq)[0].mean))
     elif load.lengths:

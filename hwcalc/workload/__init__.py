@@ -1,8 +1,7 @@
 """What users send to a server: requests with their lengths, arrivals and common prefixes, made from words or read from a trace.
 
-Nothing here knows an engine. ``request`` has the records. ``made`` makes a workload of words, with
-the distributions of ``lengths`` and ``arrivals``; ``rows`` makes one of plain rows; ``trace`` reads the ``formats`` that are published, with
-``columns`` (what a row says) and ``reading`` (files within bounds). ``sessions`` puts requests in order.
+Nothing here knows an engine. ``request`` has the records, and puts requests in order. ``made`` makes a workload of words, with the
+distributions of ``lengths``; ``trace`` reads files of the ``formats`` that are published. ``opening`` takes any of them, and plain rows.
 
 The package is also the function: ``hwcalc.workload(...)`` is :func:`hwcalc.workload.opening.workload`.
 """

@@ -349,7 +349,7 @@ def _names_file(words: str) -> bool:
 
 def _of_file(path: str, name: str) -> Listed:
     """The lengths of a text file, one in a line. Empty lines and those that begin with ``#`` say nothing."""
-    from hwcalc.workload.reading import read_lines
+    from hwcalc.workload.formats import read_lines
 
     counted: dict[int, int] = {}
     for number, line in read_lines(path, f"{name} "):

@@ -15,12 +15,9 @@ from msgspec import Struct
 from hwcalc.errors import TraceError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import quoted
-from hwcalc.workload.arrivals import Arrivals
-from hwcalc.workload.columns import Rules, find_columns, request_of
-from hwcalc.workload.formats import TraceFormat
-from hwcalc.workload.reading import open_data, read_lines, read_whole
-from hwcalc.workload.request import Request, Segment
-from hwcalc.workload.sessions import in_order, in_turns
+from hwcalc.workload.formats import Rules, TraceFormat, find_columns, open_data, read_lines, read_whole, request_of
+from hwcalc.workload.made import Arrivals
+from hwcalc.workload.request import Request, Segment, in_order, in_turns
 
 MOST_CONVERSATION_BYTES: Final = 16 * 2**20
 """The most bytes of one conversation."""

@@ -19,8 +19,8 @@ from hwcalc.planner.chance import Filled, Together
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import read_options
 from hwcalc.planner.overrun import pools_of
-from hwcalc.workload.held import held_lengths
 from hwcalc.workload.lengths import read_lengths
+from hwcalc.workload.opening import held_lengths
 from tests.hwcalc.command import QWEN
 
 UNITS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=4)

@@ -13,8 +13,8 @@ from hwcalc.replay.core import Server, replay
 from hwcalc.replay.simulate import deploy
 from hwcalc.replay.vllm.groups import PLAIN
 from hwcalc.replay.vllm.scheduler import VllmScheduler
+from hwcalc.workload.opening import workload_of_rows
 from hwcalc.workload.request import Workload
-from hwcalc.workload.rows import workload_of_rows
 from tests.golden_configs import config_as_run
 
 LENGTH: Final = 512

@@ -16,8 +16,8 @@ from hwcalc.replay.sglang.rules import SchedulerRules
 from hwcalc.replay.sglang.scheduler import SglangScheduler
 from hwcalc.replay.sglang.second import SecondCache
 from hwcalc.replay.sglang.tree import EVICTION
+from hwcalc.workload.opening import workload_of_rows
 from hwcalc.workload.request import Workload
-from hwcalc.workload.rows import workload_of_rows
 
 _POOL = 640
 

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc.errors import TraceError, UsageError
-from hwcalc.workload.arrivals import read_arrivals
 from hwcalc.workload.lengths import Lengths, read_lengths
-from hwcalc.workload.made import KEYS, made
+from hwcalc.workload.made import KEYS, made, read_arrivals
 from hwcalc.workload.request import Segment
 
 WORDS = st.one_of(

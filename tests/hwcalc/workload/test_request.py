@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
+from hwcalc.workload.opening import workload_of_rows
 from hwcalc.workload.request import Request, Segment, Workload
-from hwcalc.workload.rows import workload_of_rows
 
 SEGMENTS = st.lists(st.builds(Segment, st.sampled_from("abc"), st.integers(1, 40)), max_size=4).map(tuple)
 

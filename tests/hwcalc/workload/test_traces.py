@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import KvplanError, TraceError, UsageError
-from hwcalc.workload import sessions
 from hwcalc.workload.formats import BY_NAME, FORMATS, detect
 from hwcalc.workload.opening import workload
-from hwcalc.workload.request import Request, Segment, Workload
-from hwcalc.workload.sessions import in_order
+from hwcalc.workload.request import Request, Segment, Workload, in_order
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.4799600,110,27\n"
 AZURE_2024 = (
@@ -152,7 +150,7 @@ def test_a_trace_that_is_not_quite_sorted_is_sorted(tmp_path: Path) -> None:
 
 def test_a_row_far_behind_its_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than a part of a trace is held to sort it."""
-    monkeypatch.setattr(sessions, "MOST_LATE", 8)
+    monkeypatch.setattr("hwcalc.workload.request.MOST_LATE", 8)
     late = [Request(number=0, arrival_s=1.0 + (number < 10), prompt_tokens=1, output_tokens=1) for number in range(12)]
 
     with pytest.raises(TraceError, match="Sort"):
