@@ -151,6 +151,20 @@ class StepLoad(Struct):
     """Prompts that are complete after it."""
     paused_requests: int = 0
     """Requests between two tokens that get none in it."""
+    passes: int = 1
+    """Passes over the model in which all that is computed."""
+
+    def clear(self) -> None:
+        """Nothing is computed yet."""
+        self.decode_requests = self.decode_tokens = self.paused_requests = 0
+        self.prefill_tokens = self.prefill_pairs = self.prefill_requests = self.prefill_ends = 0
+        self.passes = 1
+
+    def add_chunk(self, tokens: int, before: int) -> None:
+        """So many tokens of a prompt are computed, behind those that are stored."""
+        self.prefill_requests += 1
+        self.prefill_tokens += tokens
+        self.prefill_pairs += tokens * before + tokens * (tokens + 1) // 2
 
 
 class Measures(Struct, frozen=True):

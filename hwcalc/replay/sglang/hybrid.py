@@ -95,6 +95,7 @@ class WindowScheduler(_SecondScheduler):
 
     cache: WindowCache
     more_columns = ("used_window_tokens", "evictable_window_tokens")
+    admits = WindowAdmission
 
     def _new_cache(self) -> WindowCache:
         rules = self.rules
@@ -107,10 +108,6 @@ class WindowScheduler(_SecondScheduler):
             policy=rules.radix_eviction_policy,
             enabled=not rules.disable_radix_cache,
         )
-
-    def _admission(self) -> Admission:
-        taken = len(self.running) if self.rules.enable_mixed_chunk else 0
-        return WindowAdmission(self.rules, self.cache, list(self.running), ratio=self.ratio, taken=taken)
 
     def _steps_alike(self, most: int) -> int:
         # Windows give something back now and then.

@@ -46,6 +46,7 @@ class SglangScheduler(Scheduler):
     stalls_when = "one needs more tokens than the pool has, and SGLang lets it wait, and all behind it. Give more tokens."
     more_columns: ClassVar[tuple[str, ...]] = ()
     """Those of a second pool."""
+    admits: ClassVar[type[Admission]] = Admission
     request_columns = ("scheduled", "firsts", "finishes", "hits", "preempted", "produced", "reasons")
 
     def __init__(self, rules: SchedulerRules, requests: RequestLog | None = None) -> None:
@@ -81,8 +82,8 @@ class SglangScheduler(Scheduler):
         self._decodes_kept = 0
         """Passes that are kept for decodes after a prefill (``prefill_decode_interval``)."""
         self._cancellable: dict[int, Live] = {}
-        self._looked_up = self._retractions = 0
-        """Tokens of admitted requests that were looked up, and retractions, those to make room for others among them."""
+        self._looked_up = self._cached = self._retractions = 0
+        """Tokens of admitted requests that were looked up, those found at first, and retractions, also those to make room for others."""
         self._turned_away: list[int] = []
         """Requests that came to a full queue."""
 
@@ -179,9 +180,7 @@ class SglangScheduler(Scheduler):
 
     def _plan(self) -> Batch | None:
         """The batch of this pass, with its memory; its row is noted."""
-        load = self.load
-        load.prefill_tokens = load.prefill_pairs = load.prefill_requests = load.prefill_ends = 0
-        load.decode_requests = load.decode_tokens = load.paused_requests = 0
+        self.load.clear()
         chunk = self.chunk
         if chunk is not None and chunk.end > chunk.prefix:
             self._publish(chunk, chunk.end)
@@ -225,9 +224,7 @@ class SglangScheduler(Scheduler):
     def _in_flight(self, live: Live) -> bool:
         """Whether a token of a running request is computed, and not looked at."""
         last = self._last
-        if not self.lag or last is None:
-            return False
-        return last.kind != PREFILL or live.joined == self._now
+        return self.lag > 0 and last is not None and (last.kind != PREFILL or live.joined == self._now)
 
     def _read(self, live: Live) -> None:
         """Work out what a running request has."""
@@ -235,11 +232,6 @@ class SglangScheduler(Scheduler):
         live.outputs = live.stored - live.prompt + 1 - self._in_flight(live)
 
     # Prompts.
-
-    @property
-    def _slots(self) -> int:
-        """Requests that may be admitted beside those that run."""
-        return min(self.rules.max_running_requests - len(self.running), self._rows)
 
     def _prefill(self) -> Batch | None:
         """A batch of prompts, if any can be admitted; the running requests join it where chunks are mixed."""
@@ -250,13 +242,14 @@ class SglangScheduler(Scheduler):
         chunk = self.chunk
         if chunk is None and (self._full or not self.waiting):
             return None
-        if chunk is None and not preempts and self._slots <= 0:
+        if chunk is None and not preempts and min(rules.max_running_requests - len(self.running), self._rows) <= 0:
             self._full = True
             return None
         self.order.sort(self.waiting, self._prefilled)
         for live in self.running:
             self._read(live)
-        admission = self._admission()
+        taken = len(self.running) if rules.enable_mixed_chunk else 0
+        admission = self.admits(rules, self.cache, list(self.running), ratio=self.ratio, taken=taken)
         if chunk is not None:
             chunk.known = chunk.prompt + chunk.outputs
             limit = self.order.chunk_limit(chunk, self.waiting, admission.chunk_left or 0)
@@ -265,20 +258,14 @@ class SglangScheduler(Scheduler):
         preempted = self._admit(admission)
         admitted = admission.admitted
         if not admitted:
-            for live in preempted:
-                self._enqueue(live)
+            self._enqueue(*preempted)
             return None
         # Those that were admitted stood in front.
         del self.waiting[: sum([live.state is State.WAITING for live in admitted])]
-        for live in preempted:
-            self._enqueue(live)
+        self._enqueue(*preempted)
         if admission.chunk is not None:
             self.chunk = admission.chunk
         return self._launch(admission)
-
-    def _admission(self) -> Admission:
-        taken = len(self.running) if self.rules.enable_mixed_chunk else 0
-        return Admission(self.rules, self.cache, list(self.running), ratio=self.ratio, taken=taken)
 
     def _admit(self, admission: Admission) -> list[Live]:
         """Go through the queue as long as requests are admitted; returns those that were preempted."""
@@ -315,10 +302,8 @@ class SglangScheduler(Scheduler):
     def _preempt(self, live: Live, admission: Admission, preempted: list[Live]) -> bool:
         """Retract running requests of clearly lower priority, as many as a more urgent one needs; whether that is enough."""
         rules, sign = self.rules, self.rules.sign
-        victims = sorted(
-            [each for each in self.running if each.state is not State.FINISHED],
-            key=lambda each: (-each.priority * sign, -each.entry),
-        )
+        running = [each for each in self.running if each.state is not State.FINISHED]
+        victims = sorted(running, key=lambda each: (-each.priority * sign, -each.entry))
         missing = live.known - live.prefix + min(live.max_new, CLIP) - admission.left
         chosen = list[Live]()
         for victim in victims:
@@ -354,11 +339,10 @@ class SglangScheduler(Scheduler):
                 if log.scheduled[live.number] is None:
                     log.scheduled[live.number] = self._now
                     log.hits[live.number] = live.prefix
+                    self._cached += live.prefix
             extend = live.end - live.prefix
             self._take(live, live.end)
-            load.prefill_requests += 1
-            load.prefill_tokens += extend
-            load.prefill_pairs += extend * live.prefix + extend * (extend + 1) // 2
+            load.add_chunk(extend, live.prefix)
             load.prefill_ends += live.end == live.known
         batch = Batch(PREFILL, admitted, tokens=tokens, step=self.running.steps, chunk=self.chunk)
         load.paused_requests = len(self.running)
@@ -405,17 +389,15 @@ class SglangScheduler(Scheduler):
             return False
         ending = self.running.foreseen(self.running.steps) if last.kind != PREFILL else []
         if last.kind != DECODE:
-            ending += [live for live in last.requests if live.joined == self._now and self._is_short(live)]
+            begun = [live for live in last.requests if live.joined == self._now]
+            # The prompt's result is all that they need.
+            ending += [live for live in begun if self.running.stored(live) - live.prompt + 1 >= live.output]
         ending = [live for live in ending if live.state is State.RUNNING and live.is_foreseen]
         for live in ending:
             self.running.stop(live, State.ENDING)
         if ending:
             self._full = False
         return bool(ending)
-
-    def _is_short(self, live: Live) -> bool:
-        """Whether the prompt's result is all that it needs."""
-        return self.running.stored(live) - live.prompt + 1 >= live.output
 
     def _decode(self) -> Batch | None:
         """A batch of all that run, after retractions where the pool is full; ``None`` if nobody can decode now."""
@@ -457,16 +439,10 @@ class SglangScheduler(Scheduler):
         order = list(self.running)
         for live in order:
             self._read(live)
-        if rules.retraction_policy == "priority":
-            order.sort(key=lambda live: (-live.priority * sign, live.outputs, -live.prompt), reverse=True)
-        else:
-            order.sort(key=lambda live: (live.outputs, -live.prompt), reverse=True)
+        weight = sign if rules.retraction_policy == "priority" else 0
+        order.sort(key=lambda live: (-live.priority * weight, live.outputs, -live.prompt), reverse=True)
         retracted, aborted = list[Live](), list[Live]()
-        first = True
-        while first or not self._decodes_fit():
-            if len(order) == 1:
-                break
-            first = False
+        while len(order) > 1 and not (retracted and self._decodes_fit()):
             live = order.pop()
             self._retract(live, len(order))
             retracted.append(live)
@@ -484,8 +460,7 @@ class SglangScheduler(Scheduler):
         self.retraction_log.append(
             (self._now, [live.number for live in retracted], [live.number for live in aborted], self.ratio)
         )
-        for live in retracted:
-            self._enqueue(live)
+        self._enqueue(*retracted)
 
     def _retract(self, live: Live, keep: int) -> None:
         """Take all that a running request has, what it has published apart, and then see that ``keep`` others can go on."""
@@ -499,12 +474,12 @@ class SglangScheduler(Scheduler):
         live.forget()
         self.cache.evict(keep * RETRACT_STEPS)
 
-    def _enqueue(self, live: Live) -> None:
-        """A request waits, behind all others."""
-        live.entry = self._entries
-        live.asked_at = self._prefilled
-        self._entries += 1
-        self.waiting.append(live)
+    def _enqueue(self, *requests: Live) -> None:
+        """Requests wait, behind all others."""
+        for live in requests:
+            live.entry, live.asked_at = self._entries, self._prefilled
+            self._entries += 1
+        self.waiting += requests
 
     # Results.
 
@@ -597,10 +572,7 @@ class SglangScheduler(Scheduler):
     def _steps_alike(self, most: int) -> int:
         """How many decodes follow at most in which nobody is admitted and nobody has his last token."""
         last = self._last
-        if self.lag:
-            if last is None or last.kind != DECODE:
-                return 0
-        elif last is not None and last.kind != DECODE:
+        if (last is None and self.lag) or (last is not None and last.kind != DECODE):
             return 0
         if not self.running or self.chunk is not None or self._left or self._decodes_kept:
             return 0
@@ -615,7 +587,7 @@ class SglangScheduler(Scheduler):
         least, decay, ratio, size = rules.least_ratio, rules.ratio_decay, self.ratio, cache.size
         running, ratios = self.running, self.ratios
         load = self.load
-        load.prefill_tokens = load.prefill_pairs = load.prefill_requests = load.prefill_ends = 0
+        load.clear()
         load.decode_requests = count
         spare = page * count if page > 1 else 0
         for taken in range(steps):
@@ -630,8 +602,9 @@ class SglangScheduler(Scheduler):
             cache.free -= need
             running.steps += 1
             free, evictable = cache.free, cache.evictable
-            log.extend((turn + taken, DECODE, count, count, 0, count, waiting, size - free - evictable, evictable))
-            log.extend(self._second())
+            log.extend(
+                (turn + taken, DECODE, count, count, 0, count, waiting, size - free - evictable, evictable, *self._second())
+            )
         if not steps:
             return 0
         self.ratio = ratio
@@ -647,8 +620,7 @@ class SglangScheduler(Scheduler):
     def _note(self, batch: Batch, requests: int, tokens: int, hits: int) -> None:
         cache = self.cache
         row = (self._now, batch.kind, requests, tokens, hits, len(self.running), len(self.waiting), cache.used, cache.evictable)
-        self.steps.numbers.extend(row)
-        self.steps.numbers.extend(self._second())
+        self.steps.numbers.extend((*row, *self._second()))
         self.ratios.append(self.ratio)
 
     def _second(self) -> tuple[int, ...]:
@@ -699,7 +671,6 @@ class SglangScheduler(Scheduler):
     def totals(self, turns: int) -> dict[str, Any]:
         columns = {name: self.steps.column(name) for name in self.steps.columns}
         kinds = Counter(columns["kind"])
-        log = self.requests
         return {
             "iterations": columns["iteration"][-1] + 1 if len(self.steps) else 0,
             "batches": len(self.steps),
@@ -709,7 +680,7 @@ class SglangScheduler(Scheduler):
             "mixed_batches": kinds[MIXED],
             "computed_tokens": sum(columns["computed_tokens"]),
             "hit_tokens": sum(columns["hit_tokens"]),
-            "cached_tokens": sum([hit for hit in log.hits if hit]),
+            "cached_tokens": self._cached,
             "prefix_cache": {"queries": self._looked_up, "hits": sum(columns["hit_tokens"])},
             "preemptions": self._retractions,
             "retractions": sum([len(entry[1]) for entry in self.retraction_log]),

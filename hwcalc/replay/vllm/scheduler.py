@@ -306,7 +306,7 @@ class VllmScheduler(Scheduler):
         preemptions = self.preemptions
         events = self._events()
         load = self.load
-        load.prefill_tokens = load.prefill_pairs = load.prefill_requests = load.prefill_ends = 0
+        load.clear()
         chunks: list[tuple[Live, int]] = []
         budget = rules.max_num_batched_tokens
         if self._is_priority or self._is_tight(budget, threshold):
@@ -553,9 +553,7 @@ class VllmScheduler(Scheduler):
     def _advance(self, live: Live, tokens: int, batch: Batch) -> None:
         """After a step: a prompt that is complete goes on to decode."""
         load = self.load
-        load.prefill_requests += 1
-        load.prefill_tokens += tokens
-        load.prefill_pairs += tokens * live.computed + tokens * (tokens + 1) // 2
+        load.add_chunk(tokens, live.computed)
         live.computed += tokens
         live.chunk, live.chunk_at = tokens, self._now
         self._blocked = False

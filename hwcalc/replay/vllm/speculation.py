@@ -143,9 +143,7 @@ class SpeculatingScheduler(VllmScheduler):
         had = self.speculation.tokens if drafts.padded else drafts.drafted
         verified = max(0, min(had, spare))
         if live.computed < known - 1:
-            load.prefill_requests += 1
-            load.prefill_tokens += tokens
-            load.prefill_pairs += tokens * live.computed + tokens * (tokens + 1) // 2
+            load.add_chunk(tokens, live.computed)
         else:
             load.decode_requests += 1
             load.decode_tokens += live.computed
