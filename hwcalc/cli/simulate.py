@@ -69,6 +69,14 @@ _FILES: Final = (
         "Write a row for each request to this file; - is standard output.",
         complete="files",
     ),
+    Option(
+        "plot",
+        ("--plot",),
+        "FILE",
+        "Draw the pool and the requests over time, as .png, .svg or .pdf. Needs matplotlib: pip install 'hwcalc[plot]'.",
+        complete="files",
+        short="Draw the pool and the requests over time: pool.svg.",
+    ),
 )
 STDOUT: Final = "-"
 _EVERY: Final = 50
@@ -112,6 +120,7 @@ def simulate(
     compare: list[str] | None,
     steps_csv: str | None,
     requests_csv: str | None,
+    plot: str | None,
     **options: Any,
 ) -> Answer:
     """Replay traffic on a server: what users wait for.
@@ -126,6 +135,10 @@ def simulate(
         raise UsageError(
             "--steps-csv - and --requests-csv - are two tables on standard output.", hint="Name a file for one of them."
         )
+    if plot is not None:
+        from hwcalc.plot.build import format_of
+
+        format_of(plot, "--plot")
     of_trace = {option.name: options[option.name] for option in OF_TRACE if options.get(option.name) is not None}
     of_replay = {option.name: options[option.name] for option in (*_OWN, *_POOL) if options.get(option.name) is not None}
     given = {**given_options("simulate", options), **of_replay}
@@ -135,8 +148,10 @@ def simulate(
     with reading(model):
         requests = workload(trace, **of_trace)
     if compare:
-        if steps_csv is not None or requests_csv is not None:
-            raise UsageError("--compare has many replays, and a file of rows is of one.", hint="Leave out one of them.")
+        if steps_csv is not None or requests_csv is not None or plot is not None:
+            raise UsageError(
+                "--compare has many replays, and a file of rows or a picture is of one.", hint="Leave out one of them."
+            )
         from hwcalc.replay.compare import compare_settings, parse_settings
 
         with _progress(requests.count) as told:
@@ -151,6 +166,10 @@ def simulate(
         replayed = simulate(model, requests, watch=told.watch, **given)
     traffic = replayed.traffic
     status = int(bool(traffic.warnings))
+    if plot is not None:
+        from hwcalc.plot.timeline import save_timeline
+
+        save_timeline(replayed.timeline, plot, "--plot")
     printed = _rows_written(replayed, steps_csv, requests_csv)
     if printed is not None:
         return Answer(text=printed, status=status)

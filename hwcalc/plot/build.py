@@ -144,10 +144,10 @@ def _ends(seq: Any) -> tuple[int, ...] | None:
     return lengths
 
 
-def format_of(name: str) -> str:
-    """The format of a file, by its suffix."""
+def format_of(name: str, option: str = "--output") -> str:
+    """The format of a file that an option names, by its suffix."""
     suffix = PurePath(name).suffix.lower()
     if suffix not in SUFFIXES:
-        what = f"the suffix {brief(suffix, 20)} of --output" if suffix else f"--output {shown(name, 60)}"
-        raise UsageError(f"{what} names no format.", hint=f"Use {', '.join(SUFFIXES)}: -o memory.svg")
+        what = f"the suffix {brief(suffix, 20)} of {option}" if suffix else f"{option} {shown(name, 60)}"
+        raise UsageError(f"{what} names no format.", hint=f"Use {', '.join(SUFFIXES)}: {option} picture.svg")
     return SUFFIXES[suffix]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from hwcalc.planner.verdict import Verdict
@@ -12,13 +12,13 @@ from hwcalc.plot.series import Cell, Chart, Line, Profile, drawing, kind_words, 
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
-_COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Seven colours that differ for every kind of colour blindness (Okabe and Ito)."""
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1, 1)))
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 _HATCHES: Final = ("", "///", "...", "xxx", "---", "\\\\\\", "++")
-_INK: Final = "#222222"
-_QUIET: Final = "#595959"
+INK: Final = "#222222"
+QUIET: Final = "#595959"
 _WIDTH: Final = 9.0
 _ROW: Final = 0.18
 """Inches of a line of words at the right edge."""
@@ -36,10 +36,10 @@ _SETTINGS: Final = {
     "text.parse_math": False,
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
-    "axes.edgecolor": _QUIET,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "hatch.linewidth": 0.6,
 }
 _METADATA: Final[dict[str, dict[str, str | None]]] = {
@@ -51,9 +51,6 @@ _METADATA: Final[dict[str, dict[str, str | None]]] = {
 
 def drawn(chart: Chart, format_: str) -> bytes:
     """The bytes of a file in ``png``, ``svg`` or ``pdf``."""
-    matplotlib = drawing("matplotlib", what="A picture in a file")
-    from matplotlib.figure import Figure
-
     words = sum(len(_words_of(line)) for line in chart.lines) + 2 * len(chart.levels)
     models = len({cell.row for cell in chart.cells})
     height = (
@@ -63,26 +60,38 @@ def drawn(chart: Chart, format_: str) -> bytes:
         if chart.profiles
         else max(5.2, 1.4 + 1.15 * _ROW * words)
     )
+    return figure_file(chart.title, chart.caption, height, format_, lambda figure: _draw(figure, chart))
+
+
+def figure_file(title: str, caption: str, height: float, format_: str, draw: Callable[[Any], None]) -> bytes:
+    """The bytes of a file of a figure, ``height`` inches high, on which ``draw`` puts what it shows."""
+    matplotlib = drawing("matplotlib", what="A picture in a file")
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS}), warnings.catch_warnings():
         # A character that the font lacks is drawn as a box; it is no message for the user.
         warnings.simplefilter("ignore")
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
-        figure.suptitle(_named(chart.title, 120), x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
-        if chart.cells:
-            _draw_cells(figure.subplots(), chart.cells)
-        elif chart.profiles:
-            titles = list(dict.fromkeys(layer.title for profile in chart.profiles for layer in profile.layers))
-            panels = figure.subplots(len(chart.profiles), 1, squeeze=False)[:, 0]
-            for axes, profile in zip(panels, chart.profiles, strict=True):
-                _draw_profile(axes, profile, titles, named=len(chart.profiles) > 1)
-            panels[-1].set_xlabel("layer")
-        else:
-            _draw_lines(figure.subplots(), chart)
-        figure.supxlabel(_named(chart.caption, 160), x=0.01, ha="left", fontsize=8, color=_QUIET)
+        figure.suptitle(_named(title, 120), x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+        draw(figure)
+        figure.supxlabel(_named(caption, 160), x=0.01, ha="left", fontsize=8, color=QUIET)
         out = io.BytesIO()
-        metadata = {"Title": clean(chart.title), **_METADATA[format_]}
+        metadata = {"Title": clean(title), **_METADATA[format_]}
         figure.savefig(out, format=format_, dpi=160, metadata=metadata)
     return out.getvalue()
+
+
+def _draw(figure: Any, chart: Chart) -> None:
+    if chart.cells:
+        _draw_cells(figure.subplots(), chart.cells)
+    elif chart.profiles:
+        titles = list(dict.fromkeys(layer.title for profile in chart.profiles for layer in profile.layers))
+        panels = figure.subplots(len(chart.profiles), 1, squeeze=False)[:, 0]
+        for axes, profile in zip(panels, chart.profiles, strict=True):
+            _draw_profile(axes, profile, titles, named=len(chart.profiles) > 1)
+        panels[-1].set_xlabel("layer")
+    else:
+        _draw_lines(figure.subplots(), chart)
 
 
 def _named(text: str, most: int = _NAME) -> str:
@@ -100,15 +109,15 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
         alone = len(chart.lines) == 1 and bool(line.areas)
         _draw_line(axes, line, number, len(chart.lines), areas=alone)
         if line.xs and not alone:
-            color = _COLORS[number % len(_COLORS)]
+            color = COLORS[number % len(COLORS)]
             named.append((line.ys[-1], _words_of(line), color))
             # From a line that ends early to its name at the right edge.
             axes.plot([line.xs[-1], axes.get_xlim()[1]], [line.ys[-1]] * 2, color=color, linewidth=0.7, alpha=0.6)
         elif line.xs:
             named += _named_areas(line)
     for level in chart.levels:
-        axes.axhline(level.bytes, color=_INK, linewidth=1.4, linestyle=(0, (8, 3)))
-        named.append((level.bytes, [human_bytes(level.bytes), level.label], _INK))
+        axes.axhline(level.bytes, color=INK, linewidth=1.4, linestyle=(0, (8, 3)))
+        named.append((level.bytes, [human_bytes(level.bytes), level.label], INK))
     _write_names(axes, named)
     axes.set_xlabel("tokens of a sequence")
     axes.set_ylabel(chart.y_label)
@@ -116,7 +125,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     for place, remark in enumerate(chart.remarks):
-        axes.text(0.5, 0.5 - 0.06 * place, _named(remark, 100), transform=axes.transAxes, ha="center", color=_INK)
+        axes.text(0.5, 0.5 - 0.06 * place, _named(remark, 100), transform=axes.transAxes, ha="center", color=INK)
 
 
 def _words_of(line: Line) -> list[str]:
@@ -129,9 +138,9 @@ def _named_areas(line: Line) -> list[tuple[float, list[str], str]]:
     names, below = [], 0
     for area in line.areas:
         size = area.ys[-1]
-        names.append((below + size / 2, [f"{area.label} {human_bytes(size)}"], _INK))
+        names.append((below + size / 2, [f"{area.label} {human_bytes(size)}"], INK))
         below += size
-    return [*names, *([(below, [line.mark.label], _COLORS[1])] if line.mark is not None else [])]
+    return [*names, *([(below, [line.mark.label], COLORS[1])] if line.mark is not None else [])]
 
 
 def _write_names(axes: Any, named: Sequence[tuple[float, Sequence[str], str]]) -> None:
@@ -163,12 +172,12 @@ def _write_names(axes: Any, named: Sequence[tuple[float, Sequence[str], str]]) -
 
 
 def _draw_line(axes: Any, line: Line, number: int, lines: int, *, areas: bool) -> None:
-    color, every = _COLORS[number % len(_COLORS)], max(1, len(line.xs) // 8)
+    color, every = COLORS[number % len(COLORS)], max(1, len(line.xs) // 8)
     if areas:
         colors = [_PARTS[area.label] for area in line.areas]
         axes.stackplot(line.xs, *(area.ys for area in line.areas), colors=colors, edgecolor="white", linewidth=0.5)
-        color = _INK
-    dashes = "-" if areas else _DASHES[(number // len(_COLORS) + number) % len(_DASHES)]
+        color = INK
+    dashes = "-" if areas else _DASHES[(number // len(COLORS) + number) % len(_DASHES)]
     # Markers of different lines stand side by side where the lines lie upon each other.
     marked = (number * every // max(1, lines), every)
     style = {
@@ -185,7 +194,7 @@ def _draw_line(axes: Any, line: Line, number: int, lines: int, *, areas: bool) -
         axes.fill_between(line.xs, [max(1, size) for size in line.low], line.high, color=color, alpha=0.2, linewidth=0)
     if line.mark is not None:
         cross = {"marker": "X", "markersize": 10, "markeredgecolor": "white", "zorder": 5}
-        axes.plot([line.mark.x], [line.mark.y], color=_COLORS[1] if areas else color, **cross)
+        axes.plot([line.mark.x], [line.mark.y], color=COLORS[1] if areas else color, **cross)
 
 
 def _set_ticks(axes: Any, chart: Chart) -> None:
@@ -228,11 +237,11 @@ def _draw_cells(axes: Any, cells: Sequence[Cell]) -> None:
         x, y = nodes.index(cell.node), cell.row
         color, hatch = _VERDICTS[cell.verdict]
         axes.bar(x, 0.94, width=0.96, bottom=y + 0.03, color=color, hatch=hatch, edgecolor="white", linewidth=0)
-        axes.text(x, y + 0.34, cell.words, ha="center", va="center", fontweight="bold", color=_INK, backgroundcolor=color)
+        axes.text(x, y + 0.34, cell.words, ha="center", va="center", fontweight="bold", color=INK, backgroundcolor=color)
         if cell.usable_bytes:
             sizes = f"{human_bytes(cell.needed_bytes)} of {human_bytes(cell.usable_bytes)}"
             detail = " · ".join(filter(None, (cell.layout, sizes)))
-            axes.text(x, y + 0.7, detail, ha="center", va="center", fontsize=7.5, color=_INK, backgroundcolor=color)
+            axes.text(x, y + 0.7, detail, ha="center", va="center", fontsize=7.5, color=INK, backgroundcolor=color)
     axes.set_xlim(-0.5, len(nodes) - 0.5)
     axes.set_ylim(len(models), 0)
     axes.set_xticks(range(len(nodes)), [_named(node, 28) for node in nodes])
@@ -249,7 +258,7 @@ def _draw_profile(axes: Any, profile: Profile, titles: Sequence[str], *, named: 
         layers = [layer for layer in profile.layers if layer.title == title]
         number = titles.index(title)
         heights = [max(layer.bytes, round(most * _LEAST_BAR)) if layer.bytes else 0 for layer in layers]
-        style = {"color": _COLORS[number % len(_COLORS)], "hatch": _HATCHES[number % len(_HATCHES)]}
+        style = {"color": COLORS[number % len(COLORS)], "hatch": _HATCHES[number % len(_HATCHES)]}
         bars = axes.bar([layer.number for layer in layers], heights, width=0.8, edgecolor="white", linewidth=0, **style)
         handles[f" {kind_words(title, sizes)}"] = bars
     ticks = size_ticks("layers", 0, most, "linear")

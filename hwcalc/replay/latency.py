@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.errors import UsageError
 from hwcalc.model import Note
-from hwcalc.replay.traffic import Goodput, Spread, Throughput, Traffic
+from hwcalc.replay.traffic import Goodput, Spread, Throughput, Timeline, Traffic
+from hwcalc.units import human_duration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hwcalc.replay.core import Server
     from hwcalc.replay.result import Simulation
 
 
@@ -192,6 +195,58 @@ def _over_time(simulation: Simulation) -> tuple[Spread | None, Spread | None, Sp
     counts = concatenate(weights) if weights else None
     used, running, waiting = (concatenate(columns) for columns in rows.values())
     return Spread.of(used / simulation.scheduler.capacity, counts), Spread.of(running, counts), Spread.of(waiting, counts)
+
+
+_PARTS: Final = 400
+"""Points of a time line."""
+
+
+def timeline_of(simulation: Simulation) -> Timeline:
+    """The replay over time. Raises :class:`~hwcalc.errors.UsageError` if no step was taken."""
+    from numpy import clip, diff, frombuffer, interp, linspace, maximum, searchsorted, stack, zeros
+
+    traffic, measures = simulation.traffic, simulation.scheduler.measures
+    spans = {place: _spans(server) for place, server in enumerate(simulation.servers) if len(server.scheduler.steps)}
+    if not spans:
+        raise UsageError("no step was taken: there is nothing to draw.", hint="Give requests that the server takes.")
+    edges = linspace(min(times[0, 0] for times in spans.values()), max(times[-1, 1] for times in spans.values()), _PARTS + 1)
+    means = {name: zeros(_PARTS) for name in (measures.used, measures.running, measures.waiting)}
+    most = zeros(_PARTS)
+    for place, times in spans.items():
+        steps = simulation.servers[place].scheduler.steps
+        parts = clip(searchsorted(edges, times[:, 1]) - 1, 0, _PARTS - 1)
+        for name in means:
+            values = frombuffer(steps.column(name), dtype="int64")
+            # Nothing is held between two steps, when a server has nothing to do.
+            held = (times[:, 1] - times[:, 0]) * values
+            upto = stack((held.cumsum() - held, held.cumsum()), axis=1)
+            means[name] += diff(interp(edges, times.ravel(), upto.ravel())) / diff(edges)
+            if name == measures.used:
+                maximum.at(most, parts, values / traffic.capacity)
+    use = means[measures.used] / (traffic.capacity * traffic.replicas)
+    first = "" if traffic.ttft is None or traffic.clock == "steps" else f" · first token {human_duration(traffic.ttft.p95)} (p95)"
+    return Timeline(
+        title=f"{traffic.model}, {traffic.engine}{'' if traffic.gpu is None else f' on {traffic.gpu}'}: {traffic.workload}",
+        caption=f"{traffic.capacity:,} {traffic.unit} · {traffic.finished:,} of {traffic.requests:,} requests{first}",
+        clock=traffic.clock,
+        times=tuple(edges[1:].tolist()),
+        use=tuple(use.tolist()),
+        use_max=tuple(maximum(most, use).tolist()),
+        running=tuple(means[measures.running].tolist()),
+        waiting=tuple(means[measures.waiting].tolist()),
+    )
+
+
+def _spans(server: Server) -> NDArray[Any]:
+    """When each step of a server begins and ends."""
+    from numpy import frombuffer, stack
+
+    steps = server.scheduler.steps
+    turns = frombuffer(steps.column(steps.columns[0]), dtype="int64")
+    if server.seconds is None:
+        return stack((turns, turns + 1), axis=1).astype("float64")
+    ends = frombuffer(server.ends, dtype="float64")[turns]
+    return stack((ends - frombuffer(server.lengths, dtype="float64")[turns], ends), axis=1)
 
 
 def _between_tokens(simulation: Simulation) -> Spread | None:

@@ -10,8 +10,8 @@ from hwcalc.documents import Answer
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.replay.core import RequestLog, RequestRow, Scheduler, Server, StepRow
-from hwcalc.replay.latency import request_records, traffic_of
-from hwcalc.replay.traffic import Limits, Traffic
+from hwcalc.replay.latency import request_records, timeline_of, traffic_of
+from hwcalc.replay.traffic import Limits, Timeline, Traffic
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -82,6 +82,11 @@ class Simulation(Answer, Record):
     def traffic(self) -> Traffic:
         """What the replay tells as a whole."""
         return traffic_of(self)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The replay over time, which :func:`hwcalc.plot.timeline.save_timeline` draws."""
+        return timeline_of(self)
 
     def headline(self) -> str:
         """The answer in one line."""

@@ -143,3 +143,20 @@ class Traffic(Answer, Record):
         return [row]
 
     __repr__ = Answer.__repr__
+
+
+class Timeline(Record):
+    """A replay over time, in parts of equal length that end at ``times`` (seconds, or steps).
+
+    ``use`` is the mean share of the pool that is in use in each, ``use_max`` the largest; ``running`` and ``waiting`` are requests on
+    average, of all servers together.
+    """
+
+    title: str
+    caption: str
+    clock: str
+    times: tuple[float, ...]
+    use: tuple[float, ...]
+    use_max: tuple[float, ...]
+    running: tuple[float, ...]
+    waiting: tuple[float, ...]

@@ -70,6 +70,17 @@ def test_rows_as_files(capsys: Capture, tmp_path: Path) -> None:
     assert [float(row["e2e"]) for row in listed] == [record["e2e"] for record in simulation.records()]
 
 
+def test_a_picture(capsys: Capture, tmp_path: Path) -> None:
+    """A picture has the format of its suffix, and is drawn beside the table; another suffix is refused before anything is replayed."""
+    pytest.importorskip("matplotlib")
+    target = tmp_path / "pool.svg"
+    status, out, _ = run(capsys, *LINE, "--plot", str(target))
+    refused = run(capsys, *LINE, "--plot", str(tmp_path / "pool.gif"))
+
+    assert (status, "pool: 600 blocks" in out, target.read_bytes()[:5]) == (0, True, b"<?xml")
+    assert (refused[0], "--plot" in refused[2], [path.name for path in tmp_path.iterdir()]) == (2, True, ["pool.svg"])
+
+
 def test_settings_side_by_side(capsys: Capture) -> None:
     """A row for each combination; one that vLLM refuses has its error."""
     line = (*LINE, "--compare", "max_num_seqs=4,16", "--compare", "max_num_batched_tokens=8,512")

@@ -145,6 +145,19 @@ def test_an_expected_step_takes_longer_with_more_to_do() -> None:
     assert prompt == pytest.approx(float(times.step(prompt_tokens=2000).expected), rel=0.05)
 
 
+@pytest.mark.parametrize("options", [{}, {"step_time": 0.5}, {"step_time": 0.5, "replicas": 2}])
+def test_a_time_line_keeps_the_sums(options: dict[str, Any]) -> None:
+    """What is held on average over the whole time is the sum of what each step holds; a step takes 1, or half a second."""
+    simulation = replayed([(0, 100, 20), (2, 60, 30), (200, 90, 10)], **options)
+    line, totals = simulation.timeline, simulation.totals
+    length, step = line.times[-1] - line.times[-2], options.get("step_time", 1.0)
+    blocks = 400 * options.get("replicas", 1)
+
+    assert sum(line.use) * length * blocks == pytest.approx(step * totals["sum_used_blocks"])
+    assert max(line.use_max) == pytest.approx(totals["peak_used_blocks"] / 400)
+    assert sum(line.waiting) == 0
+
+
 def test_quantiles_count_by_weight() -> None:
     """The median of 1, 2 and 9 that count 1, 1 and 3 times is 9, and their mean 6."""
     from numpy import array
