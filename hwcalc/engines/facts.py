@@ -67,6 +67,8 @@ class Facts(Record):
     """The engine option for how many sequences a server, or each replica of it, runs at once; empty if it has none."""
     slots_option: str = ""
     """The engine option for the tokens of all its sequences together, where each has a part of them from the start; empty if it has none."""
+    default_users: int | None = None
+    """Sequences that its server runs at once by default, where each has its memory from the start; ``None`` where they share a pool."""
     chunk_option: str = ""
     """The engine option for how many tokens of prompts a step computes at most; empty if it has none."""
     shared_experts_option: str = ""

@@ -36,7 +36,7 @@ class Modelled:
         self.times = times
         self.end = end
         self._decoding: dict[int, list[float]] = {}
-        self._mixed: dict[tuple[int, int, int, int, int], float] = {}
+        self._mixed: dict[tuple[int, ...], float] = {}
 
     def __call__(self, load: StepLoad) -> float:
         requests, prompt = load.decode_requests, load.prefill_tokens
@@ -45,12 +45,14 @@ class Modelled:
             return self._decode(requests, context)
         # One prompt with as many pairs stands for all.
         before = max(0.0, load.prefill_pairs / prompt - prompt / 2)
-        key = (_rounded(prompt), _rounded(int(before)), _rounded(requests), _rounded(int(context)), load.prefill_ends)
+        passes = load.passes
+        parts = (prompt // passes, int(before), requests // passes, int(context))
+        key = (*map(_rounded, parts), load.prefill_ends // passes)
         seconds = self._mixed.get(key)
         if seconds is None:
             step = self.times.step(prompt_tokens=key[0], prompt_context=key[1], prompts=key[4], decoding=key[2], context=key[3])
             seconds = self._mixed[key] = float(getattr(step, self.end))
-        return seconds
+        return passes * seconds
 
     def _decode(self, requests: int, context: float) -> float:
         times = self._decoding.get(requests)

@@ -204,6 +204,10 @@ def deploy(
     of_scheduler = {name: value for name, value in named.items() if name in rules.OPTIONS}
     _, asked = take_options("simulate", {**options, "engine": engine, "engine_options": of_plan})
     spec, request = load_request(model, asked)
+    users, default = served_by.facts.users_option, served_by.facts.default_users
+    if default is not None:
+        # A server that allocates all its sequences is planned for as many as it serves.
+        request["batch"] = served_by.options[users].check(users, str(of_plan.get(users, default)))
     occupancy = open_request(spec, **request)
     make = rules.maker(occupancy, of_scheduler, blocks=blocks, tokens=tokens)
     return Deployed(occupancy=occupancy, make=make, notes=(*occupancy.notes, *rules.remarks(occupancy, of_scheduler)))

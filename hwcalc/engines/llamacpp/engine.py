@@ -514,6 +514,7 @@ class Llamacpp(GeneralEngine):
 
     deployment: ClassVar[type[Deployment]] = LlamacppDeployment
     occupancy: ClassVar[type[Occupancy]] = LlamacppOccupancy
+    scheduler: ClassVar[str | None] = "hwcalc.replay.llamacpp.settings"
     name: ClassVar[str] = "llamacpp"
     title: ClassVar[str] = "llama.cpp: llama-server and bindings"
     label: ClassVar[str] = "llama.cpp"
@@ -521,6 +522,7 @@ class Llamacpp(GeneralEngine):
     facts: ClassVar[Facts] = Facts(
         users_option="n_seq_max",
         slots_option="n_ctx",
+        default_users=4,
         chunk_option="n_ubatch",
         cache_is="cells of the whole context, from the start",
         pool_is="n_ctx",

@@ -345,6 +345,8 @@ class Ollama(Llamacpp):
 
     deployment: ClassVar[type[Deployment]] = OllamaDeployment
     occupancy: ClassVar[type[Occupancy]] = OllamaOccupancy
+    # Ollama has a queue of its own before the slots, and shifts contexts.
+    scheduler: ClassVar[str | None] = None
     name: ClassVar[str] = "ollama"
     title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
     label: ClassVar[str] = "Ollama"

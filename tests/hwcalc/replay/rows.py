@@ -1,4 +1,4 @@
-"""Scenarios that the schedulers of vLLM and SGLang ran (``tests/golden/*_scheduler.json``), and the same ones replayed."""
+"""Scenarios that the schedulers of vLLM, SGLang and llama.cpp ran (``tests/golden``), and the same ones replayed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ Rows = dict[str, dict[str, Any]]
 
 
 def _rows(file: str) -> Rows:
-    return {row["name"]: row for row in json.loads((GOLDEN / file).read_text(encoding="utf-8"))["rows"]}
+    document = json.loads((GOLDEN / file).read_text(encoding="utf-8"))
+    return {row["name"]: {"config": document.get("config"), **row} for row in document["rows"]}
 
 
 ROWS: Final = _rows("vllm_scheduler.json")
 SGLANG_ROWS: Final = _rows("sglang_scheduler.json")
+LLAMACPP_ROWS: Final = _rows("llamacpp_slots.json")
 _SGLANG_MODELS: Final = {"dense": "Qwen/Qwen3-8B", "swa": "openai/gpt-oss-20b", "mamba": "Qwen/Qwen3-Next-80B-A3B-Instruct"}
 """The rows were run with one to four layers of these kinds; nothing but their kinds matters to the scheduler."""
 
@@ -40,6 +42,13 @@ def replayed_by_sglang(name: str) -> Simulation:
     row = SGLANG_ROWS[name]
     config = config_as_run(_SGLANG_MODELS[row["model"]])
     return simulate(config, row["requests"], engine="sglang", tokens=row["tokens"], engine_options=row["engine"])
+
+
+@lru_cache(maxsize=len(LLAMACPP_ROWS))
+def replayed_by_llamacpp(name: str) -> Simulation:
+    """The llama-server scenario of this name on the deployment that kvplan makes of its model and settings."""
+    row = LLAMACPP_ROWS[name]
+    return simulate(row["config"], row["requests"], engine="llamacpp", engine_options=row["engine"])
 
 
 def digest(steps: Iterable[Iterable[object]]) -> str:
