@@ -64,7 +64,8 @@ class Node(Record):
     """One value with its line and column, both counted from 1.
 
     ``value`` is text, an integer, a float, a bool, ``None``, a ``list`` of nodes or a ``dict`` from text to nodes. ``text`` is a scalar
-    as it was written; ``keys`` has a node for each key of a mapping.
+    as it was written; ``keys`` has a node for each key of a mapping. In a manifest, ``start`` and ``end`` are the places of the characters that
+    a scalar begins and ends with, its quotes and its sign of a block among them.
     """
 
     value: Any
@@ -72,6 +73,8 @@ class Node(Record):
     column: int
     text: str = ""
     keys: dict[str, Node] | None = None
+    start: int = 0
+    end: int = 0
 
 
 def plain_value(node: Node) -> Any:
@@ -248,9 +251,9 @@ class _Manifests(_Builder):
 
     def _node(self, event: Any, value: Any, *, text: str = "", keys: dict[str, Node] | None = None) -> Node:
         node = super()._node(event, value, text=text, keys=keys)
-        if getattr(event, "style", None) in ("|", ">"):
-            # A block of text begins behind its sign.
-            node = replace(node, line=node.line + 1)
+        # A block of text begins behind its sign.
+        behind = getattr(event, "style", None) in ("|", ">")
+        node = replace(node, line=node.line + behind, start=event.start_mark.index, end=event.end_mark.index)
         self._sizes[id(node)] = 1
         if event.anchor is not None:
             self._named[event.anchor] = node

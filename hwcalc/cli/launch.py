@@ -18,12 +18,24 @@ from hwcalc.planner.options import WITHIN
 from hwcalc.text import brief, shell_word, shown
 
 if TYPE_CHECKING:
+    from hwcalc.launch.read import Given
     from hwcalc.launch.server import Server
     from hwcalc.planner.result import Plan
 
 _LARGEST: Final = 4 * 1024**2
-_VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
 _MOST_SHOWN: Final = 12
+LEFT_OPEN: Final = (
+    Option(
+        "sets",
+        ("--set",),
+        "NAME=VALUE",
+        "A variable that the text leaves open, or model=ORG/NAME; repeatable.",
+        "list",
+        group="model",
+    ),
+    Option("env_file", ("--env-file",), "FILE", "Variables, a line each: NAME=VALUE.", group="model"),
+)
+"""The options for what a command or a manifest leaves open."""
 
 
 @command(
@@ -35,15 +47,7 @@ _MOST_SHOWN: Final = 12
             "A command of any engine, files of commands or manifests, or - for standard input.",
             "list",
         ),
-        Option(
-            "sets",
-            ("--set",),
-            "NAME=VALUE",
-            "A variable that the text leaves open, or model=ORG/NAME; repeatable.",
-            "list",
-            group="model",
-        ),
-        Option("env_file", ("--env-file",), "FILE", "Variables, a line each: NAME=VALUE.", group="model"),
+        *LEFT_OPEN,
         *(replace(option, short="") if option.name in WITHIN else option for option in plan_options("plan")),
         *OUTPUT,
         *DETAIL,
@@ -65,11 +69,11 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
 
     view = view_of(**options, formats=FORMATS)
     given = given_options("plan", options)
-    variables, changes = _variables(sets or (), env_file)
-    found = [server for text, name in _texts(words or []) for server in _servers(text, name, variables, changes)]
+    said = given_of(sets or (), env_file)
+    found = [server for text, name in _texts(words or []) for server in said.servers(text, name)]
     if not found:
-        said = shown(" ".join(words or ()), 60)
-        raise UsageError(f"nothing in {said} starts a server that kvplan knows.", hint="See: kvplan help launch")
+        line = shown(" ".join(words or ()), 60)
+        raise UsageError(f"nothing in {line} starts a server that kvplan knows.", hint="See: kvplan help launch")
     outcomes = [_planned(server, given, one=len(found) == 1 and view.format != "json") for server in found]
     status = max(outcome.status for outcome in outcomes)
     remarks = tuple(remark for outcome in outcomes for remark in outcome.remarks) if not view.quiet else ()
@@ -129,6 +133,8 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
 
 def _remarks(server: Server) -> Iterator[str]:
     """What to say of a text beside its plan: what it leaves open, and which flags the plan is without."""
+    from hwcalc.launch.planned import unknown_flags
+
     called = f"{server.name}: " if server.name else ""
     replicas = server.settings.get("replicas")
     if isinstance(replicas, int) and replicas != 1:
@@ -143,23 +149,12 @@ def _remarks(server: Server) -> Iterator[str]:
     for reason, flags in by_reason.items():
         yield f"warning: {called}the plan is without {', '.join(flags)}, which may bear on memory: {reason}."
     if server.unknown:
-        yield f"{called}not known of {server.settings.get('engine')}: {', '.join(_unknown(server, each) for each in server.unknown)}."
+        yield f"{called}not known of {server.settings.get('engine')}: {', '.join(unknown_flags(server))}."
     for fault in server.faults:
         yield f"warning: {called}{brief(fault, 80)}: the engine does not take it so."
     dropped = [each for each in server.irrelevant if each not in server.unknown]
     if dropped:
         yield f"{called}left out, because no byte that is planned depends on it: {', '.join(dropped)}."
-
-
-def _unknown(server: Server, flag: str) -> str:
-    """A flag that is not known, and the one that was perhaps meant."""
-    from difflib import get_close_matches
-
-    from hwcalc.launch.commands import all_flags
-
-    known = [name for each in all_flags() if each.name == server.settings.get("engine") for name in each.spelled]
-    close = get_close_matches(flag.partition("=")[0], [name for name in known if len(name) > 3], n=1, cutoff=0.8)
-    return f"{brief(flag, 40)} (did you mean {close[0]}?)" if close else brief(flag, 40)
 
 
 def _heading(server: Server) -> str:
@@ -168,44 +163,11 @@ def _heading(server: Server) -> str:
     return f"== {name}{server.settings.get('engine')} {model} (line {server.line})"
 
 
-def _variables(sets: Sequence[str], env_file: str | None) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables of ``--env-file`` and ``--set``, and those of ``--set`` in small letters, which are settings of the server."""
-    out: dict[str, str] = {}
-    if env_file is not None:
-        for line in _content(env_file, "--env-file").splitlines():
-            match = _VARIABLE.fullmatch(line.strip())
-            if match is not None and not line.lstrip().startswith("#"):
-                out[match[1]] = match[2].strip().strip("\"'")
-    changes: dict[str, str] = {}
-    for each in sets:
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--set {shown(each, 40)} has no value.", hint="Write: --set NAME=VALUE")
-        out[name] = value
-        if name.islower():
-            changes[name] = value
-    return out, changes
+def given_of(sets: Sequence[str], env_file: str | None) -> Given:
+    """What ``--set`` and ``--env-file`` say."""
+    from hwcalc.launch.read import Given
 
-
-def _servers(text: str, name: str, variables: dict[str, str], changes: dict[str, str]) -> list[Server]:
-    from msgspec.structs import replace
-
-    from hwcalc.launch.arguments import scalar
-    from hwcalc.launch.read import read_launch
-    from hwcalc.launch.server import KEYS
-
-    servers = read_launch(text, variables, name=name)
-    known = {key: value if key in ("model", "revision") else scalar(value) for key, value in changes.items() if key in KEYS}
-    if not known:
-        return servers
-    return [
-        replace(
-            server,
-            settings={**server.settings, **known, **({"weights": None} if "model" in known else {})},
-            unresolved=tuple(each for each in server.unresolved if re.split(r"[=:]", each)[0] not in known),
-        )
-        for server in servers
-    ]
+    return Given.of(sets, "" if env_file is None else _content(env_file, "--env-file"))
 
 
 def _texts(words: list[str]) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,6 @@ from hwcalc.text import brief, shell_word
 LAUNCH: Final = "launch"
 OWN: Final = ("--set", "--env-file")
 """Options of `kvplan launch` alone."""
-_SUFFIXES: Final = (".yaml", ".yml", ".sh", ".bash", ".service", ".ini", ".sbatch", ".slurm", ".job", ".txt", ".cmd", ".ps1")
-_NAMES: Final = ("dockerfile", "containerfile", "modelfile", "compose", "docker-compose")
 _OF_MODEL: Final = r"(?m)^(?:layers|model_type|architectures|checks)\s*:"
 """Keys of a model that is written in YAML, and of a check file."""
 _OF_MANIFEST: Final = r'"(?:recipe_id|apiVersion|services)"\s*:'
@@ -146,8 +144,10 @@ def _parted(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 def is_launch_file(word: str) -> bool:
     """Whether a word names a file of commands or manifests: by its name, and, where that may be a model too, by what stands in it."""
+    from hwcalc.launch.read import named_launch
+
     name = os.path.basename(word).lower()
-    if not (name.endswith((*_SUFFIXES, ".json")) or name.startswith(_NAMES)) or not os.path.isfile(word):
+    if not os.path.isfile(word) or not named_launch(word):
         return False
     if name.endswith((".yaml", ".yml", ".json", ".txt")):
         try:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.launch.words import Word
+from hwcalc.launch.words import NOWHERE, Spot, Word
 from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable
+
+if TYPE_CHECKING:
+    from hwcalc.launch.documents import Places
 
 _NUMBER: Final = re.compile(r"-?\d{1,18}")
 _DECIMAL: Final = re.compile(r"-?(?:\d{1,18}\.\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,3})?|-?\d{1,18}[eE][-+]?\d{1,3}")
@@ -44,7 +47,10 @@ class Reading:
         self.unknown: dict[str, None] = {}
         self.unplanned: dict[str, str] = {}
         self.asks: dict[str, None] = {}
-        self.lines: dict[str, int] = {}
+        self.places: dict[str, Word] = {}
+        self.words: list[Word] = []
+        self.at = Word(text="")
+        """The flag that is being read."""
         self.free: list[Word] = []
         self.configs: list[tuple[str, Word]] = []
         self.faults: list[str] = []
@@ -67,8 +73,8 @@ class Reading:
             if match is not None:
                 self.asks[match[1]] = None
 
-    def put(self, flag: Flag, value: Any, line: int = 0) -> None:
-        """Keep the value of a flag: as a setting, as a part of one, or in ``extra``."""
+    def put(self, flag: Flag, value: Any, word: Word | None = None) -> None:
+        """Keep the value of a flag, which ``word`` says: as a setting, as a part of one, or in ``extra``."""
         if flag.role is not None:
             self.settings["role"] = flag.role
             return
@@ -86,10 +92,10 @@ class Reading:
             value = meant
         if key is None:
             self.extra[flag.name] = value
-            self.lines[flag.name] = line
+            self.places[flag.name] = word or self.at
             return
-        self.lines[key.partition(".")[0]] = line
         whole, _, part = key.partition(".")
+        self.places[whole] = word or self.at
         if part:
             held = self.settings.get(whole)
             if not isinstance(held, dict):
@@ -108,6 +114,11 @@ class Reading:
             self.settings[key] = value
         self.open.discard(key)
 
+    def stated(self, key: str, value: Any, spot: Spot) -> None:
+        """Keep a setting that stands in a manifest by itself, unless an argument says another."""
+        if key not in self.settings:
+            self.settings[key], self.places[key] = value, Word(text=str(value), spot=spot)
+
     def label(self, flag: Flag) -> str:
         """What ``unresolved`` calls a flag."""
         return flag.key or flag.name
@@ -117,6 +128,8 @@ class Reading:
         text, label = word.text, self.label(flag)
         if flag.takes == "secret":
             return
+        # Where it is not known, that is what has to be said of it.
+        self.places[label.partition(".")[0]] = word
         if not word.known:
             self.ask(word)
             if word.remark:
@@ -129,7 +142,7 @@ class Reading:
                 self.say(f"{label}: {text[:200]}")
                 if not flag.repeats:
                     return
-                self.put(flag, f"{spelled} {text}" if flag.written else text, word.line)
+                self.put(flag, f"{spelled} {text}" if flag.written else text, word)
                 return
             self.say(f"{label}={text}")
             self.settings.pop(label, None)
@@ -151,7 +164,7 @@ class Reading:
         if word.taken:
             raw = word.taken[0]
             self.say(f"{label}={raw} (default taken)" if ":-" in raw or "-" in raw else f"{label}={raw}")
-        self.put(flag, f"{spelled} {read}" if flag.written else read, word.line)
+        self.put(flag, f"{spelled} {read}" if flag.written else read, word)
 
     @staticmethod
     def holds_json(text: str) -> bool:
@@ -162,7 +175,7 @@ class Reading:
         label = self.label(flag)
         folder, slash, name = word.text.rpartition("/")
         if slash and name and "$" in folder and not any(sign in name for sign in "${}<>") and re.search(r"\.\w+$", name):
-            self.put(flag, word.text, word.line)
+            self.put(flag, word.text, word)
             self.say(f"{label} directory {word.unknown[0]}")
             return
         self.say(f"{label}={word.text}")
@@ -204,7 +217,7 @@ class Reading:
         number = scalar(text)
         if isinstance(number, int):
             return number
-        self.faults.append(f"{spelled} {text}")
+        self.fault(f"{spelled} {text}", spelled)
         self.say(f"{self.label(flag)}={text}")
         return _NOTHING
 
@@ -214,18 +227,24 @@ class Reading:
         if number is None:
             if text.lower() in ("auto", "-1"):
                 return -1 if text == "-1" else "auto"
-            self.faults.append(f"{spelled} {text}")
+            self.fault(f"{spelled} {text}", spelled)
             self.say(f"{self.label(flag)}={text}")
             return _NOTHING
         return number
+
+    def fault(self, said: str, spelled: str) -> None:
+        """Note what the engine does not take so, which makes it end at once."""
+        self.faults.append(said)
+        self.places[spelled] = self.at
 
     # --- flags --------------------------------------------------------------------------------------------------------
 
     def read(self, words: Sequence[Word]) -> None:
         """Read all arguments."""
         pending = list(reversed(words))
+        self.words += words
         while pending:
-            word = pending.pop()
+            self.at = word = pending.pop()
             text = word.text
             if text[:1] in _DASHES and text[:1]:
                 # What a text program makes of two hyphens.
@@ -304,7 +323,7 @@ class Reading:
             return
         word = given or self.next_value(pending)
         if word is None:
-            self.faults.append(f"{name} has no value")
+            self.fault(f"{name} has no value", name)
             return
         if flag.only and word.known and word.text not in flag.only:
             self.irrelevant[name] = None
@@ -391,7 +410,7 @@ class Reading:
         if only_text and Reading.holds_json(values[0]):
             document = parse_json(values[0])
             values = document if isinstance(document, list) else [document] if document is not _NOTHING else values
-        self.put(flag, values[0] if only_text and flag.takes == "words" else values, words[0].line)
+        self.put(flag, values[0] if only_text and flag.takes == "words" else values, words[0])
 
     def dotted(self, flag: Flag, path: str, given: Word | None, pending: list[Word]) -> None:
         """``--flag.key.part value``: a part of a JSON argument."""
@@ -422,7 +441,7 @@ class Reading:
             place[last] = [*(before if isinstance(before, list) else []), *items]
         else:
             place[last] = read
-        self.put(flag, document, word.line)
+        self.put(flag, document, word)
 
     def drop(self, name: str, flag: Flag, given: Word | None, pending: list[Word]) -> None:
         """Leave a flag out that no byte depends on, with its value."""
@@ -449,6 +468,7 @@ class Reading:
     def foreign(self, name: str, given: Word | None, pending: list[Word]) -> None:
         """A flag that the engine does not know. What it says of memory is kept."""
         self.unknown[name] = None
+        self.places[name] = self.at
         long = name.startswith("--")
         values: list[Word] = [] if given is None else [given]
         if given is None:
@@ -527,17 +547,19 @@ class Reading:
                 break
         return read
 
-    def config(self, document: Mapping[str, Any], *, wins: bool) -> None:
+    def config(self, document: Mapping[str, Any], places: Places | None = None, *, wins: bool) -> None:
         """The settings of a file of flags: long names without dashes. The command line counts more, unless the engine says otherwise."""
-        before = (dict(self.settings), dict(self.extra))
+        before = (dict(self.settings), dict(self.extra), dict(self.places))
         for name, value in document.items():
-            self.entry(str(name), value)
+            self.entry(str(name), value, NOWHERE if places is None else places.item(document, name))
         if not wins:
             self.settings |= before[0]
             self.extra |= before[1]
+            self.places |= before[2]
 
-    def entry(self, name: str, value: Any) -> None:
-        """A flag as an entry of a mapping, as in a file of flags or in the values of a chart."""
+    def entry(self, name: str, value: Any, spot: Spot = NOWHERE) -> None:
+        """A flag as an entry of a mapping, as in a file of flags or in the values of a chart; ``spot`` is where its value stands."""
+        self.at = Word(text=str(value), spot=spot)
         spelled = f"--{name.replace('_', '-')}"
         flag, negated = self.flags.find(spelled)
         if flag is None:
@@ -546,6 +568,7 @@ class Reading:
             if _MEMORY.search(name):
                 self.extra[name.replace("-", "_")] = value
             self.unknown[spelled] = None
+            self.places[spelled] = self.at
             return
         if value is None or not flag.bears:
             return
@@ -554,7 +577,7 @@ class Reading:
         if isinstance(value, bool):
             self.put(flag, value != negated)
         elif isinstance(value, str):
-            self.value(flag, _word(value), spelled)
+            self.value(flag, replace(_word(value), spot=spot), spelled)
         elif flag.only and str(value) not in flag.only:
             return
         else:

@@ -47,10 +47,10 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
     for name, value in config.items():
         if name in ("extraArgs", "v0", "v1", "enablePrefixCaching", "enableChunkedPrefill"):
             continue
-        reading.entry(_snake(str(name)), value)
+        reading.entry(_snake(str(name)), value, cluster.places.item(config, name))
     for name in ("enablePrefixCaching", "enableChunkedPrefill"):
         if isinstance(config.get(name), bool):
-            reading.entry(_snake(name), config[name])
+            reading.entry(_snake(name), config[name], cluster.places.item(config, name))
     reading.read(filled(config.get("extraArgs"), cluster.variables, cluster.places))
     if model.get("enableLoRA") is True:
         reading.entry("enable_lora", value=True)
@@ -87,7 +87,9 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
     )
     source = text(model.get("modelURL"))
     if source is not None:
-        reading.value(_model_flag(reading.flags), Word(text=source, raw=source), "modelURL")
+        reading.value(
+            _model_flag(reading.flags), Word(text=source, raw=source, spot=cluster.places.item(model, "modelURL")), "modelURL"
+        )
     if count is not None and not {"gpu", "instance"} & around.settings.keys():
         reading.say("gpu")
     return finished(reading, around, None, own, cluster.places.line(model))
@@ -176,8 +178,9 @@ def _with(around: Around, **settings: Any) -> Around:
 def _of_parameters(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """A chart with ``model`` and ``modelParameters`` (AI on EKS)."""
     reading = Reading(_flags("vllm"))
-    for name, value in mapping(document.get("modelParameters")).items():
-        reading.entry(_snake(str(name)), value)
+    given = mapping(document.get("modelParameters"))
+    for name, value in given.items():
+        reading.entry(_snake(str(name)), value, cluster.places.item(given, name))
     served = mapping(at(document, "inference", "modelServer"))
     kind = text(at(document, "inference", "accelerator"))
     resources = mapping(at(served, "deployment", "resources"))
@@ -205,7 +208,9 @@ def _of_parameters(document: Mapping[str, Any], cluster: Cluster) -> list[Server
     image = _image(at(served, "image", "repository"), at(served, "image", "tag"))
     model = text(document.get("model"))
     if model is not None:
-        reading.value(_model_flag(reading.flags), Word(text=model, raw=model), "model")
+        reading.value(
+            _model_flag(reading.flags), Word(text=model, raw=model, spot=cluster.places.item(document, "model")), "model"
+        )
     if not {"gpu", "instance"} & settings.keys():
         for name in ("gpus_per_replica", "gpu"):
             if name not in settings:
@@ -243,7 +248,7 @@ def _of_server_arguments(document: Mapping[str, Any], cluster: Cluster) -> list[
         if not isinstance(arguments, Mapping):
             continue
         reading = Reading(flags)
-        reading.config(arguments, wins=True)
+        reading.config(arguments, cluster.places, wins=True)
         model = mapping(document.get("model"))
         for name, key in (("tp_size", "tp"), ("pp_size", "pp")):
             if number(model.get(name)) is not None:
@@ -272,7 +277,7 @@ def _of_block(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """Settings of a project of its own: a block of flags under the engine's name, and the model beside it."""
     flags, held = _blocks(document)[0]
     reading = Reading(flags)
-    reading.config(held, wins=True)
+    reading.config(held, cluster.places, wins=True)
     model = document.get("model")
     named = text(model) or text(at(model, "id")) or text(at(model, "name")) or text(at(model, "model_id"))
     if named is not None:
@@ -292,7 +297,7 @@ def _of_flags(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     if flags is None:
         return []
     reading = Reading(flags)
-    reading.config(document, wins=True)
+    reading.config(document, cluster.places, wins=True)
     return [finished(reading, Around(), None, {}, 1)]
 
 

@@ -13,7 +13,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading, gguf_format, scalar
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import Command, Script, known_of, read_script
-from hwcalc.launch.words import Word
+from hwcalc.launch.words import Origin, Spot, Word
 from hwcalc.profiles.engine_flags import EngineFlags, Image, Program, engine_flags, engines
 from hwcalc.profiles.launch import launch_words
 
@@ -311,8 +311,8 @@ def _of_text(word: Word, command: Command, own: dict[str, Any], around: Around, 
     """The servers of a script in a word."""
     text = word.raw or word.text
     variables, taken = known_of({**around.variables, **command.variables, **own})
-    line = word.line or command.line
-    script = read_script(text, variables, arguments, line=line, depth=around.depth + 1, files=around.files, taken=taken)
+    origin = word.spot.inside(text) if word.line else Origin.on_line(command.line)
+    script = read_script(text, variables, arguments, origin=origin, depth=around.depth + 1, files=around.files, taken=taken)
     inner = replace(around, depth=around.depth + 1, variables={**around.variables, **own})
     return servers_of_script(script, inner)
 
@@ -499,32 +499,36 @@ def _load(flags: EngineFlags, program: Program, words: Sequence[Word], command: 
         content = around.files.get(named)
         loaded.made |= set(free[:1])
         if content is not None:
-            model, settings, extra = modelfile(content, flags)
+            model, settings, extra, _ = modelfile(content, flags)
             loaded.models.append((flags, model, settings, extra, command.line))
     elif free and free[0] not in loaded.made:
         loaded.models.append((flags, free[0], {}, {}, command.line))
 
 
-def modelfile(text: str, flags: EngineFlags) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The model of a Modelfile, its settings, and its other parameters."""
-    model, settings, extra = "", {}, {}
+def modelfile(text: str, flags: EngineFlags) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, Word]]:
+    """The model of a Modelfile, its settings, its other parameters, and the words that say them."""
+    model, settings, extra, places = "", {}, {}, {}
     rows = {row.name: row for row in flags.parameters}
-    for line in text.splitlines()[:20_000]:
+    for number, line in enumerate(text.split("\n")[:20_000], start=1):
         words = line.split("#")[0].split() if "#" in line else line.split()
         if len(words) < 2:
             continue
         instruction = words[0].upper()
+        last = words[1] if instruction == "FROM" or len(words) == 2 else words[2]
+        spot = Spot(written=last, origin=Origin(at=((number, line.find(last, line.find(words[1])) + 1),)))
         if instruction == "FROM":
             model = words[1]
+            places["model"] = Word(text=last, spot=spot)
         elif instruction == "ADAPTER":
             settings["lora"] = {"modules": [words[1]]}
         elif instruction == "PARAMETER" and len(words) > 2 and words[1].lower() in rows:
             row = rows[words[1].lower()]
+            places[row.key or row.name] = Word(text=last, spot=spot)
             if row.key is not None:
                 settings[row.key] = scalar(words[2])
             elif not row.without_effect:
                 extra[row.name] = scalar(words[2])
-    return model, settings, extra
+    return model, settings, extra, places
 
 
 # --- servers --------------------------------------------------------------------------------------------------------
@@ -601,7 +605,8 @@ def finished(reading: Reading, around: Around, program: Program | None, own: Map
         unknown=tuple(reading.unknown),
         unplanned=reading.unplanned,
         asks=tuple(reading.asks),
-        lines=reading.lines,
+        places=reading.places,
+        words=tuple(reading.words),
         name=around.name,
         line=line,
         faults=tuple(reading.faults),

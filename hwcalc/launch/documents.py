@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from hwcalc.formulas.record import Record
+from hwcalc.launch.words import Origin, Spot
 from hwcalc.yaml_tree import Node, TreeError, read_forest
 
 _MARK: Final = "kvplan-template-{}-"
@@ -15,36 +17,65 @@ _MARKED: Final = re.compile(r"kvplan-template-(\d{1,6})-")
 _MOST_TRIES: Final = 6
 
 
+class Text(Record):
+    """A text of YAML, and where it stands in its file."""
+
+    text: str
+    origin: Origin
+
+    def spot(self, node: Node) -> Spot:
+        """Where a value stands. Nothing is written for a container."""
+        # Where a block of text begins, its sign does.
+        origin = self.origin.cut(node.start, max(node.end, node.start + 1))
+        return Spot(written="" if isinstance(node.value, (dict, list)) else self.text[node.start : node.end], origin=origin)
+
+
 class Places:
-    """The lines of mappings and lists, and of what stands in them, by the identity of the container; 1 for what has none."""
+    """Where the values of mappings and lists stand, by the identity of the container."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, tuple[int, dict[Any, int]]] = {}
+        self._items: dict[int, tuple[Text, Node, dict[Any, Node]]] = {}
         self._kept: list[Any] = []
+        self._seen: set[int] = set()
+        self._shared: set[int] = set()
+        """Nodes that stand for several values, by an anchor."""
 
-    def keep(self, value: Any, line: int, items: dict[Any, int]) -> None:
-        """Note the lines of a container, which is kept as long as this."""
-        self._lines[id(value)] = (line, items)
+    def keep(self, value: Any, text: Text, node: Node, items: dict[Any, Node]) -> None:
+        """Note the node of a container, which is kept as long as this, and those of its items."""
+        self._items[id(value)] = (text, node, items)
         self._kept.append(value)
+        for each in items.values():
+            (self._shared if id(each) in self._seen else self._seen).add(id(each))
 
     def copied(self, value: Any, copy: Any) -> None:
         """Note that a container stands where another one does."""
-        if id(value) in self._lines:
-            self.keep(copy, *self._lines[id(value)])
+        if id(value) in self._items:
+            self._items[id(copy)] = self._items[id(value)]
+            self._kept.append(copy)
 
     def line(self, value: Any) -> int:
-        """The line of a container."""
-        return self._lines.get(id(value), (1, {}))[0]
+        """The line of a container; 1 for one that stands nowhere."""
+        text, node, _ = self._items.get(id(value), (None, None, {}))
+        return 1 if text is None or node is None else text.spot(node).line
 
-    def item(self, value: Any, key: Any) -> int:
-        """The line of what a container has under a key, or at a place."""
-        line, items = self._lines.get(id(value), (1, {}))
-        return items.get(key, line)
+    def item(self, value: Any, key: Any) -> Spot:
+        """Where the item of a container stands. Nothing is written for one that an anchor puts into several places."""
+        text, node, items = self._items.get(id(value), (None, None, {}))
+        if text is None or node is None:
+            return Spot(origin=Origin.on_line(1))
+        spot = text.spot(items.get(key, node))
+        shared = key not in items or id(items[key]) in self._shared
+        return Spot(origin=Origin.on_line(spot.line)) if shared else spot
 
 
-def read_documents(text: str, places: Places | None = None) -> list[Any]:
-    """The documents of a text; none if it is no YAML, and those before the place where it stops being YAML."""
+def read_documents(text: str, places: Places | None = None, origin: Origin | None = None) -> list[Any]:
+    """The documents of a text; none if it is no YAML, and those before the place where it stops being YAML.
+
+    ``origin`` is where the text stands in its file, by default it is the file.
+    """
     templates: list[str] = []
+    places, origin = places or Places(), origin or Origin.whole(text)
+    given = text
 
     if "{{" in text:
         lines = text.split("\n")
@@ -52,6 +83,8 @@ def read_documents(text: str, places: Places | None = None) -> list[Any]:
         lines = ["" if line.strip().startswith("{{") and line.strip().endswith("}}") else line for line in lines]
         text = _marked("\n".join(lines), templates)
     text = text.replace("\t", "  ")
+    if text != given:
+        origin = _by_line(given, text, origin)
     for _ in range(_MOST_TRIES):
         try:
             nodes = read_forest(text)
@@ -61,8 +94,20 @@ def read_documents(text: str, places: Places | None = None) -> list[Any]:
             lines = text.split("\n")
             text = "\n".join(lines[: min(error.line, len(lines)) - 1])
             continue
-        return [_plain(node, templates, places or Places()) for node in nodes]
+        read = Text(text=text, origin=origin)
+        return [_plain(node, templates, places, read) for node in nodes]
     return []
+
+
+def _by_line(given: str, text: str, origin: Origin) -> Origin:
+    """Where the characters of a text stand of which some lines are not as ``given``: of those, the line alone."""
+    starts, at, before, behind = [], [], 0, 0
+    for old, new in zip(given.split("\n"), text.split("\n"), strict=False):
+        line, column = origin.place(before)
+        starts.append(behind)
+        at.append((line, column if old == new else 0))
+        before, behind = before + len(old) + 1, behind + len(new) + 1
+    return Origin(starts=tuple(starts), at=tuple(at))
 
 
 def _marked(text: str, templates: list[str]) -> str:
@@ -76,19 +121,19 @@ def _marked(text: str, templates: list[str]) -> str:
     return "".join((*pieces, text[at:]))
 
 
-def _plain(node: Node, templates: list[str], places: Places) -> Any:
+def _plain(node: Node, templates: list[str], places: Places, text: Text) -> Any:
     value = node.value
     if isinstance(value, dict):
-        made: Any = {_restored(key, templates): _plain(each, templates, places) for key, each in value.items()}
-        items: dict[Any, int] = {_restored(key, templates): each.line for key, each in value.items()}
+        made: Any = {_restored(key, templates): _plain(each, templates, places, text) for key, each in value.items()}
+        items: dict[Any, Node] = {_restored(key, templates): each for key, each in value.items()}
     elif isinstance(value, list):
-        made = [_plain(each, templates, places) for each in value]
-        items = {place: each.line for place, each in enumerate(value)}
+        made = [_plain(each, templates, places, text) for each in value]
+        items = dict(enumerate(value))
     elif isinstance(value, str):
         return _restored(value, templates)
     else:
         return value
-    places.keep(made, node.line, items)
+    places.keep(made, text, node, items)
     return made
 
 

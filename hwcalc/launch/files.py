@@ -12,7 +12,7 @@ from hwcalc.launch.arguments import Reading, parse_json
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
-from hwcalc.launch.words import Word, words_of
+from hwcalc.launch.words import Origin, Spot, Word, words_of
 from hwcalc.profiles.engine_flags import Flag
 
 _INSTRUCTION: Final = re.compile(
@@ -58,7 +58,8 @@ def of_unit(text: str, variables: Mapping[str, str]) -> list[Server]:
     joined = re.sub(r"\\[ \t]*\n", lambda _: "\\\n", text)
     own: dict[str, str] = {}
     starts: list[tuple[str, int]] = []
-    lines = joined.split("\n")
+    spots: list[Spot] = []
+    lines, whole = joined.split("\n"), Origin.whole(text)
     at = 0
     while at < len(lines):
         line, first = lines[at].strip(), at + 1
@@ -73,15 +74,22 @@ def of_unit(text: str, variables: Mapping[str, str]) -> list[Server]:
             own |= _assignments(value)
         elif key.strip() == "ExecStart" and value.strip():
             starts.append((value.strip().lstrip("-@:+!"), first))
+            spots.append(_lines(text, whole, first, at))
     own |= variables
     out: list[Server] = []
-    for command, line_number in starts:
-        script = read_script(command, own, line=line_number)
+    for (command, line_number), spot in zip(starts, spots, strict=True):
+        script = read_script(command, own, origin=spot.inside(command))
         out += servers_of_script(script, Around(variables=own, line=line_number))
     if out:
         return out
     around = Around(variables=own, line=starts[0][1] if starts else 1)
     return _of_hidden(text, own, starts, around)
+
+
+def _lines(text: str, whole: Origin, first: int, last: int) -> Spot:
+    """The lines from the first to the last of a file."""
+    begin, end = whole.starts[first - 1], whole.starts[last] if last < len(whole.starts) else len(text)
+    return Spot(written=text[begin:end], origin=whole.cut(begin, end))
 
 
 def _assignments(text: str) -> dict[str, str]:
@@ -151,7 +159,7 @@ def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
     known: dict[str, str] = dict(variables)
     entry: list[Word] | None = None
     command: list[Word] | None = None
-    line_number, start = 0, 1
+    line_number, start, whole = 0, 1, Origin.whole(text)
     installed: list[str] = []
     pending = ""
     for raw in text.split("\n"):
@@ -183,11 +191,11 @@ def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
                 if word.known:
                     known[name] = word.text
         elif kind in ("ENTRYPOINT", "CMD"):
-            document = parse_json(rest) if rest.startswith("[") else None
+            document, spot = parse_json(rest) if rest.startswith("[") else None, _lines(text, whole, start, line_number)
             words = (
-                list(words_of([str(each) for each in document], [start] * len(document)))
+                list(words_of([str(each) for each in document], _quoted(rest, spot)))
                 if isinstance(document, list)
-                else [Word(text="sh"), Word(text="-c"), Word(text=rest, raw=rest, quoted=True, line=start)]
+                else [Word(text="sh"), Word(text="-c"), Word(text=rest, raw=rest, quoted=True, spot=spot)]
             )
             entry, command = (words, None) if kind == "ENTRYPOINT" else (entry, words)
         elif kind == "RUN":
@@ -195,6 +203,15 @@ def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
     words = [*(entry or []), *(command or [])]
     around = Around(image=image, variables={**own, **variables}, hint=" ".join(installed)[:8000], line=start)
     return container_servers(around, words, {})
+
+
+def _quoted(text: str, spot: Spot) -> list[Spot]:
+    """Where the quoted texts of a list stand."""
+    origin = spot.inside(text)
+    return [
+        Spot(written=match[0], origin=origin.cut(match.start(), match.end()))
+        for match in re.finditer(r"\"(?:[^\"\\]|\\.)*\"", text)
+    ]
 
 
 def _one(text: str, known: Mapping[str, str]) -> Word:
@@ -209,20 +226,21 @@ def _one(text: str, known: Mapping[str, str]) -> Word:
 def of_modelfile(text: str) -> list[Server]:
     """The server that runs a Modelfile."""
     flags = next(each for each in all_flags() if each.parameters)
-    model, settings, extra = modelfile(text, flags)
+    model, settings, extra, places = modelfile(text, flags)
     reading = Reading(flags)
     if model:
         reading.settings["model"] = model
     reading.settings |= settings
     reading.extra |= extra
+    reading.places |= places
     return [finished(reading, Around(), None, {}, 1)]
 
 
 def of_presets(text: str) -> list[Server]:
     """The servers of a file of presets, one for each section; ``[*]`` is for all of them."""
     flags = next(each for each in all_flags() if each.variables)
-    common: dict[str, str] = {}
-    sections: list[tuple[str, dict[str, str], int]] = []
+    common: dict[str, Word] = {}
+    sections: list[tuple[str, dict[str, Word], int]] = []
     for number, line in enumerate(text.split("\n"), start=1):
         plain = line.strip()
         if not plain or plain.startswith(("#", ";")):
@@ -232,7 +250,9 @@ def of_presets(text: str) -> list[Server]:
             continue
         name, equals, value = plain.partition("=")
         if equals:
-            (sections[-1][1] if sections else common)[name.strip()] = value.strip()
+            value = value.strip()
+            spot = Spot(written=value, origin=Origin(at=((number, line.rindex(value) + 1),)))
+            (sections[-1][1] if sections else common)[name.strip()] = Word(text=value, raw=value, spot=spot)
     shared = [held for name, held, _ in sections if name == "*"]
     for held in shared:
         common |= held
@@ -242,18 +262,18 @@ def of_presets(text: str) -> list[Server]:
             continue
         words: list[Word] = []
         variables: dict[str, str] = {}
-        for key, value in {**common, **held}.items():
+        for key, said in {**common, **held}.items():
             if key.isupper():
-                variables[key] = value
+                variables[key] = said.text
                 continue
             spelled = f"-{key}" if f"-{key}" in flags.spelled else f"--{key}"
-            flag = flags.spelled.get(spelled)
+            flag, named = flags.spelled.get(spelled), Word(text=spelled, spot=Spot(origin=Origin.on_line(said.line)))
             if flag is not None and flag.takes == "switch":
-                words += [Word(text=spelled)] if value.lower() not in ("false", "0", "off") else []
+                words += [named] if said.text.lower() not in ("false", "0", "off") else []
             elif flag is not None or not flags.negations.get(spelled):
-                words += [Word(text=spelled, line=line_number), Word(text=value, raw=value, line=line_number)]
+                words += [named, said]
             else:
-                words.append(Word(text=spelled, line=line_number))
+                words.append(named)
         reading = Reading(flags)
         reading.flag_variables(variables)
         reading.read(words)

@@ -16,7 +16,7 @@ from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import filled_word
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, split_text, text, texts, walk
-from hwcalc.launch.words import Word
+from hwcalc.launch.words import Origin, Spot, Word
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.launch import launch_words
 
@@ -385,7 +385,7 @@ def _of_workload(
         around = replace(around, unresolved=(*around.unresolved, "gpu", "gpus_per_replica"))
     more = around.variables.get("VLLM_ADDITIONAL_ARGS")
     if isinstance(more, str):
-        words += split_text(more, around.variables, around.line)
+        words += split_text(more, around.variables, Spot(origin=Origin.on_line(around.line)))
     servers = container_servers(around, words, {}) if container.get("command") else []
     if servers:
         return servers[-1]
@@ -400,7 +400,8 @@ def _of_ray(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """A RayService, whose applications stand as YAML in a text."""
     given = text(at(document, "spec", "serveConfigV2"))
     groups = rows(at(document, "spec", "rayClusterConfig", "workerGroupSpecs")) or rows(at(document, "spec", "workerGroupSpecs"))
-    applications = next(iter(read_documents(given)), None) if given else None
+    spot = cluster.places.item(at(document, "spec"), "serveConfigV2")
+    applications = next(iter(read_documents(given, cluster.places, spot.inside(given))), None) if given else None
     out: list[Server] = []
     for application in rows(at(applications, "applications")):
         configs = rows(at(application, "args", "llm_configs"))
@@ -423,7 +424,7 @@ def _of_llm_config(config: Mapping[str, Any], cluster: Cluster) -> Server:
     """A model of Ray Serve LLM."""
     flags = engine_flags(_USUAL)
     reading = Reading(flags)
-    reading.config(mapping(config.get("engine_kwargs")), wins=True)
+    reading.config(mapping(config.get("engine_kwargs")), cluster.places, wins=True)
     loading = mapping(config.get("model_loading_config"))
     source = loading.get("model_source") if isinstance(loading.get("model_source"), str) else loading.get("model_id")
     settings: dict[str, Any] = {}
@@ -439,7 +440,8 @@ def _of_llm_config(config: Mapping[str, Any], cluster: Cluster) -> Server:
     if all(size is None or isinstance(size, int) for size in sizes):
         settings["gpus_per_replica"] = (sizes[0] or 1) * (sizes[1] or 1)
     if isinstance(source, str):
-        reading.settings.setdefault("model", source)
+        named = "model_source" if source is loading.get("model_source") else "model_id"
+        reading.stated("model", source, cluster.places.item(loading, named))
     return finished(
         reading, Around(settings=settings, variables=own, line=cluster.places.line(config)), None, {}, cluster.places.line(config)
     )

@@ -16,18 +16,21 @@ from hwcalc.launch.kubernetes import Cluster, is_object, servers_of_object
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import filled_word, known_of, read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, number, rows, text, texts, walk
-from hwcalc.launch.words import Word
+from hwcalc.launch.words import Origin, Word
 from hwcalc.yaml_tree import TreeError
 
 _MOST_SERVERS: Final = 500
 _OF_SERVICE: Final = frozenset({"image", "command", "entrypoint", "build"})
 
 
-def servers_of_manifest(given: str, variables: Mapping[str, str]) -> list[Server] | None:
-    """The servers of a manifest; ``None`` for a text that is none. Raises :class:`~hwcalc.errors.UsageError` for one that is too deep or large."""
+def servers_of_manifest(given: str, variables: Mapping[str, str], origin: Origin | None = None) -> list[Server] | None:
+    """The servers of a manifest; ``None`` for a text that is none. Raises :class:`~hwcalc.errors.UsageError` for one that is too deep or large.
+
+    ``origin`` is where it stands in its file, by default it is the file.
+    """
     places = Places()
     try:
-        documents = [each for each in read_documents(given, places) if each is not None]
+        documents = [each for each in read_documents(given, places, origin) if each is not None]
     except TreeError as error:
         if "nested" in error.problem or "more than" in error.problem or "larger" in error.problem:
             verb = "is nested more" if "nested" in error.problem else "has more" if "more than" in error.problem else "is larger"
@@ -105,11 +108,11 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster) -> list
     given = service.get("environment")
     pairs = given.items() if isinstance(given, Mapping) else (each.partition("=")[::2] for each in texts(given) if "=" in each)
     for key, value in pairs:
-        word = filled_word(text(value) or "", cluster.variables, line=line)
+        word = filled_word(text(value) or "", cluster.variables)
         own[str(key)] = "" if word.remark else word.text if word.known and not word.taken else word
     image = text(service.get("image"))
     if image is not None and "$" in image:
-        word = filled_word(image, cluster.variables, line=line)
+        word = filled_word(image, cluster.variables)
         if word.known and (re.fullmatch(r"\$\{[^}]*\}", image) or not word.taken):
             remarks += [f"image={image} (default taken)"] if word.taken else []
             image = word.text
@@ -225,7 +228,7 @@ def of_sky(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     script = read_script(
         text(document.get("run")) or "",
         {**known, **own, **cluster.variables},
-        line=cluster.places.item(document, "run"),
+        origin=cluster.places.item(document, "run").inside(text(document.get("run")) or ""),
         taken=taken,
     )
     around = Around(
@@ -274,9 +277,9 @@ def of_swap(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         macros["MODEL_ID"] = name
         own = dict(each.partition("=")[::2] for each in texts(at(model, "env")) if "=" in each)
         given = _expanded(command, macros)
-        line = cluster.places.item(model, "cmd")
-        script = read_script(given, {**own, **cluster.variables}, line=line)
-        around = Around(variables={**own, **cluster.variables}, name=str(name), line=line)
+        spot = cluster.places.item(model, "cmd")
+        script = read_script(given, {**own, **cluster.variables}, origin=spot.inside(given))
+        around = Around(variables={**own, **cluster.variables}, name=str(name), line=spot.line)
         out += [replace(server, name=str(name)) for server in servers_of_script(script, around)]
     return out
 
@@ -306,7 +309,7 @@ def of_steps(document: Any, cluster: Cluster) -> list[Server]:
                 continue
             own = {str(name): value for name, value in mapping(each.get("env")).items() if isinstance(value, str)}
             known, taken = known_of({**own, **cluster.variables})
-            script = read_script(given, known, line=cluster.places.item(each, key), taken=taken)
+            script = read_script(given, known, origin=cluster.places.item(each, key).inside(given), taken=taken)
             out += servers_of_script(script, Around(variables={**own, **cluster.variables}, depth=1))
     return out
 
@@ -346,7 +349,8 @@ def of_blueprint(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
 def of_recipe(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """The server of a recipe of vLLM's: the model with its usual arguments."""
     model = mapping(document.get("model"))
-    words = [Word(text="vllm"), Word(text="serve"), Word(text=text(model.get("model_id")) or "")]
+    named = Word(text=text(model.get("model_id")) or "", spot=cluster.places.item(model, "model_id"))
+    words = [Word(text="vllm"), Word(text="serve"), named]
     words += filled(model.get("base_args"), cluster.variables, cluster.places)
     own = {str(key): text(value) or "" for key, value in mapping(model.get("base_env")).items()}
     return container_servers(Around(variables={**own, **cluster.variables}), words, {})

@@ -63,7 +63,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     Raises :class:`~hwcalc.errors.UsageError` for a server whose engine or model is not known, with the variable to set, and for one that has
     fewer GPUs than it takes.
     """
-    flags = _flags_of(server)
+    flags = flags_of(server)
     more = dict(more or {})
     server = _with_gpus(server, more)
     remarks: list[str] = []
@@ -80,7 +80,31 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     return Planned(model=model, options=options, remarks=tuple(remarks))
 
 
-def _flags_of(server: Server) -> EngineFlags:
+class TooFewGpusError(UsageError):
+    """A server has fewer ``gpus`` than its parallel sizes take: its engine will not start. Exit 1."""
+
+    exit_code = 1
+    type = "too-few-gpus"
+
+    def __init__(self, message: str, *, gpus: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.gpus = gpus
+
+
+def unknown_flags(server: Server) -> list[str]:
+    """The flags of a server that its engine does not know, each with the one that was perhaps meant."""
+    from difflib import get_close_matches
+
+    known = [name for each in all_flags() if each.name == server.settings.get("engine") for name in each.spelled]
+    out = []
+    for flag in server.unknown:
+        close = get_close_matches(flag.partition("=")[0], [name for name in known if len(name) > 3], n=1, cutoff=0.8)
+        out.append(f"{brief(flag, 40)} (did you mean {close[0]}?)" if close else brief(flag, 40))
+    return out
+
+
+def flags_of(server: Server) -> EngineFlags:
+    """The flags of a server's engine. Raises :class:`~hwcalc.errors.UsageError` for an engine that no plan is made for."""
     name = server.settings.get("engine")
     flags = next((each for each in all_flags() if each.name == name and each.engine in ENGINES), None)
     if flags is None:
@@ -254,7 +278,7 @@ def _with_gpus(server: Server, more: dict[str, Any]) -> Server:
 def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -> list[str]:
     """A remark where a server has more GPUs than its parallel sizes take, or fewer, and other nodes may have the rest.
 
-    Raises :class:`~hwcalc.errors.UsageError` for a server with fewer GPUs on a single node, which its engine refuses to start.
+    Raises :class:`TooFewGpusError` for a server with fewer GPUs on a single node, which its engine refuses to start.
     """
     given = server.settings.get("gpus_per_replica")
     sizes = [options.get(name, 1) for name in _LAYOUT]
@@ -268,9 +292,10 @@ def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -
     if given == taken:
         return []
     if not _has_other_nodes(server):
-        raise UsageError(
+        raise TooFewGpusError(
             f"{has}, and {layout} takes {taken:,}: {find_engine(flags.engine)[0].label} will not start.",
             hint=f"Give it {taken:,} GPUs in the text, or plan it so: --gpus {taken:,}",
+            gpus=given,
         )
     return [f"warning: {has}, and {layout} takes {taken:,}: it starts only if other nodes have the rest."]
 

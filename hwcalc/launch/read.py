@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
-from hwcalc.launch.commands import Around, servers_of_script
-from hwcalc.launch.server import Server
+from hwcalc.formulas.record import Record
+from hwcalc.launch.arguments import scalar
+from hwcalc.launch.commands import Around, base_name, servers_of_script
+from hwcalc.launch.server import KEYS, Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE
+from hwcalc.text import shown
 
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
+_SUFFIXES: Final = (
+    ".yaml", ".yml", ".json", ".sh", ".bash", ".service", ".conf", ".ini", ".sbatch", ".slurm", ".job", ".txt", ".cmd", ".ps1",
+)  # fmt: skip
+_NAMES: Final = ("dockerfile", "containerfile", "modelfile", "compose", "docker-compose")
+_VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
 
@@ -54,8 +64,54 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     from hwcalc.launch.manifests import servers_of_manifest
 
     # A manifest that a command is given: `kubectl apply -f - <<EOF`.
-    bodies = [each for each in (*script.bodies, *script.files.values()) if _looks_like_manifest(each)]
-    return [server for each in bodies for server in servers_of_manifest(each, variables) or ()]
+    bodies = [each for each in script.bodies if _looks_like_manifest(each[0])]
+    return [server for body, origin in bodies for server in servers_of_manifest(body, variables, origin) or ()]
+
+
+class Given(Record):
+    """What the user says of texts: the ``variables`` that they leave open, and ``settings`` of each server, by :data:`~hwcalc.launch.server.KEYS`."""
+
+    variables: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    @staticmethod
+    def of(sets: Sequence[str], lines: str = "") -> Given:
+        """What words of ``--set`` and the lines of a file of variables say. Raises :class:`~hwcalc.errors.UsageError` for a word without a value."""
+        variables: dict[str, str] = {}
+        for line in lines.splitlines():
+            match = _VARIABLE.fullmatch(line.strip())
+            if match is not None:
+                variables[match[1]] = match[2].strip().strip("\"'")
+        settings: dict[str, Any] = {}
+        for each in sets:
+            name, equals, value = each.partition("=")
+            if not equals or not name:
+                raise UsageError(f"--set {shown(each, 40)} has no value.", hint="Write: --set NAME=VALUE")
+            variables[name] = value
+            if name in KEYS:
+                settings[name] = value if name in ("model", "revision") else scalar(value)
+        return Given(variables=variables, settings=settings)
+
+    def servers(self, text: str, name: str = "") -> list[Server]:
+        """The servers of a text, with what the user says of it."""
+        servers = read_launch(text, self.variables, name=name)
+        if not self.settings:
+            return servers
+        more = {**self.settings, **({"weights": None} if "model" in self.settings else {})}
+        return [
+            replace(
+                server,
+                settings={**server.settings, **more},
+                unresolved=tuple(each for each in server.unresolved if re.split(r"[=:]", each)[0] not in self.settings),
+            )
+            for server in servers
+        ]
+
+
+def named_launch(path: str) -> bool:
+    """Whether files of this name hold commands or manifests, as a rule."""
+    name = base_name(path).lower()
+    return name.endswith(_SUFFIXES) or name.startswith(_NAMES)
 
 
 def _is_plain(value: object) -> bool:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
+from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
 
 KEYS: Final = (
@@ -23,8 +24,8 @@ class Server(Record):
 
     ``unresolved`` says what the text leaves open, ``asks`` the names of the variables that would close it. ``irrelevant`` are the flags on which no
     byte depends, ``unknown`` those that the engine does not know, and ``unplanned`` those that bear on memory in a way that no plan counts, with the
-    reason. ``lines`` has the line of each setting in the text, and ``name`` what the text calls the server. It ``joins`` others where the text
-    starts Ray, so that further nodes may have GPUs for it.
+    reason. ``places`` has the word that each setting was read from, and flags that are wrong by their own names; ``words`` are all arguments, and
+    ``name`` is what the text calls the server. It ``joins`` others where the text starts Ray, so that further nodes may have GPUs for it.
     """
 
     settings: Mapping[str, Any]
@@ -34,11 +35,17 @@ class Server(Record):
     unknown: tuple[str, ...] = ()
     unplanned: Mapping[str, str] = MappingProxyType({})
     asks: tuple[str, ...] = ()
-    lines: Mapping[str, int] = MappingProxyType({})
+    places: Mapping[str, Word] = MappingProxyType({})
+    words: tuple[Word, ...] = ()
     name: str = ""
     line: int = 1
     faults: tuple[str, ...] = ()
     joins: bool = False
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """The line of each setting that stands in the text."""
+        return {name: word.line for name, word in self.places.items() if word.line}
 
     def __getattr__(self, name: str) -> Any:
         """A setting by its name; ``None`` where the text does not state it."""

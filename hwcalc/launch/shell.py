@@ -14,7 +14,20 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
-from hwcalc.launch.words import MOST_VALUE, Pieces, Word, balanced, closing_brace, closing_quote, holds, trimmed, value_of_sum
+from hwcalc.launch.words import (
+    MOST_VALUE,
+    NOWHERE,
+    Origin,
+    Pieces,
+    Spot,
+    Word,
+    balanced,
+    closing_brace,
+    closing_quote,
+    holds,
+    trimmed,
+    value_of_sum,
+)
 
 MOST_CHARACTERS: Final = 1024**2
 """Characters of one script. What stands behind them is not read."""
@@ -46,14 +59,13 @@ class Command(Record):
 
 
 class Script(Record):
-    """What a text would run, in its order, and the files that its here documents would write."""
+    """What a text would run, in its order, the files that it would write, and its here documents."""
 
     commands: tuple[Command, ...]
     variables: Mapping[str, str]
     exported: Mapping[str, Any]
     files: Mapping[str, str]
-    bodies: tuple[str, ...] = ()
-    """Here documents that go to a command."""
+    bodies: tuple[tuple[str, Origin], ...] = ()
 
 
 def read_script(
@@ -61,16 +73,17 @@ def read_script(
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[Word] = (),
     *,
-    line: int = 1,
+    origin: Origin | None = None,
     depth: int = 0,
     files: Mapping[str, str] | None = None,
     taken: Mapping[str, str] | None = None,
 ) -> Script:
     """The commands of a shell text, with ``variables`` set from the start and ``arguments`` as ``$@``.
 
-    ``taken`` has the expressions whose default variables have.
+    ``origin`` is where the text stands in its file, by default it is the file. ``taken`` has the expressions whose default variables have.
     """
-    reader = _Reader(text[:MOST_CHARACTERS], dict(variables or {}), tuple(arguments), line, depth, dict(files or {}))
+    text = text[:MOST_CHARACTERS]
+    reader = _Reader(text, dict(variables or {}), tuple(arguments), origin or Origin.whole(text), depth, dict(files or {}))
     reader.taken |= taken or {}
     reader.run()
     return Script(
@@ -78,16 +91,16 @@ def read_script(
         variables=reader.variables,
         exported=reader.exported,
         files=reader.files,
-        bodies=tuple(reader.bodies),
+        bodies=tuple(reader.bodies.values()),
     )
 
 
-def filled_word(text: str, variables: Mapping[str, Any], *, line: int = 0) -> Word:
+def filled_word(text: str, variables: Mapping[str, Any], spot: Spot = NOWHERE) -> Word:
     """A value of a manifest with the variables in it put in: ``${A:-b}`` of Compose, ``$(A)`` of Kubernetes."""
     if "$" not in text and "{{" not in text:
-        return Word(text=text, raw=text, source=text, quoted=True, line=line)
+        return Word(text=text, raw=text, source=text, quoted=True, spot=spot)
     known, taken = known_of(variables)
-    reader = _Reader(text[:MOST_VALUE], known, (), line, 0, {})
+    reader = _Reader(text[:MOST_VALUE], known, (), Origin.on_line(spot.line), 0, {})
     reader.taken |= taken
     pieces = Pieces()
     while reader.at < len(reader.text):
@@ -103,8 +116,8 @@ def filled_word(text: str, variables: Mapping[str, Any], *, line: int = 0) -> Wo
             piece = end[0] if end else sign
             pieces.add(piece, quoted=True)
             reader.at += len(piece)
-    made = pieces.words(text, line, splits=False)
-    return made[0] if made else Word(text="", raw=text, source=text, quoted=True, line=line)
+    made = pieces.words(text, spot, splits=False)
+    return made[0] if made else Word(text="", raw=text, source=text, quoted=True, spot=spot)
 
 
 def known_of(variables: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -129,9 +142,9 @@ class _Reader:
     """Reads a text character by character, once."""
 
     def __init__(
-        self, text: str, variables: dict[str, str], arguments: tuple[Word, ...], line: int, depth: int, files: dict[str, str]
+        self, text: str, variables: dict[str, str], arguments: tuple[Word, ...], origin: Origin, depth: int, files: dict[str, str]
     ) -> None:
-        self.text, self.at, self.line, self.depth = text, 0, line, depth
+        self.text, self.at, self.origin, self.depth = text, 0, origin, depth
         self.variables, self.arguments, self.files = variables, arguments, files
         self.arrays: dict[str, list[Word]] = {}
         self.taken: dict[str, str] = {}
@@ -141,14 +154,19 @@ class _Reader:
         self.exported: dict[str, Any] = {}
         self.commands: list[Command] = []
         self.scopes: list[_Scope] = []
-        self.heredocs: list[tuple[str, bool, bool, str, int]] = []
-        self.bodies: list[str] = []
-        """Here documents that go to a command and no file."""
+        self.heredocs: list[tuple[str, bool, bool, str]] = []
+        self.bodies: dict[str | int, tuple[str, Origin]] = {}
+        """Here documents, by the file that they are written to, else by their number."""
         self.last_target = ""
         self.chained = self.chains = False
         """Whether the present command, and the next one, may not run."""
         self.ended = False
         """Whether the script surely ends here, with ``exec`` or ``exit``."""
+
+    @property
+    def line(self) -> int:
+        """The line of the next character."""
+        return self.origin.place(self.at)[0]
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -173,7 +191,6 @@ class _Reader:
             sign = self.text[self.at]
             if sign == "\n":
                 self.at += 1
-                self.line += 1
                 if self.heredocs:
                     self.documents()
                 if words and not commented and self.flag_next():
@@ -345,7 +362,6 @@ class _Reader:
                 break
             if sign == "\n":
                 self.at += 1
-                self.line += 1
             elif sign == "#":
                 self.skip_line()
             else:
@@ -402,14 +418,12 @@ class _Reader:
         text = self.text[self.at : stop]
         match = re.fullmatch(r"\s*\[\[?\s+(.*?)\s+\]\]?\s*", text)
         compound = end is not None and end[0] in ("&&", "||")
-        while self.at < stop:
-            self.line += self.text[self.at] == "\n"
-            self.at += 1
+        self.at = max(self.at, stop)
         if match is None or compound:
             if compound:
                 self.skip_to_end()
             return None
-        inner = _Reader(match[1], dict(self.variables), self.arguments, self.line, self.depth + 1, {})
+        inner = _Reader(match[1], dict(self.variables), self.arguments, Origin.on_line(self.line), self.depth + 1, {})
         inner.taken = self.taken
         words: list[Word] = []
         while inner.at < len(inner.text) and len(words) < 8:
@@ -431,7 +445,6 @@ class _Reader:
                 if end is None:
                     return
                 self.at = end.end()
-                self.line += 1
             else:
                 return
 
@@ -476,7 +489,7 @@ class _Reader:
             if tag is None:
                 return ""
             self.at = tag.end()
-            self.heredocs.append((tag[2], strips, bool(tag[1]), self.target(words), self.line))
+            self.heredocs.append((tag[2], strips, bool(tag[1]), self.target(words)))
             return ""
         if sign in (">&", "<&"):
             number = re.compile(r"\d+|-").match(self.text, self.at)
@@ -487,9 +500,9 @@ class _Reader:
         named = self.word(splits=False)
         text = named[0].text if named else ""
         if sign in (">", ">>", ">|"):
-            for place, (tag_, strips, quoted, target, line) in enumerate(self.heredocs):
+            for place, (tag_, strips, quoted, target) in enumerate(self.heredocs):
                 if not target:
-                    self.heredocs[place] = (tag_, strips, quoted, text, line)
+                    self.heredocs[place] = (tag_, strips, quoted, text)
             self.last_target = text
             return text
         return ""
@@ -505,24 +518,25 @@ class _Reader:
 
     def documents(self) -> None:
         """Read the here documents that the last line announced."""
-        for tag, strips, quoted, target, _ in self.heredocs:
+        for tag, strips, quoted, target in self.heredocs:
             lines: list[str] = []
+            begun = self.at
             while self.at < len(self.text):
                 end = self.text.find("\n", self.at)
                 end = len(self.text) if end < 0 else end
                 line = self.text[self.at : end]
                 self.at = min(end + 1, len(self.text))
-                self.line += 1
                 if line.strip() == tag or (strips and line.lstrip("\t") == tag):
                     break
                 lines.append(line)
             body = "\n".join(lines) + "\n"
+            spot = Spot(written=body, origin=self.origin.cut(begun, begun + len(body)))
             if not quoted and "$" in body and len(body) < MOST_VALUE:
                 body = self.filled(body)
             if target:
                 self.files[target] = body
-            elif len(self.bodies) < MOST_COMMANDS:
-                self.bodies.append(body)
+            if len(self.bodies) < MOST_COMMANDS:
+                self.bodies[target or len(self.bodies)] = (body, spot.inside(body))
         self.heredocs = []
 
     def filled(self, body: str) -> str:
@@ -537,7 +551,7 @@ class _Reader:
 
     def word(self, *, splits: bool = True) -> list[Word]:
         """The word that begins here: none where variables leave nothing, several where an unquoted one holds blanks."""
-        begun, line = self.at, self.line
+        begun = self.at
         pieces = Pieces()
         while self.at < len(self.text):
             sign = self.text[self.at]
@@ -571,7 +585,7 @@ class _Reader:
                     continue
             self.piece(sign, pieces)
         source = self.text[begun : self.at]
-        return pieces.words(source, line, splits=splits)
+        return pieces.words(source, Spot(written=source, origin=self.origin.cut(begun, self.at)), splits=splits)
 
     def piece(self, sign: str, pieces: Pieces) -> None:
         """Read a quoted part, an escape, a variable, or a character."""
@@ -582,7 +596,6 @@ class _Reader:
                 return
             inner = self.text[self.at + 1 : end]
             pieces.add(inner, quoted=True)
-            self.line += inner.count("\n")
             self.at = end + 1
         elif sign == '"':
             self.double(pieces)
@@ -595,7 +608,6 @@ class _Reader:
             ):
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end + 1
-                self.line += 1
                 pieces.ends = True
                 if self.at < len(self.text) and self.text[self.at] not in " \t\n":
                     pieces.ends = False
@@ -630,7 +642,6 @@ class _Reader:
             sign = self.text[self.at]
             if sign == "\\" and self.at + 1 < end and self.text[self.at + 1] in '$`"\\\n':
                 if self.text[self.at + 1] == "\n":
-                    self.line += 1
                     pieces.script("\\\n")
                 else:
                     pieces.add(self.text[self.at + 1], quoted=True)
@@ -638,7 +649,6 @@ class _Reader:
             elif sign == "$":
                 self.variable(pieces, quoted=True)
             else:
-                self.line += sign == "\n"
                 pieces.add(sign, quoted=True)
                 self.at += 1
         self.at = end + 1
@@ -773,7 +783,7 @@ class _Reader:
         """The words of a default."""
         if self.depth >= _DEEPEST:
             return [Word(text=text, raw=text, unknown=(text[:80],))]
-        inner = _Reader(text, self.variables, self.arguments, self.line, self.depth + 1, {})
+        inner = _Reader(text, self.variables, self.arguments, Origin.on_line(self.line), self.depth + 1, {})
         inner.taken, inner.arrays = self.taken, self.arrays
         words: list[Word] = []
         while inner.at < len(inner.text) and len(words) < MOST_WORDS:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hwcalc.launch.documents import Places
 from hwcalc.launch.shell import filled_word, known_of, read_script
-from hwcalc.launch.words import Word
+from hwcalc.launch.words import Spot, Word
 from hwcalc.profiles.launch import launch_words
 
 _MOST: Final = 100_000
@@ -61,10 +61,10 @@ def texts(value: Any) -> list[str]:
     return [] if single is None else [single]
 
 
-def filled(given: Any, variables: Mapping[str, Any], places: Places, line: int = 0) -> list[Word]:
-    """The words of a list in a manifest, each with its line."""
+def filled(given: Any, variables: Mapping[str, Any], places: Places) -> list[Word]:
+    """The words of a list in a manifest, each with its place."""
     values = texts(given)[:_MOST]
-    return [filled_word(each, variables, line=line or places.item(given, place)) for place, each in enumerate(values)]
+    return [filled_word(each, variables, places.item(given, place)) for place, each in enumerate(values)]
 
 
 def is_script(values: Sequence[str]) -> bool:
@@ -85,29 +85,29 @@ def container_words(
         if isinstance(given, list):
             for place, value in enumerate(texts(given)[:_MOST]):
                 # A shell reads the script by itself.
-                before, line = [word.text for word in words], places.item(given, place)
+                before, spot = [word.text for word in words], places.item(given, place)
                 script = (
                     is_script(before)
                     and (before[-1].endswith("c") or before[-1] == "--")
                     and all(each.startswith("-") for each in before[1:])
                 )
-                raw = Word(text=value, raw=value, source=value, quoted=True, line=line)
-                words.append(raw if script else filled_word(value, variables, line=line))
+                raw = Word(text=value, raw=value, source=value, quoted=True, spot=spot)
+                words.append(raw if script else filled_word(value, variables, spot))
         elif isinstance(given, str) and given.strip():
             words += split_text(given, variables, places.item(container, key))
     return words
 
 
-def split_text(given: str, variables: Mapping[str, Any], line: int) -> list[Word]:
+def split_text(given: str, variables: Mapping[str, Any], spot: Spot) -> list[Word]:
     """A command in a text. A backslash before a folded line is still one."""
-    plain = re.sub(r"\\[ \t]+(?=\S)", " ", given) if "\n" not in given.strip() else given
+    plain = (re.sub(r"\\[ \t]+(?=\S)", " ", given) if "\n" not in given.strip() else given).strip()
     known, taken = known_of(variables)
-    script = read_script(plain.strip(), known, line=line, taken=taken)
+    script = read_script(plain, known, origin=spot.inside(plain), taken=taken)
     if len(script.commands) == 1:
         return list(script.commands[0].words)
     if not script.commands:
         return []
-    return [Word(text=plain, raw=plain, source=plain, quoted=True, line=line)]
+    return [Word(text=plain, raw=plain, source=plain, quoted=True, spot=spot)]
 
 
 def walk(value: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +14,89 @@ MOST_VALUE: Final = 32 * 1024
 _LONGEST_TRIMMED: Final = 1024
 _DEEPEST: Final = 12
 """Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
+_FARTHEST: Final = 400
+"""Characters that are skipped at most to find the next word of a text where it stands in its file."""
+
+
+class Origin(Record):
+    """Where the characters of a text stand in its file.
+
+    A run of characters that stand side by side in the file begins at each of ``starts``; ``at`` has its line and column, counted from 1. The
+    column is 0 where only the line is known.
+    """
+
+    starts: tuple[int, ...] = (0,)
+    at: tuple[tuple[int, int], ...] = ((0, 0),)
+
+    @staticmethod
+    def whole(text: str) -> Origin:
+        """The places of a text that is the whole file."""
+        starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        return Origin(starts=tuple(starts), at=tuple((line, 1) for line in range(1, len(starts) + 1)))
+
+    @staticmethod
+    def on_line(line: int) -> Origin:
+        """The places of a text of which only the line is known."""
+        return Origin(at=((line, 0),))
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The line and the column of a character."""
+        run = bisect_right(self.starts, index) - 1
+        line, column = self.at[run]
+        return line, column and column + index - self.starts[run]
+
+    def cut(self, begin: int, end: int) -> Origin:
+        """The places of a part of the text."""
+        first = bisect_right(self.starts, begin)
+        last = max(first, bisect_left(self.starts, end))
+        starts = (0, *(start - begin for start in self.starts[first:last]))
+        return Origin(starts=starts, at=(self.place(begin), *self.at[first:last]))
+
+
+class Spot(Record):
+    """A piece of a file: how it is ``written`` there, with its quotes, and where. Nothing is written where it is put together from other pieces."""
+
+    written: str = ""
+    origin: Origin = Origin()
+
+    @property
+    def line(self) -> int:
+        """The line of its first character; 0 where that is not known."""
+        return self.origin.at[0][0]
+
+    @property
+    def column(self) -> int:
+        """The column of its first character; 0 where that is not known."""
+        return self.origin.at[0][1]
+
+    def inside(self, text: str) -> Origin:
+        """The places of a text that stands here in quotes, indented, folded, or with continued lines."""
+        whole = self.written.find(text)
+        if whole >= 0:
+            return self.origin.cut(whole, whole + len(text))
+        starts, at, behind = [0], [(self.line, 0)], 0
+        for word in re.finditer(r"\S+", text):
+            begin = self._next(word[0], behind)
+            starts.append(word.start())
+            if begin < 0:
+                # It has escapes, or comes from elsewhere.
+                at.append((at[-1][0], 0))
+                continue
+            behind = begin + len(word[0])
+            at.append(self.origin.place(begin))
+        return Origin(starts=tuple(starts), at=tuple(at))
+
+    def _next(self, word: str, behind: int) -> int:
+        """Where a word stands next by itself; -1 if nowhere near."""
+        end = behind + _FARTHEST + len(word)
+        begin = self.written.find(word, behind, end)
+        while begin > behind and self.written[begin - 1] not in " \t\r\n'\"":
+            begin = self.written.find(word, begin + 1, end)
+        return begin
+
+
+NOWHERE: Final = Spot()
+"""The spot of what stands in no file."""
 
 
 class Word(Record):
@@ -32,18 +116,24 @@ class Word(Record):
     remark: str = ""
     array: bool = False
     quoted: bool = False
-    line: int = 0
+    spot: Spot = NOWHERE
+    """Where it stands in the file."""
 
     @property
     def known(self) -> bool:
         """Whether all of its text is known."""
         return not self.unknown
 
+    @property
+    def line(self) -> int:
+        """The line that it stands in; 0 where that is not known."""
+        return self.spot.line
 
-def words_of(texts: Sequence[str], lines: Sequence[int] = ()) -> tuple[Word, ...]:
+
+def words_of(texts: Sequence[str], spots: Sequence[Spot] = ()) -> tuple[Word, ...]:
     """Words of a list in a manifest, which no shell reads."""
     return tuple(
-        Word(text=text, raw=text, source=text, quoted=True, line=lines[place] if place < len(lines) else 0)
+        Word(text=text, raw=text, source=text, quoted=True, spot=spots[place] if place < len(spots) else NOWHERE)
         for place, text in enumerate(texts)
     )
 
@@ -108,14 +198,14 @@ class Pieces:
                 self.unknown[-1] = shown
             self.parts[place] = (shown, f"{sign}{raw}", splits)
 
-    def words(self, source: str, line: int, *, splits: bool) -> list[Word]:
+    def words(self, source: str, spot: Spot, *, splits: bool) -> list[Word]:
         """The words that were read."""
         raw = "".join(part[1] for part in self.parts)
         if self.items is not None:
             if not any(part[0] for part in self.parts):
                 return [*self.items]
             joined = "".join(part[0] for part in self.parts)
-            return [*self.items, *([Word(text=joined, raw=joined, source=source, line=line)] if joined.strip() else [])]
+            return [*self.items, *([Word(text=joined, raw=joined, source=source, spot=spot)] if joined.strip() else [])]
         text = "".join(part[0] for part in self.parts)[: 2 * MOST_VALUE]
         if not text and not self.unknown and not self.quoted:
             return []
@@ -127,7 +217,7 @@ class Pieces:
             "remark": self.remark,
             "array": self.array,
             "quoted": self.quoted,
-            "line": line,
+            "spot": spot,
         }
         if splits and any(part[2] and re.search(r"\s", part[0]) for part in self.parts):
             return [Word(text=piece, **{**common, "raw": piece}) for piece in text.split()]
