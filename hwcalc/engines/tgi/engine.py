@@ -577,7 +577,17 @@ class TgiCommand(Command):
     known: ClassVar[bool] = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
-        """Without ``--num-shard`` it takes all GPUs that it sees."""
+        """Without ``--num-shard`` it takes all GPUs that it sees.
+
+        Raises :class:`~hwcalc.errors.UsageError` for prompts as long as a whole request (``launcher/src/main.rs``, db931fc).
+        """
+        longest = said.extra.get("max_input_tokens", said.extra.get("max_input_length"))
+        total = said.options.get("seq")
+        if isinstance(longest, int) and isinstance(total, int) and longest >= total:
+            raise UsageError(
+                f"prompts of {longest:,} tokens leave nothing of requests of {total:,}: TGI refuses that.",
+                hint=f"Write: --max-input-tokens {total - 1}",
+            )
         return said.on_all_gpus()
 
     def flag(self, name: str, value: object) -> str:
