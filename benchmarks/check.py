@@ -1,4 +1,4 @@
-"""CPU time of ``kvplan check`` on a file of 50 checks, offline from its lock: the whole process, user and system.
+"""CPU time of ``kvplan check`` on a file of 50 checks, offline from its lock, and on a folder of 100 manifests: the whole process, user and system.
 
 Run it where kvplan is installed::
 
@@ -21,6 +21,10 @@ import tempfile
 from pathlib import Path
 
 LIMIT_SECONDS = 1.0
+FOLDER_SECONDS = 2.0
+"""The bar of a folder."""
+MANIFESTS = 100
+FOLDER = f"kvplan check, a folder of {MANIFESTS} manifests"
 MODELS = (
     "meta-llama/Llama-3.1-8B",
     "meta-llama/Llama-3.1-70B-Instruct",
@@ -47,6 +51,32 @@ def checks() -> dict[str, object]:
     return {"schema_version": 1, "checks": [{"model": model, **way} for model in MODELS for way in WAYS]}
 
 
+def manifest(number: int) -> str:
+    """A Deployment of a model, with the Service of it."""
+    return f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: server-{number}}}
+spec:
+  replicas: 2
+  template:
+    spec:
+      nodeSelector: {{nvidia.com/gpu.product: NVIDIA-H200}}
+      containers:
+      - name: server
+        image: vllm/vllm-openai:v0.20.0
+        args:
+        - --model={MODELS[number % len(MODELS)]}
+        - --max-model-len={2048 * (1 + number // len(MODELS))}
+        - --tensor-parallel-size=8
+        resources: {{limits: {{nvidia.com/gpu: 8}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: server-{number}}}
+"""
+
+
 def cpu_seconds(command: list[str], runs: int, folder: Path) -> float:
     """Median user + system seconds of ``command``; one more run goes first, to fill caches."""
     taken = []
@@ -54,7 +84,7 @@ def cpu_seconds(command: list[str], runs: int, folder: Path) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if done.returncode != 0:
+        if done.returncode not in (0, 1):
             raise SystemExit(f"{' '.join(command)} failed with {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}")
         taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return statistics.median(taken[1:])
@@ -73,19 +103,22 @@ def main() -> int:
         program = [sys.executable, "-m", "hwcalc"]
         check = [*program, "check", "checks.yaml"]
         subprocess.run([*check, "--lock"], cwd=folder, check=True, capture_output=True)
+        (folder / "deploy").mkdir()
+        for number in range(MANIFESTS):
+            (folder / "deploy" / f"{number}.yaml").write_text(manifest(number), encoding="utf-8")
         commands = {
             "python -c pass": [sys.executable, "-c", "pass"],
             f"kvplan plan {MODELS[0]} --json": [*program, MODELS[0], "--seq", "32k", "--json"],
             "kvplan check, 50 checks, table": check,
             "kvplan check, 50 checks, JSON and SARIF": [*check, "--json", "--output", "sarif=out.sarif"],
+            FOLDER: [*program, "check", "deploy"],
         }
-        worst = 0.0
+        slow = False
         for name, command in commands.items():
-            taken = cpu_seconds(command, runs, folder)
-            worst = max(worst, taken)
-            print(f"{name:<48} {taken * 1e3:>8.1f} ms of CPU")
-    print(f"limit {LIMIT_SECONDS * 1e3:,.0f} ms")
-    return 0 if worst <= LIMIT_SECONDS else 1
+            taken, limit = cpu_seconds(command, runs, folder), FOLDER_SECONDS if name == FOLDER else LIMIT_SECONDS
+            slow |= taken > limit
+            print(f"{name:<48} {taken * 1e3:>8.1f} ms of CPU, limit {limit * 1e3:,.0f}")
+    return int(slow)
 
 
 if __name__ == "__main__":

@@ -87,19 +87,23 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def write_file(name: str, data: bytes, option: str, *, read: Iterable[str] = (), below: bool = False) -> None:
+def write_file(
+    name: str, data: bytes, option: str, *, read: Iterable[str] = (), below: bool = False, keeps_mode: bool = False
+) -> None:
     """Write a file as :func:`whole_file` does."""
-    with whole_file(name, option, read=read, below=below) as file:
+    with whole_file(name, option, read=read, below=below, keeps_mode=keeps_mode) as file:
         file.write(data)
 
 
 @contextmanager
-def whole_file(name: str, option: str, *, read: Iterable[str] = (), below: bool = False) -> Iterator[IO[bytes]]:
+def whole_file(
+    name: str, option: str, *, read: Iterable[str] = (), below: bool = False, keeps_mode: bool = False
+) -> Iterator[IO[bytes]]:
     """An open file for the bytes of ``name``. ``option`` is the option that named it.
 
     A regular file is a temporary file until the end of the block, which replaces ``name``; if the block fails it is deleted. Two writers
     at once do not meet: the last one wins. A link stays one, and :func:`place_of` says where one may lead to. A device or a pipe is
-    written directly. None of the files ``read`` is replaced. Raises :class:`~hwcalc.errors.UnwritableFileError` if anything cannot be
+    written directly. None of the files ``read`` is replaced. A new file can be run if the old one could and ``keeps_mode`` is set. Raises :class:`~hwcalc.errors.UnwritableFileError` if anything cannot be
     written.
     """
     place = place_of(name, option, below=below)
@@ -111,7 +115,7 @@ def whole_file(name: str, option: str, *, read: Iterable[str] = (), below: bool 
         with suppress(OSError):
             mode = os.stat(name).st_mode
             special = special or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-        with _open_special(name) if special else _replaced(place) as file:
+        with _open_special(name) if special else _replaced(place, keeps_mode=keeps_mode) as file:
             yield file
     except KvplanError:
         raise
@@ -154,7 +158,7 @@ def place_of(name: str, option: str, *, below: bool = False) -> str:
 
 
 @contextmanager
-def _replaced(path: str) -> Iterator[IO[bytes]]:
+def _replaced(path: str, *, keeps_mode: bool = False) -> Iterator[IO[bytes]]:
     if os.path.isdir(path):
         raise IsADirectoryError(21, "it is a folder")
     if os.path.exists(path) and not os.access(path, os.W_OK):
@@ -172,9 +176,9 @@ def _replaced(path: str) -> Iterator[IO[bytes]]:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
-                # Who may read the old file may read the new one, and nobody else. Nobody may run it: it is no program.
+                # Who may read the old file may read the new one, and nobody else. Nobody may run it, unless it is the same program.
                 with suppress(OSError):
-                    os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode) & ~0o111)
+                    os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode) & ~(0 if keeps_mode else 0o111))
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

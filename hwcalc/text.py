@@ -39,7 +39,7 @@ _AT_START: Final = r"(?m)^((?:[^\S\n]|\x1b\[[\d;]*m)*+):(?=:)|^((?:\x1b\[[\d;]*m
 _SIGNS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212")
 _FORMULA: Final = r"((?:^|;)[\s\"`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
 _NUMBER: Final = r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?"
-_COLOR: Final = r"(\x1b\[[\d;]{0,16}m)"
+_COLOR: Final = r"\x1b\[[\d;]{0,16}m"
 
 
 @lru_cache(maxsize=4096)
@@ -170,11 +170,12 @@ def message(text: str) -> str:
 def lines_for(text: str, *, color: bool = False, commands: bool = False) -> str:
     """A whole output: no line of it controls a terminal or a runner, whatever stands where lines were wrapped.
 
-    ``color`` keeps the codes of colours, ``commands`` the lines that are meant for a runner.
+    ``color`` keeps the codes of colours, ``commands`` the lines that are meant for a runner or a program, and their tabs.
     """
     if not _is_plain(text):
-        # The parts at odd places are codes of colours.
-        lines = (re.split(_COLOR, line) if color else [line] for line in text.split("\n"))
+        # The parts at odd places are kept.
+        kept = "|".join((_COLOR,) * color + ("\t",) * commands)
+        lines = (re.split(f"({kept})", line) if kept else [line] for line in text.split("\n"))
         text = "\n".join("".join(part if place % 2 else _harmless(part) for place, part in enumerate(line)) for line in lines)
     if "##" in text:
         text = re.sub(_ANYWHERE, "#?", text)

@@ -91,7 +91,7 @@ def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place]) -> tuple[E
     with_settings = [one for one in suggestions if one.settings]
     numbers = [one for name in _NUMBERS for one in with_settings if list(one.settings) == [name]]
     others = [one for one in with_settings if one not in numbers]
-    return tuple(_edit(one.settings, one.effect, places) for one in (*numbers, *others)[:MOST_EDITS])
+    return tuple(replace(_edit(one.settings, one.effect, places), flags=one.flag) for one in (*numbers, *others)[:MOST_EDITS])
 
 
 def number_edit(name: str, value: int | None, planned: int, places: Mapping[str, Place]) -> tuple[Edit, ...]:

@@ -8,19 +8,24 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import field
 from msgspec.structs import replace
 
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LENGTH_OF_SERVER, OF_ENGINE, OF_TIME, OPTIONS, REQUIREMENTS
+from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note
 from hwcalc.planner.options import counted
 from hwcalc.text import brief, operand, printable, shown
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 
 class _PlacedError(KvplanError):
@@ -73,11 +78,11 @@ class NoVerdictError(KvplanError):
 _HOW: Final = "Write plain YAML or JSON. An example: kvplan check --example"
 
 
-def read_text(path: str) -> str:
-    """The text of a regular file, or of standard input for ``-``. Raises :class:`~hwcalc.check.file.CheckFileError`."""
+def read_text(path: str, largest: int = LARGEST_FILE) -> str:
+    """The text of a regular file of so many bytes, or of standard input for ``-``. Raises :class:`~hwcalc.check.file.CheckFileError`."""
     name = "standard input" if path == "-" else printable(path)
     try:
-        data = _bytes(path, name)
+        data = _bytes(path, name, largest)
     except FileNotFoundError as error:
         from pathlib import Path
 
@@ -92,8 +97,8 @@ def read_text(path: str) -> str:
     except (OSError, ValueError) as error:
         reason = printable(getattr(error, "strerror", None) or str(error))
         raise CheckFileError(f"{name} cannot be read: {reason}.", hint="Give a check file in YAML.") from error
-    if len(data) > LARGEST_FILE:
-        raise CheckFileError(f"{name} is larger than {LARGEST_FILE // 1024**2} MiB.", hint="Split it into several check files.")
+    if len(data) > largest:
+        raise CheckFileError(f"{name} is larger than {largest // 1024**2} MiB.", hint="Split it into several files.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -101,18 +106,18 @@ def read_text(path: str) -> str:
         raise CheckFileError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint="Save it as UTF-8.", line=line) from error
 
 
-def _bytes(path: str, name: str) -> bytes:
+def _bytes(path: str, name: str, largest: int) -> bytes:
     if path == "-":
         if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
             raise CheckFileError("there is nothing on standard input.", hint="Pipe a check file in: kvplan check - < checks.yaml")
-        data = getattr(sys.stdin, "buffer", sys.stdin).read(LARGEST_FILE + 1)
+        data = getattr(sys.stdin, "buffer", sys.stdin).read(largest + 1)
         return data.encode() if isinstance(data, str) else bytes(data)
     mode = os.stat(path or os.curdir).st_mode
     if not stat.S_ISREG(mode):  # opening anything else may block for ever
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise CheckFileError(f"{name} is {what}, not a file.", hint="Give a check file, or - for standard input.")
     with open(path, "rb") as stream:
-        return stream.read(LARGEST_FILE + 1)
+        return stream.read(largest + 1)
 
 
 def parse_tree(text: str, name: str) -> Node:
@@ -166,8 +171,8 @@ class Place(Record):
     word: str
 
 
-class Misnamed(Record):
-    """The place of a name that is not known, and the error that says so. ``line`` and ``column`` may be those of a default."""
+class Fault(Record):
+    """Why a check cannot be made, such as a name that is not known, and the place of it, which may be among the defaults."""
 
     line: int
     column: int
@@ -177,7 +182,8 @@ class Misnamed(Record):
 class Check(Record):
     """One check. ``model`` is as written, ``options`` are keyword arguments of a plan, ``required`` is in the order of the reports.
 
-    ``places`` says where each of its keys stands. ``misnamed`` are its names of engines and hardware that are not known.
+    ``places`` says where each of its keys stands. ``faults`` are why it cannot be made: its names of engines and hardware that are not known.
+    ``told`` is what can be said without a plan: all that is said, where nothing is required.
     """
 
     name: str
@@ -187,12 +193,30 @@ class Check(Record):
     options: Mapping[str, Any]
     required: tuple[Required, ...]
     places: Mapping[str, Place] = field(default_factory=dict)
-    misnamed: tuple[Misnamed, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    told: tuple[Judged, ...] = ()
 
     @property
     def nameless(self) -> bool:
         """Whether its name is made of what it plans, and so is another once that changes."""
         return "name" not in self.places
+
+    @property
+    def document(self) -> Mapping[str, Any] | None:
+        """The server that is checked, as plain values; ``None`` for a check of a check file."""
+        return None
+
+    def failed_at(self, error: KvplanError) -> tuple[int, int]:
+        """The line and column of an error of the plan."""
+        return self.line, self.column
+
+    def settled(self, judged: Sequence[Judged], plan: Plan) -> Sequence[Judged]:
+        """The requirements, with whatever else a check looks at."""
+        return judged
+
+    def warned(self, plan: Plan) -> Sequence[Note]:
+        """The warnings of a plan, and of the text."""
+        return plan.warnings
 
 
 class CheckFile(Record):
@@ -200,6 +224,7 @@ class CheckFile(Record):
 
     path: str
     checks: tuple[Check, ...]
+    notes: tuple[Note, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -260,13 +285,13 @@ class _Reader:
         self.name = name
         self.faults: dict[str, CheckUsageError] = {}
         self.more: CheckUsageError | None = None
-        self.misnamed: dict[Misnamed, None] = {}
+        self.misnamed: dict[Fault, None] = {}
 
-    def error(self, node: Node | Misnamed, problem: str, hint: str = "") -> CheckUsageError:
+    def error(self, node: Node | Fault, problem: str, hint: str = "") -> CheckUsageError:
         message = f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}."
         return CheckUsageError(message, hint=hint, line=node.line, column=node.column)
 
-    def fault(self, node: Node | Misnamed, problem: str, hint: str) -> None:
+    def fault(self, node: Node | Fault, problem: str, hint: str) -> None:
         """Keep a fault, and go on."""
         self.add(self.error(node, problem, hint))
 
@@ -372,7 +397,7 @@ class _Reader:
             if key in required
         ]
         return Check(
-            misnamed=misnamed,
+            faults=misnamed,
             name=self.title(merged.get("name"), model, options, named, node),
             line=node.line,
             column=node.column,
@@ -517,7 +542,7 @@ def _settled(given: Mapping[str, _Entry]) -> dict[str, _Entry]:
     return entries
 
 
-def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator[Misnamed]:
+def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator[Fault]:
     """The names of engines and hardware that are not known."""
     from hwcalc.engines import find_engine
     from hwcalc.hardware.named import LOCAL, gpu_named, instance_named
@@ -532,7 +557,7 @@ def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterato
             try:
                 find(options[key])
             except UsageError as error:
-                yield Misnamed(line=merged[key].line, column=merged[key].column, error=error)
+                yield Fault(line=merged[key].line, column=merged[key].column, error=error)
 
 
 def _suggestion(key: str, known: Iterable[str]) -> str:

@@ -58,16 +58,19 @@ class Models:
     """Reads the models of one check file. Each model is read once, even if reading it fails.
 
     Relative paths start at ``folder``, the folder of the check file. ``locked`` is the content of the lock, ``None`` without one;
-    ``mend`` is the command that writes the lock again; ``access`` says how models are fetched.
+    ``mend`` is the command that writes the lock again; ``access`` says how models are fetched. ``kept`` has what files of the same folder have
+    read without a lock.
     """
 
-    def __init__(self, folder: str, locked: Lock | None, *, mend: str, access: Access) -> None:
+    def __init__(
+        self, folder: str, locked: Lock | None, *, mend: str, access: Access, kept: dict[tuple[str, ...], Any] | None = None
+    ) -> None:
         self._folder = folder
         self._locked = None if locked is None else locked.models
         self._asked: Mapping[str, Mapping[str, str]] = {} if locked is None else locked.checks
         self._mend = mend
         self._access = access
-        self._kept: dict[tuple[str, ...], Any] = {}
+        self._kept: dict[tuple[str, ...], Any] = {} if kept is None or locked is not None else kept
         self._kinds = 0
 
     def raw(self, model: str, revision: str | None) -> RawModel:

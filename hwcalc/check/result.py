@@ -21,10 +21,14 @@ SCHEMA_VERSION: Final = "1"
 
 
 class Edit(Record):
-    """What can be written in the check file so that a requirement holds, such as ``gpus: 8``, and what that gives; planned again."""
+    """What can be written in the check file so that a requirement holds, such as ``gpus: 8``, and what that gives; planned again.
+
+    ``flags`` say the same to the engine, as a deployment does; they are empty where no flag does it.
+    """
 
     yaml: str
     effect: str
+    flags: str = ""
 
 
 class KeyChange(Record):
@@ -114,7 +118,8 @@ class Checked(Record):
     ``verdict`` is ``fits``, ``probably``, ``probably_not`` or ``no``; null where no hardware was named. ``source`` is where the model came from.
     ``asked`` has the keys of the check and their values as text, and ``changes`` those that are not as in the baseline or the lock.
     ``warnings`` are the plan's own, and what no baseline has; they change no status. Each fault of a file that could not be
-    read is a check with the name of the file, no ``model`` and the ``error``.
+    read is a check with the name of the file, no ``model`` and the ``error``. ``server`` is what a deployment says of the server that is
+    checked; null for the checks of check files.
     """
 
     name: str
@@ -133,10 +138,24 @@ class Checked(Record):
     error: CheckFailure | None = None
     warnings: tuple[Note, ...] = ()
     notes: tuple[Note, ...] = ()
+    server: Mapping[str, Any] | None = None
+
+
+class Fix(Record):
+    """What would mend a deployment, as a unified diff; empty where nothing is changed. ``written`` says whether its file has it.
+
+    ``changes`` are flags by the names of their checks, and ``reasons`` say why for some checks nothing is changed.
+    """
+
+    path: str
+    diff: str
+    changes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    written: bool = False
 
 
 class FileInfo(Record):
-    """One check file. ``lock`` is the lock that was read or written, null if there is none; ``notes`` are about the file as a whole."""
+    """One file of checks or servers. ``lock`` is the lock that was read or written, null if there is none; ``notes`` are about the file as a whole."""
 
     path: str
     checks: int
@@ -165,6 +184,7 @@ class CheckDocument(Answer, Record):
     files: tuple[FileInfo, ...]
     checks: tuple[Checked, ...]
     summary: Summary
+    fixes: tuple[Fix, ...] = ()
 
     def headline(self) -> str:
         summary = self.summary

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -22,7 +22,8 @@ from hwcalc.check.baseline import (
     versions_of,
 )
 from hwcalc.check.changes import asked_of, changed_keys, placed
-from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread, read_check_file
+from hwcalc.check.deployed import Deployment, Told, files_in, read_any, read_deployment
+from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread
 from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
@@ -31,6 +32,7 @@ from hwcalc.check.result import (
     Checked,
     CheckFailure,
     FileInfo,
+    Fix,
     Judged,
     Summary,
     figures_of,
@@ -39,6 +41,7 @@ from hwcalc.check.result import (
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.read import Given
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
@@ -73,12 +76,22 @@ def check(
     offline: bool = False,
     token: str | None = None,
     endpoint: str | None = None,
+    env: Mapping[str, str] | Given | None = None,
+    gpu: str | None = None,
+    gpus: int | str | None = None,
+    instance: str | None = None,
+    seq: int | str | None = None,
+    batch: int | str | None = None,
+    fix: bool = False,
+    write: bool = False,
 ) -> CheckDocument:
-    """Judge the checks of files as ``kvplan check`` does. ``summary.exit_code`` is 0 if all of them hold.
+    """Judge the checks of files, and the servers of deployments, as ``kvplan check`` does. ``summary.exit_code`` is 0 if all of them hold.
 
-    ``lock`` is ``use`` (if there is one), ``write`` or ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may
-    not have grown by more than ``max_growth``. A file that cannot be read is a result among others. Raises what :func:`run_checks`
-    raises.
+    A file may be a folder or a pattern. ``env`` has values for the variables that deployments leave open, and settings such as ``model``; ``gpu`` and
+    what follows it count more than what they say. With ``fix``, the document has the change of flags with which failing servers start, and with ``write``
+    their files have it too. ``lock`` is ``use`` (if there is one), ``write`` or
+    ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may not have grown by more than ``max_growth``. A file that
+    cannot be read is a result among others. Raises what :func:`run_checks` raises.
     """
     paths, baselines = texts(files, "files"), texts(baseline, "baseline")
     if not isinstance(lock, str) or lock not in _LOCKS:
@@ -92,13 +105,37 @@ def check(
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
     read: list[CheckFile | Unread] = []
-    for path in paths:
+    more = {"gpu": gpu, "gpus": gpus, "instance": instance, "seq": seq, "batch": batch}
+    given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in (env or {}).items()])
+    told = Told(given=given, options={name: value for name, value in more.items() if value is not None})
+    for path in files_in(paths):
         try:
-            read.append(read_check_file(path))
+            read += read_any(path, told)
         except (CheckFileError, CheckUsageError) as error:
             others = error.others if isinstance(error, CheckUsageError) else ()
             read.append(Unread(path=path, faults=(error, *others)))
-    return run_checks(read, options)
+    document = run_checks(read, options)
+    return _fixed(read, document, options, write=write) if fix or write else document
+
+
+def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:
+    """The result with the changes that mend its deployments; once they are written, that of the new texts."""
+    from hwcalc.check.mend import mended
+    from hwcalc.check.mend import write as write_mended
+
+    fixes, now = list[Fix](), list(read)
+    alone = replace(options, baselines=None, lock="ignore" if options.lock == "ignore" else "use")
+    for number, file in enumerate(read):
+        if not isinstance(file, Deployment):
+            continue
+        checked = [check for check in document.checks if check.file == printable(file.path)]
+        text, fix = mended(file, checked, lambda tried: run_checks([tried], alone).checks)
+        if fix.diff and write:
+            write_mended(file.path, file.text, text)
+            fix = replace(fix, written=True)
+            now[number] = read_deployment(file.path, text, file.told) or file
+        fixes += [fix] if fix.diff or fix.reasons else []
+    return replace(run_checks(now, options) if any(fix.written for fix in fixes) else document, fixes=tuple(fixes))
 
 
 def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> CheckDocument:
@@ -109,6 +146,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
     """
     infos: list[FileInfo] = []
     planned: list[tuple[Checked, Subject | None]] = []
+    kept: dict[str, dict[tuple[str, ...], Any]] = {}
     for file in files:
         if isinstance(file, Unread):
             path = printable(file.path)
@@ -120,14 +158,16 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 failed = Checked(name=name, file=path, line=fault.line, column=fault.column, error=_failure(fault))
                 planned.append((failed, None))
             continue
-        models, info = _models(file, options)
+        models, info = _models(file, options, kept.setdefault(file.folder, {}))
         infos.append(info)
         for check in file.checks:
             # Each name that is not known is said at its place, which may be among the defaults.
-            for wrong in check.misnamed:
+            told = check.told
+            for wrong in check.faults:
                 at = replace(_unmade(file, check), line=wrong.line, column=wrong.column, error=_failure(wrong.error))
-                planned.append((at, None))
-            planned += [] if check.misnamed else [_checked(file, check, models, options)]
+                planned.append((replace(at, requirements=told), None))
+                told = ()
+            planned += [] if check.faults else [_checked(file, check, models, options)]
     done = [check for check, _ in planned] if options.baselines is None else _compared(planned, options.baselines, options)
     count = Counter(check.status for check in done)
     codes = [check.error.code for check in done if check.error is not None]
@@ -140,21 +180,22 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
         strict=options.strict,
         exit_code=max(codes) if codes else 1 if count["fail"] else 0,
     )
-    version = {"schema_version": SCHEMA_VERSION, "kvplan_version": __version__}
-    return CheckDocument(**version, files=tuple(infos), checks=tuple(done), summary=summary)
+    return CheckDocument(
+        schema_version=SCHEMA_VERSION, kvplan_version=__version__, files=tuple(infos), checks=tuple(done), summary=summary
+    )
 
 
-def _models(file: CheckFile, options: CheckOptions) -> tuple[Models, FileInfo]:
+def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], Any]) -> tuple[Models, FileInfo]:
     """The models of a file, from its lock where that is used, and what is known of the file."""
     mend, path = f"kvplan check --lock {operand(file.path)}", file.path + SUFFIX
-    info = FileInfo(path=printable(file.path), checks=len(file.checks))
+    info = FileInfo(path=printable(file.path), checks=len(file.checks), notes=file.notes)
     if options.lock != "write":
         locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
-        models = Models(file.folder, locked, mend=mend, access=options.access)
+        models = Models(file.folder, locked, mend=mend, access=options.access, kept=kept)
         if locked is None:
             return models, info
         note = Note(code="locked", message=f"Models are taken from {path}; no network is used.")
-        return models, replace(info, lock=path, notes=(note,))
+        return models, replace(info, lock=path, notes=(note, *file.notes))
     if file.path == "-":
         raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
     models, raws = Models(file.folder, None, mend=mend, access=options.access), {}
@@ -171,7 +212,7 @@ def _models(file: CheckFile, options: CheckOptions) -> tuple[Models, FileInfo]:
             asked[check.name] = asked_of(check)
     changed = write_lock(path, Lock(models=raws, checks=asked), mend)
     note = Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}")
-    return models, replace(info, lock=path, lock_written=changed, notes=(note, *_of_nameless(file)))
+    return models, replace(info, lock=path, lock_written=changed, notes=(note, *_of_nameless(file), *file.notes))
 
 
 def _of_nameless(file: CheckFile) -> Iterator[Note]:
@@ -212,6 +253,8 @@ def _failure(error: KvplanError) -> CheckFailure:
 def _checked(file: CheckFile, check: Check, models: Models, options: CheckOptions) -> tuple[Checked, Subject | None]:
     """A check and what a baseline is compared with; where it could not be made, why."""
     known = _unmade(file, check)
+    if not check.required:
+        return replace(known, status=_status(check.told, strict=options.strict), requirements=check.told), None
     try:
         revision, assume = check.options.get("revision"), check.options.get("assume")
         spec = models.spec(check.model, revision, assume)
@@ -224,12 +267,13 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         draft = None if named is None else models.spec(named, None, None)
         planned = plan_loaded(spec, keywords, draft, advise=True, read_with=read_with)
         replan = lambda **change: plan_loaded(spec, keywords | change, draft)  # noqa: E731
-        judged = list(judge(check.required, planned, replan, check.places))
+        judged = list(check.settled(judge(check.required, planned, replan, check.places), planned))
         for model, of in _named(check):
             lock = models.changed(model, of, assume if model == check.model else None)
             judged += [] if lock is None else [lock]
     except KvplanError as error:
-        return replace(known, error=_failure(error)), None
+        line, column = check.failed_at(error)
+        return replace(known, line=line, column=column, error=_failure(error)), None
     figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
     before = models.asked_before(check.name)
     changes = () if before is None else changed_keys(before, asked, "lock")
@@ -243,7 +287,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         revision=spec.revision,
         plan=figures,
         requirements=tuple(placed(item, check, changes) for item in judged),
-        warnings=planned.warnings,
+        warnings=tuple(check.warned(planned)),
         notes=planned.notes,
     )
     versions = versions_of(figures.engine_version, spec.revision, __version__)
@@ -254,7 +298,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
 def _unmade(file: CheckFile, check: Check) -> Checked:
     """What is known of a check before it is made."""
     path, model = printable(file.path), printable(check.model)
-    return Checked(name=check.name, file=path, line=check.line, column=check.column, model=model)
+    return Checked(name=check.name, file=path, line=check.line, column=check.column, model=model, server=check.document)
 
 
 def _compared(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress
+from hwcalc.cli.launch import LEFT_OPEN, given_of
+from hwcalc.cli.options import DEFAULT, OUTPUT, Option, command, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, on_terminal, view_of
 from hwcalc.errors import UsageError
 from hwcalc.report.view import View
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 FOUND: Final = ("kvplan.yaml", "kvplan.yml")
 """The names of the file that is checked if none is given."""
 _JSON = ("json", "sarif")
+OF_SERVERS: Final = ("gpu", "gpus", "instance", "seq", "batch")
+"""Options of a plan that count more than what a deployment says."""
 EXAMPLE = """\
 # Run it: kvplan check kvplan.yaml. Commit what --lock writes, and CI needs no network.
 # Every key and what it takes: kvplan schema check-file
@@ -60,7 +65,7 @@ checks:
             "files",
             (),
             "[FILE]...",
-            "Check files in YAML or JSON; - is standard input. Default: kvplan.yaml.",
+            "Check files; commands and manifests; folders and patterns of them; - is standard input. Default: kvplan.yaml.",
             "list",
             complete="paths",
         ),
@@ -98,8 +103,19 @@ checks:
             "Write the answer to a file, not to standard output; with a format (sarif=out.sarif) beside it. Repeatable.",
             "list",
         ),
+        Option(
+            "fix",
+            ("--fix",),
+            "",
+            "Show the change of flags with which the servers of deployments start, as a unified diff.",
+            "flag",
+            group="check",
+        ),
+        Option("write", ("--write",), "", "With --fix: write the change into the files.", "flag", group="check"),
         Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
         *plan_options("check"),
+        *LEFT_OPEN,
+        *(replace(option, short="") for option in plan_options(DEFAULT) if option.name in OF_SERVERS),
         *(
             replace(option, help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
             if option.name == "format_"
@@ -110,7 +126,7 @@ checks:
     {
         "Start a file": "kvplan check --example > kvplan.yaml",
         "Check kvplan.yaml of this folder": "kvplan check",
-        "For the annotations of GitHub": "kvplan check kvplan.yaml --format github",
+        "Will the servers of this folder start? For GitHub": "kvplan check . --gpu h100 --format github",
     },
 )
 def check(
@@ -123,9 +139,16 @@ def check(
     strict: bool,
     output: list[str] | None,
     example: bool,
+    fix: bool,
+    write: bool,
+    sets: list[str] | None,
+    env_file: str | None,
     **options: Any,
 ) -> Answer:
-    """Check every requirement in a file of models. Exit status 1 says that one does not hold, 2 to 4 that one could not be checked."""
+    """Check requirements of models, and that deployments start.
+
+    A file is a check file, or holds commands or a manifest: each server must start and hold what it is told. Exit status 1 says that one does not hold, 2 to 4 that one could not be checked. Nothing of a deployment is run.
+    """
     if example:
         return Answer(text=EXAMPLE)
     view = _view(**{option.name: options[option.name] for option in OUTPUT})
@@ -137,9 +160,14 @@ def check(
         raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
     if max_growth is not None and not baseline:
         raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
+    if write and not fix:
+        raise UsageError("--write writes what --fix shows.", hint="Add: --fix")
+    if fix and view.format not in ("table", "json"):
+        raise UsageError(f"--fix shows a diff, and no {view.format}.", hint="Leave out --format, or use: --json")
     from hwcalc.check.models import SUFFIX
     from hwcalc.check.run import check
 
+    told = {name: options[name] for name in OF_SERVERS if options[name] is not None}
     with progress():
         document = check(
             names,
@@ -147,6 +175,10 @@ def check(
             strict=strict,
             baseline=baseline or (),
             max_growth=max_growth or "0%",
+            env=given_of(sets or (), env_file),
+            **told,
+            fix=fix,
+            write=write,
             **given_options("check", options),
         )
     return _answer(document, view, targets, [*names, *(f"{name}{SUFFIX}" for name in names), *(baseline or ())])
@@ -173,6 +205,19 @@ def _view(*, json: bool, format_: str | None, **others: Any) -> View:
     if chosen not in FORMATS:
         raise UsageError(f"--format {shown(format_, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
     return view_of(json=json, format_=chosen, formats=FORMATS, **others)
+
+
+def _remarks(document: CheckDocument) -> Iterator[str]:
+    """What was changed and what was not, and what the checks say."""
+    for fix in document.fixes:
+        yield from fix.changes
+        yield from fix.reasons
+        if fix.written:
+            yield f"wrote {fix.path}."
+    from hwcalc.report.check import summary_line
+
+    told = any(fix.diff and not fix.written for fix in document.fixes)
+    yield f"{summary_line(document)}.{' Nothing is written without --write.' if told else ''}"
 
 
 def _targets(outputs: list[str], view: View) -> dict[str, str]:
@@ -220,4 +265,8 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: 
     # A terminal shows the end of a long answer, a pipe all of it.
     view = replace(view, detail="screen") if on_terminal() else view
     text, commands = check_report(document, view), view.format == "github"
+    if document.fixes and view.format == "table":
+        # The heads of a diff and its tabs are meant; what stands in a file is no command to a runner, which skips blanks before one.
+        diff = re.sub(r"(?m)^(\s+)::", r"\1?::", "".join(fix.diff for fix in document.fixes).replace("\r\n", "\n"))
+        return Answer(text=diff or text, commands=bool(diff), remarks=tuple(_remarks(document)), status=status)
     return Answer(text=text, json=view.format in _JSON, commands=commands, status=status)

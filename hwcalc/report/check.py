@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from hwcalc.check.changes import in_words
 from hwcalc.check.fields import REQUIREMENTS
-from hwcalc.check.result import CheckDocument, Checked, verdict_in_words
+from hwcalc.check.result import CheckDocument, Checked, Edit, verdict_in_words
 from hwcalc.documents import dumps
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
@@ -126,14 +126,20 @@ def findings(check: Checked) -> list[Finding]:
         text += "; --strict wants it sure" if strict and not item.certain else ""
         fails = strict or not item.holds
         place = check.line if item.line is None else item.line, check.column if item.column is None else item.column
-        edits = " or ".join(f"{one.yaml}{f' ({one.effect})' if one.effect else ''}" for one in item.edits)
+        edits = " or ".join(_edit(one, deployed=check.server is not None) for one in item.edits)
         said = f"{'fits' if item.name == 'fits' else 'holds'} with {edits}" if edits and fails else ""
         out.append(Finding(rule=rule, title=title, text=text, edits=said, fails=fails, line=place[0], column=place[1]))
     if check.error is not None:
         title = check.error.message.removeprefix(f"{check.name}: ")
         of = {"title": title, "text": title, "edits": _hint(check.error.hint)}
-        out.append(Finding(rule="error", **of, fails=True, line=check.line, column=check.column))
+        rule = check.error.type if check.error.type in _OTHER_RULES else "error"
+        out.append(Finding(rule=rule, **of, fails=True, line=check.line, column=check.column))
     return out
+
+
+def _edit(one: Edit, *, deployed: bool) -> str:
+    """What to write, in the words of the file, and what that gives."""
+    return f"{(one.flags if deployed else '') or one.yaml}{f' ({one.effect})' if one.effect else ''}"
 
 
 def cause(check: Checked) -> str:
@@ -162,7 +168,7 @@ def summary_line(document: CheckDocument) -> str:
         (summary.errors, "could not be checked"),
     )
     words = ", ".join(f"{count:,} {word}" for count, word in counts if count)
-    return f"{plural(summary.checks, 'check')}: {words}"
+    return f"{plural(summary.checks, 'check')}{': ' if words else ''}{words}"
 
 
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
@@ -367,6 +373,10 @@ _OTHER_RULES: Final = {
     "lock": "The model's config is the same as in the lock beside the check file.",
     _GROWTH: "Total, cache, weights and the bytes of a token have not grown more than allowed since the baseline.",
     "baseline": "A baseline has the check, where --strict demands one.",
+    "flags": "The engine of a deployment knows its flags, and takes their values.",
+    "gpus": "A server of a deployment has as many GPUs as its parallel sizes take.",
+    "length": "A server allows no longer sequences than its engine does for the model.",
+    "open": "A deployment says all that a plan needs, or it is given with --set, --env-file or --gpu.",
     "error": "The check can be made.",
 }
 _RULES: Final = {**{name: field.help for name, field in REQUIREMENTS.items()}, **_OTHER_RULES}

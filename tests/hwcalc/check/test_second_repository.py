@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 import yaml
 
-from tests.hwcalc.check.files import PER_TOKEN, check_file
+from tests.hwcalc.check.files import PER_TOKEN, check_file, write
 from tests.hwcalc.wheel import copy_checkout
 
 CHECK: Final = {"name": "one", "model": "./tiny", "seq": 1024, "max_cache": 1024 * PER_TOKEN}
@@ -65,9 +65,10 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """Another repository, with a check that holds."""
+    """Another repository, with a check that holds and a server that starts."""
     folder = tmp_path / "theirs"
     check_file(folder, CHECK)
+    write(folder / "deploy" / "serve.sh", "#!/bin/sh\nvllm serve ../tiny --max-model-len 1024 --kv-cache-memory-bytes $BYTES\n")
     git(folder, "init", "--quiet")
     git(folder, "add", "--all")
     return folder
@@ -90,6 +91,7 @@ done
     )
     python.chmod(0o755)
     known = {f"inputs.{name}": given["default"] for name, given in action["inputs"].items()}
+    known |= {"inputs.file": "kvplan.yaml\ndeploy", "inputs.set": f"BYTES={1040 * PER_TOKEN}\nMORE=1"}
     known |= {"github.action_path": str(ours), "inputs.python": str(python)}
     files = {name: str(temporary / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     done = []
@@ -114,9 +116,13 @@ def test_the_action(ours: Path, theirs: Path, tmp_path: Path) -> None:
 
     assert installed.returncode == 0, installed.stderr
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert "1 check: 1 holds" in checked.stdout
+    assert "2 checks: 2 hold" in checked.stdout
     assert (tmp_path / "github_output").read_text(encoding="utf-8") == "exit-code=0\n"
-    assert git(theirs, "status", "--porcelain", "--untracked-files=all").splitlines() == ["A  kvplan.yaml", "A  tiny/config.json"]
+    assert git(theirs, "status", "--porcelain", "--untracked-files=all").splitlines() == [
+        "A  deploy/serve.sh",
+        "A  kvplan.yaml",
+        "A  tiny/config.json",
+    ]
 
 
 def test_the_hook(ours: Path, theirs: Path, tmp_path: Path) -> None:
@@ -125,15 +131,19 @@ def test_the_hook(ours: Path, theirs: Path, tmp_path: Path) -> None:
     environment = {**os.environ, **OFFLINE, "PRE_COMMIT_HOME": str(tmp_path / "cache"), "PYTHONPATH": dependencies()}
 
     def tried() -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "pre_commit", "try-repo", str(ours), "kvplan-check", "--all-files", "--color", "never")
+        command = (sys.executable, "-m", "pre_commit", "try-repo", str(ours), "--all-files", "--color", "never")
         return subprocess.run(command, cwd=theirs, env=environment, capture_output=True, text=True, check=False)
 
+    write(theirs / "deploy" / "serve.sh", f"vllm serve ../tiny --max-model-len 1024 --kv-cache-memory-bytes {1040 * PER_TOKEN}\n")
+    git(theirs, "add", "--all")
     holds = tried()
+    write(theirs / "deploy" / "serve.sh", f"vllm serve ../tiny --max-model-len 1024 --kv-cache-memory-bytes {1024 * PER_TOKEN}\n")
     check_file(theirs, {**CHECK, "max_cache": 1})
     git(theirs, "add", "--all")
     fails = tried()
 
     assert holds.returncode == 0, holds.stdout + holds.stderr
-    assert "Passed" in holds.stdout
+    assert holds.stdout.count("Passed") == 2
     assert fails.returncode == 1
     assert "FAIL     one" in fails.stdout
+    assert "at deploy/serve.sh:1" in fails.stdout

@@ -1,0 +1,303 @@
+"""Deployments as checks: each server that a command, a script or a manifest starts must start, and hold what it is told.
+
+A finding stands at the flag that is wrong. What a text leaves open, such as ``$MODEL``, is a finding of its own kind: it names what to set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
+from hwcalc.check.result import Edit, Judged
+from hwcalc.engines import find_engine
+from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, unknown_flags
+from hwcalc.launch.read import Given, named_launch
+from hwcalc.launch.server import Server
+from hwcalc.launch.words import Word
+from hwcalc.model import Note
+from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.text import brief, printable
+from hwcalc.yaml_tree import LARGEST_MANIFEST
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
+
+_OF_CHECKS: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:schema_version|checks)[\"']?[ \t]*:")
+"""A key that a check file has, at its beginning or at that of a line."""
+_OF_MANIFEST: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:apiVersion|services|kind|jobs|Resources)[\"']?[ \t]*:")
+"""A key of manifests, also of those that start no server."""
+_PLAIN: Final = (".yaml", ".yml", ".json")
+"""Endings of check files."""
+_SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
+"""Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
+_MOST_FILES: Final = 10_000
+_VARIABLE: Final = re.compile(r"\$+[({]?([A-Za-z_]\w*)")
+_BEYOND: Final = "beyond-maximum"
+_NOTHING: Final = "starts no server that kvplan knows"
+
+
+class OpenError(UsageError):
+    """A deployment does not say what a plan needs, such as its model or its accelerator. Exit 2."""
+
+    type = "open"
+
+
+class Told(Record):
+    """What the user says of deployments: what they leave open, and options of plans that count more than theirs."""
+
+    given: Given
+    options: Mapping[str, Any]
+
+
+class ServerCheck(Check):
+    """The check of a server. ``text`` is its file, in which a variable may stand; ``remarks`` are warnings."""
+
+    server: Server
+    text: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def document(self) -> Mapping[str, Any] | None:
+        return self.server.to_dict()
+
+    def failed_at(self, error: KvplanError) -> tuple[int, int]:
+        """The place of the model where it cannot be read, else that of the server."""
+        place = self.places.get("model") if isinstance(error, (ModelNotFoundError, ConfigError)) else None
+        return (self.line, self.column) if place is None else (place.line, place.column)
+
+    def settled(self, judged: Sequence[Judged], plan: Plan) -> list[Judged]:
+        """What the text says of itself, a length that the engine refuses, and the verdict at the flag that would have to change."""
+        return [*self.told, *self._refused(plan), *(self._blamed(item, plan) for item in judged)]
+
+    def warned(self, plan: Plan) -> list[Note]:
+        """The warnings, without the one that is a finding here."""
+        refused = any(True for _ in self._refused(plan))
+        return [
+            *(Note(code="deployment", message=each) for each in self.remarks),
+            *(note for note in plan.warnings if not (refused and note.code == _BEYOND)),
+        ]
+
+    def _refused(self, plan: Plan) -> Iterator[Judged]:
+        longer = next((note.message for note in plan.warnings if note.code == _BEYOND), "")
+        if longer and any(each.partition("=")[0] not in self.text for each in plan.request.environment):
+            longest = plan.model.max_position_embeddings
+            flag = find_engine(flags_of(self.server).engine)[0].command.flag("seq", longest)
+            edits = (Edit(yaml=f"seq: {longest}", effect="", flags=flag),)
+            yield replace(_at(_judged("length", longer, holds=False), self.places.get("seq")), edits=edits)
+
+    def _blamed(self, item: Judged, plan: Plan) -> Judged:
+        """The verdict at the first flag of the text that one of its edits changes, else at the server."""
+        if item.name != "fits" or plan.fit is None or (item.holds and item.certain):
+            return item
+        flags = flags_of(self.server)
+        words = (word for one in plan.fit.suggestions for word in one.flag.split() if word.startswith("-"))
+        blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
+        first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
+        return _at(item, first or self.places.get("model"))
+
+
+class Deployment(CheckFile):
+    """A file of commands or a manifest, with its ``text`` and the check of each of its servers."""
+
+    text: str
+    told: Told
+    checks: tuple[ServerCheck, ...]
+
+
+def word_of(server: Server, flag: Flag) -> Word | None:
+    """The word of a text that says the value of a flag; ``None`` where it is not said."""
+    return server.places.get(flag.name if flag.key is None else flag.key.partition(".")[0])
+
+
+def files_in(paths: Sequence[str]) -> list[str]:
+    """The files of these paths: those of a folder that may hold commands or manifests, and those that match a pattern, each once, in order."""
+    out: dict[str, None] = {}
+    for path in paths:
+        if path != "-" and any(sign in path for sign in "*?[") and not os.path.lexists(path):
+            from glob import glob
+
+            found = sorted(each for each in glob(path, recursive=True) if os.path.isfile(each))
+            out |= dict.fromkeys(found or [path])
+        else:
+            out[path] = None
+    return list(out)
+
+
+def _walked(folder: str) -> Iterator[str]:
+    """The files of a folder that may hold commands or manifests, by their names. Links to folders are not followed."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _SKIPPED)
+        yield from (
+            os.path.normpath(os.path.join(place, name)) for name in sorted(files) if named_launch(name) or "." not in name
+        )
+
+
+def read_any(path: str, told: Told) -> list[CheckFile]:
+    """The check file or the deployment of this path, or those of a folder.
+
+    Raises the errors of :func:`~hwcalc.check.file.parse_check_file`, and :class:`~hwcalc.check.file.CheckFileError` for a folder without any.
+    """
+    if path == "-" or not os.path.isdir(path):
+        text = read_text(path, LARGEST_MANIFEST)
+        found = None if _OF_CHECKS.search(text) else read_deployment(path, text, told)
+        return [parse_check_file(text, path) if found is None else found]
+    out: list[CheckFile] = []
+    for count, name in enumerate(_walked(path)):
+        if count >= _MOST_FILES:
+            raise CheckFileError(f"{printable(path)} has more than {_MOST_FILES:,} files.", hint="Name a folder in it.")
+        # What is no text, or cannot be read, is no launch text either.
+        with suppress(CheckFileError):
+            text = read_text(name, LARGEST_MANIFEST)
+            if "." not in os.path.basename(name) and not named_launch(name) and not text.startswith("#!"):
+                continue
+            if _OF_CHECKS.search(text):
+                out += [parse_check_file(text, name)] if "checks" in text and "schema_version" in text else []
+                continue
+            found = read_deployment(name, text, told)
+            out += [] if found is None or not (found.checks or found.notes[1:]) else [found]
+    if not out:
+        raise CheckFileError(
+            f"nothing in {printable(path)} starts a server that kvplan knows.", hint="Name a file, to see what is read of it."
+        )
+    return out
+
+
+def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
+    """The servers of a text as checks; ``None`` for a text that starts none and may be meant as a check file.
+
+    Raises :class:`~hwcalc.check.file.CheckFileError` for one that is too large or too deep.
+    """
+    try:
+        servers = told.given.servers(text, os.path.basename(path))
+    except UsageError as error:
+        raise CheckFileError(f"{printable(path)}: {error.message}", hint=error.hint) from error
+    if not servers and path.lower().endswith(_PLAIN) and not _OF_MANIFEST.search(text):
+        return None
+    if not servers and (path == "-" or not text.strip()):
+        return None
+    checks, notes, named = list[ServerCheck](), list[Note](), dict[str, int]()
+    for server in servers:
+        try:
+            flags = flags_of(server)
+        except UsageError as error:
+            notes.append(Note(code="unplanned", message=f"{printable(path)}:{server.line}: {error.message}"))
+            continue
+        checks.append(_check(server, flags, text, told, named))
+    if not checks:
+        notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
+    return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
+
+
+def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dict[str, int]) -> ServerCheck:
+    """The check of a server."""
+    base = printable(server.name) or f"{flags.name} {printable(str(server.model or 'model not known'))}"
+    named[base] = named.get(base, 0) + 1
+    places, judged = _places(server, flags), list(_told(server, flags))
+    faults = list(_open(server, flags))
+    made = Planned(model=str(server.model or ""), options={})
+    at = places.get("model") or Place(line=server.line, column=1, word="")
+    required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
+    try:
+        made = planned(server, told.options)
+        if not {"gpu", "instance", "kv_memory"} & made.options.keys():
+            said = " ".join(made.remarks) or "the text names no accelerator."
+            open_ = OpenError(f"whether it fits is not known: {said}", hint="Add: --gpu NAME")
+            faults.append(Fault(line=server.line, column=1, error=open_))
+    except TooFewGpusError as error:
+        sizes = [name for name in ("tp", "pp", "dp") if server.settings.get(name) not in (None, 1)]
+        few = _at(_judged("gpus", f"{error.message} {error.hint}", holds=False), places.get(sizes[0]) if sizes else None)
+        fewer = find_engine(flags.engine)[0].command.flag(sizes[0], error.gpus) if len(sizes) == 1 else ""
+        judged.append(replace(few, edits=(Edit(yaml=f"{sizes[0]}: {error.gpus}", effect="", flags=fewer),) if fewer else ()))
+        required = ()
+    except UsageError as error:
+        left = OpenError(error.message, hint=error.hint) if "--set" in error.hint else error
+        faults.append(Fault(line=at.line, column=at.column, error=left))
+    return ServerCheck(
+        name=base if named[base] == 1 else f"{base} ({named[base]})",
+        line=server.line,
+        column=1,
+        model=made.model,
+        options=made.options,
+        required=required,
+        places={**places, "name": at},
+        faults=tuple(sorted(faults, key=lambda fault: (fault.line, fault.column))),
+        remarks=(*made.remarks, *_unplanned(server)),
+        server=server,
+        told=tuple(judged),
+        text=text,
+    )
+
+
+def _places(server: Server, flags: EngineFlags) -> dict[str, Place]:
+    """Where a text says the options of the plan, by their names."""
+    out: dict[str, Place] = {}
+    for flag in flags.flags:
+        word = word_of(server, flag)
+        name = "model" if flag.key == "model" else flag.option or (flag.engine_option and f"engine_options.{flag.engine_option}")
+        if name and word is not None and word.line:
+            out.setdefault(name, _place(server, flag, word, name))
+    return out
+
+
+def _place(server: Server, flag: Flag | None, word: Word, name: str = "") -> Place:
+    """The place of a flag, which stands before its value, else that of the word."""
+    before = next((one for one, other in pairwise(server.words) if other is word), word)
+    if flag is not None and before.text.startswith("-") and flags_of(server).find(before.text)[0] is flag:
+        word = before
+    return Place(line=word.line, column=max(1, word.spot.column), word=name)
+
+
+def _judged(name: str, message: str, *, holds: bool) -> Judged:
+    return Judged(name=name, unit="flag", limit=None, got=None, holds=holds, certain=not holds, message=message)
+
+
+def _at(item: Judged, place: Place | None) -> Judged:
+    """The finding at a place; where there is none, it stands at the server."""
+    return item if place is None else replace(item, line=place.line, column=place.column)
+
+
+def _told(server: Server, flags: EngineFlags) -> Iterator[Judged]:
+    """What the text alone says of a server: flags that its engine refuses or does not know, and values that it leaves open."""
+    for fault in server.faults:
+        word = server.places.get(fault.partition(" ")[0])
+        said = f"{brief(fault, 80)}: {flags.name} does not take it so, and will not start"
+        yield _at(_judged("flags", said, holds=False), None if word is None else _place(server, None, word))
+    for flag, said in zip(server.unknown, unknown_flags(server), strict=True):
+        word = server.places.get(flag)
+        yield _at(
+            _judged("flags", f"not known of {flags.name}: {said}", holds=True),
+            None if word is None else _place(server, None, word),
+        )
+
+
+def _open(server: Server, flags: EngineFlags) -> Iterator[Fault]:
+    """The options of a plan, but for the model, whose values the text leaves open."""
+    for flag in flags.flags:
+        word = word_of(server, flag) if flag.option or flag.engine_option else None
+        key = flag.name if flag.key is None else flag.key
+        if word is None or word.known or word.remark or key in server.settings or key in server.extra:
+            continue
+        match = _VARIABLE.match(word.unknown[0])
+        error = OpenError(
+            f"{flag.spelled} is left open: {brief(word.text, 60)}.", hint=f"Add: --set {key if match is None else match[1]}=VALUE"
+        )
+        place = _place(server, flag, word)
+        yield Fault(line=place.line, column=place.column, error=error)
+
+
+def _unplanned(server: Server) -> Iterator[str]:
+    """What a plan is without."""
+    by_reason: dict[str, list[str]] = {}
+    for flag, reason in server.unplanned.items():
+        by_reason.setdefault(reason, []).append(flag)
+    for reason, flags in by_reason.items():
+        yield f"the plan is without {', '.join(flags)}, which may bear on memory: {reason}."

@@ -1,0 +1,292 @@
+"""Mend deployments: the change of flags with which a server starts, where they stand in the text and as it writes them.
+
+A change is tried as a text: it is read again, nothing else of any server may have changed, and the check must hold. So a value that several servers
+share, or that a variable says, is never changed by half.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from hwcalc.check.deployed import Deployment, ServerCheck, read_deployment, word_of
+from hwcalc.check.file import read_text
+from hwcalc.check.result import Checked, Edit, Fix
+from hwcalc.errors import KvplanError, UnwritableFileError
+from hwcalc.files import write_file
+from hwcalc.launch.planned import flags_of
+from hwcalc.launch.words import Word
+from hwcalc.masking import without_tokens
+from hwcalc.text import brief, printable, shown
+from hwcalc.yaml_tree import LARGEST_MANIFEST
+
+if TYPE_CHECKING:
+    from hwcalc.launch.server import Server
+    from hwcalc.profiles.engine_flags import EngineFlags, Flag
+
+Judge = Callable[[Deployment], Sequence[Checked]]
+"""Checks a deployment."""
+_MOST_ROUNDS: Final = 4
+"""Changes of one server, each of which makes one more requirement hold."""
+_BETWEEN: Final = re.compile(r"[\s\\`^,\-\[\]]+")
+"""What may stand between two words of a command or two items of a list."""
+_NUMBER: Final = re.compile(r"[-+]?[\d._]+(?:[eE][-+]?\d+)?|true|false|null|yes|no|on|off")
+"""What YAML would not read as text."""
+
+
+class _NoEditError(Exception):
+    """A change has no place in the text; its argument says why."""
+
+
+class _HeldElsewhereError(_NoEditError):
+    """The value to change stands in a variable or an anchor, or is another server's too: that is for the user to change, and nothing else instead."""
+
+
+def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[str, Fix]:
+    """The text of a deployment with its failing servers mended, and what was changed. ``checked`` are its results; ``judge`` checks another text."""
+    text, changes, reasons = file.text, list[str](), list[str]()
+    by_name = {check.name: check for check in checked}
+    for number, check in enumerate(file.checks):
+        result = by_name.get(check.name)
+        if result is None or result.status not in ("fail", "error"):
+            continue
+        for _ in range(_MOST_ROUNDS):
+            if result.status != "fail":
+                break
+            try:
+                text, result, change = _round(replace(file, text=text), number, result, judge)
+            except _NoEditError as error:
+                reasons.append(f"{check.name}: no safe change: {error}.")
+                break
+            changes.append(f"{check.name}: {change}")
+        if result.error is not None:
+            reasons.append(f"{check.name}: {result.error.message} {result.error.hint}".strip())
+    diff = _diff(file.path, file.text, text)
+    return text, Fix(path=printable(file.path), diff=diff, changes=tuple(changes), reasons=tuple(reasons))
+
+
+def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[str, Checked, str]:
+    """The text with the first of the edits of a failing requirement that can be made, what is then said of the server, and the edit."""
+    # With --strict, what probably holds fails too.
+    failing = min((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
+    before = _read(file)
+    why = "no flag does it" if not failing.edits else ""
+    for edit in failing.edits:
+        if not edit.flags:
+            continue
+        try:
+            text = edited(file.text, before.checks[number], edit)
+            after = _read(replace(file, text=text))
+            _same_but(before, after, number, edit)
+        except _HeldElsewhereError:
+            raise
+        except (_NoEditError, KvplanError) as error:
+            why = why or str(error).rstrip(".")
+            continue
+        now = judge(replace(after, checks=(after.checks[number],)))[-1]
+        same = [item for item in now.requirements if item.name == failing.name]
+        if now.error is None and all(item.holds and (item.certain or not failing.holds) for item in same):
+            return text, now, edit.flags
+        why = why or f"with {edit.flags} it still fails"
+    raise _NoEditError(why or "no flag does it")
+
+
+def _read(file: Deployment) -> Deployment:
+    found = read_deployment(file.path, file.text, file.told)
+    assert found is not None
+    return found
+
+
+def _same_but(before: Deployment, after: Deployment, number: int, edit: Edit) -> None:
+    """Raise :class:`_NoEditError` if a text says anything else that is new than the flags of an edit to the server of this number."""
+    if [check.name for check in before.checks] != [check.name for check in after.checks]:
+        message = "the text would start other servers"
+        raise _NoEditError(message)
+    for place, (old, new) in enumerate(zip(before.checks, after.checks, strict=True)):
+        flags = flags_of(old.server)
+        may = {_key(flag) for flag, _ in _pairs(edit, flags)} if place == number else set()
+        if any(
+            _said(old.server).get(key) != _said(new.server).get(key)
+            for key in (_said(old.server) | _said(new.server))
+            if key not in may
+        ):
+            message = f"{shown(new.name, 60)} would change too" if place != number else "more of the server would change"
+            raise _HeldElsewhereError(message)
+
+
+def _said(server: Server) -> dict[str, object]:
+    return {
+        **server.extra,
+        **server.settings,
+        " unresolved": server.unresolved,
+        " unknown": server.unknown,
+        " faults": server.faults,
+    }
+
+
+def _key(flag: Flag) -> str:
+    return flag.name if flag.key is None else flag.key.partition(".")[0]
+
+
+def _pairs(edit: Edit, flags: EngineFlags) -> Iterator[tuple[Flag, tuple[str, ...]]]:
+    """The flags of an edit, each with its words."""
+    words = shlex.split(edit.flags)
+    while words:
+        spelled, *rest = words
+        flag = flags.find(spelled)[0]
+        if flag is None or not spelled.startswith("-"):
+            message = f"{spelled} is no flag of a command"
+            raise _NoEditError(message)
+        size = 1 if flag.takes == "switch" or not rest or rest[0].startswith("--") else 2
+        yield flag, tuple(words[:size])
+        words = words[size:]
+
+
+def edited(text: str, check: ServerCheck, edit: Edit) -> str:
+    """The text with the flags of an edit, replaced where they stand, else behind the last word of the command.
+
+    Raises :class:`_NoEditError` where that cannot be done safely.
+    """
+    server, places = check.server, _Offsets(text)
+    replaced = list[tuple[int, int, str]]()
+    added = list[tuple[str, ...]]()
+    for flag, words in _pairs(edit, flags_of(server)):
+        word = word_of(server, flag)
+        if word is None:
+            added.append(words)
+        elif len(words) == 1:
+            message = f"{words[0]} is said already"
+            raise _NoEditError(message)
+        else:
+            replaced.append(_replacement(places, word, words))
+    if added:
+        replaced.append(_Style(places, server.words).addition(added))
+    for begin, end, new in sorted(replaced, reverse=True):
+        text = text[:begin] + new + text[end:]
+    return text
+
+
+class _Offsets:
+    """The characters of a text by their lines and columns."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def of(self, word: Word) -> tuple[int, int] | None:
+        """Where a word begins and ends; ``None`` if it does not stand there as it is read."""
+        spot = word.spot
+        if not spot.written or not spot.column or spot.line > len(self._lines):
+            return None
+        begin = self._lines[spot.line - 1] + spot.column - 1
+        return (begin, begin + len(spot.written)) if self.text.startswith(spot.written, begin) else None
+
+
+def _replacement(places: _Offsets, word: Word, words: Sequence[str]) -> tuple[int, int, str]:
+    """The place of a value, and what to write there, in its quotes."""
+    place, written = places.of(word), word.spot.written
+    bare = written.rstrip("'\"")
+    if place is None or not word.known or word.taken or not bare.endswith(word.text):
+        said = (
+            f"stands in {shown(written, 40)}"
+            if written and not written.strip("'\"").startswith("-")
+            else "stands in a variable or an anchor"
+        )
+        message = f"the value of {words[0]} {said}"
+        raise _HeldElsewhereError(message)
+    begin = len(bare) - len(word.text)
+    if begin and bare[begin - 1] not in "='\" ":
+        message = f"{words[0]} is written as {shown(written, 40)}"
+        raise _HeldElsewhereError(message)
+    return place[0] + begin, place[0] + len(bare), words[1]
+
+
+class _Style:
+    """How a command writes its flags: what stands between its words, and whether values stand behind ``=``."""
+
+    def __init__(self, places: _Offsets, words: Sequence[Word]) -> None:
+        self.text = places.text
+        placed = [(word, place) for word in words if (place := places.of(word)) is not None]
+        if not placed:
+            message = "the text has no command to which a flag could be added"
+            raise _NoEditError(message)
+        self.placed = placed
+        self.before, self.inner, self.quote, self.equals = " ", " ", "", False
+        self.end = placed[-1][1][1]
+        for number in reversed(range(len(placed))):
+            word, (begin, end) = placed[number]
+            if not word.text.startswith("-"):
+                continue
+            alone = number + 1 == len(placed) or placed[number + 1][0].text.startswith("-")
+            before = self._between(number - 1)
+            if before is None or (alone and "=" not in word.text and number):
+                continue
+            sign = self.text[begin]
+            self.before, self.quote = before, sign if sign in "'\"" and self.text[end - 1] == sign else ""
+            self.equals = "=" in word.text
+            self.inner = self._between(number) or before if not alone else before
+            return
+        before = self._between(len(placed) - 2)
+        self.before = self.inner = self._item() if before is None else before
+
+    def _between(self, number: int) -> str | None:
+        """What stands between a word and the next; ``None`` if that is more than blanks and the signs of lists."""
+        if not 0 <= number < len(self.placed) - 1:
+            return self._item() if number < 0 and len(self.placed) == 1 else None
+        between = self.text[self.placed[number][1][1] : self.placed[number + 1][1][0]]
+        return between if _BETWEEN.fullmatch(between) else None
+
+    def _item(self) -> str:
+        """The beginning of another item, where the only word is one of a list."""
+        begin = self.placed[-1][1][0]
+        line = self.text.rfind("\n", 0, begin) + 1
+        head = self.text[line:begin]
+        return f"\n{head}" if head.strip() == "-" else " "
+
+    def addition(self, flags: Sequence[Sequence[str]]) -> tuple[int, int, str]:
+        """The place behind the last word, and what to write there."""
+        listed = "," in self.before or "-" in self.before
+        out = ""
+        for words in flags:
+            joined = [f"{words[0]}={words[1]}"] if self.equals and len(words) > 1 and words[0].startswith("--") else list(words)
+            quoted = [self._quoted(word, listed=listed) for word in joined]
+            out += self.before + (self.inner if "\n" not in self.inner or listed else " ").join(quoted)
+        return self.end, self.end, out
+
+    def _quoted(self, word: str, *, listed: bool) -> str:
+        quote = self.quote or ('"' if listed and _NUMBER.fullmatch(word.lower()) else "")
+        return f"{quote}{word}{quote}"
+
+
+def _diff(path: str, before: str, after: str) -> str:
+    """The unified diff of two texts; empty if they are the same."""
+    from difflib import unified_diff
+
+    name = printable(path).lstrip("/")
+    lines = unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    return without_tokens("".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines))
+
+
+def write(path: str, before: str, text: str) -> None:
+    """Write a mended text, whole or not at all, never through a link and never over a file that has changed since it was read.
+
+    Raises :class:`~hwcalc.errors.UnwritableFileError`.
+    """
+    if path == "-":
+        raise UnwritableFileError("standard input cannot be written.", hint="Save it as a file, or leave out --write.")
+    if os.path.islink(path):
+        raise UnwritableFileError(
+            f"{shown(path)} is a link, and is not written through.", hint=f"Name the file: {brief(os.path.realpath(path), 120)}"
+        )
+    now = read_text(path, LARGEST_MANIFEST)
+    if now != before:
+        raise UnwritableFileError(f"{shown(path)} has changed since it was read.", hint="Run it again.")
+    with open(path, "rb") as stream:
+        mark = BOM_UTF8 if stream.read(len(BOM_UTF8)) == BOM_UTF8 else b""
+    write_file(path, mark + text.encode(), "--write", below=True, keeps_mode=True)

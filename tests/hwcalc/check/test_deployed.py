@@ -1,0 +1,206 @@
+"""``kvplan check`` of commands and manifests: each server must start, and a finding stands at the flag that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import hwcalc
+from tests.hwcalc.command import QWEN, Capture, run
+
+# 36 layers x 8 heads x 128 numbers x key and value x 2 bytes: 144 KiB a token. 576 MiB are 4,096 tokens, and vLLM keeps a block of 16 for itself.
+MEMORY: Final = 576 * 1024**2
+HOLDS: Final = 4096 - 16
+COMPOSE: Final = f"""\
+x-common: &common
+  image: vllm/vllm-openai:v0.11.0
+services:
+  fits:
+    <<: *common
+    command: --model {QWEN} --max-model-len 4096
+  long:
+    <<: *common
+    command:
+    - --model={QWEN}
+    - --max-model-len
+    - "40000"
+  open:
+    <<: *common
+    command: --model ${{MODEL}} --tensor-parallel-size $TP
+"""
+DEPLOYMENT: Final = f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: chat}}
+spec:
+  template:
+    spec:
+      nodeSelector: {{nvidia.com/gpu.product: NVIDIA-L4}}
+      containers:
+      - image: vllm/vllm-openai:v0.11.0
+        args: [--model={QWEN}, --max-model-len=8192, --tensor-parallel-size, "2"]
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+SERVICE: Final = "apiVersion: v1\nkind: Service\nmetadata: {name: chat}\n"
+
+
+def checked(capsys: Capture, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit status and JSON document."""
+    status, out, err = run(capsys, "check", *words, "--json")
+    assert err == ""
+    return status, json.loads(out)
+
+
+@pytest.fixture
+def compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Compose file in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("compose.yaml").write_text(COMPOSE, encoding="utf-8")
+    return "compose.yaml"
+
+
+def test_each_server_is_a_check(compose: str, capsys: Capture) -> None:
+    """What fits, what does not, and what is left open: at its own line, with what to set."""
+    status, found = checked(capsys, compose, "--gpu", "l4")
+
+    said = [(check["name"], check["status"], check["line"]) for check in found["checks"]]
+    assert said == [("fits", "pass", 5), ("long", "fail", 8), ("open", "error", 15), ("open", "error", 15)]
+    assert (status, found["summary"]["exit_code"]) == (2, 2)
+    [fits] = found["checks"][1]["requirements"]
+    assert (fits["name"], fits["line"], fits["column"]) == ("fits", 11, 7)
+    assert fits["edits"][0]["flags"].startswith("--max-model-len ")
+    assert found["checks"][1]["server"]["max_model_len"] == 40_000
+    assert found["checks"][2]["error"] == {
+        "code": 2,
+        "type": "open",
+        "message": "the server 'open' leaves its model open: model=${MODEL}.",
+        "hint": "Add: --set MODEL=ORG/NAME",
+    }
+
+
+def test_what_is_left_open_is_set(compose: str, capsys: Capture) -> None:
+    """With --set and --env-file, as of kvplan launch; each option of a plan that stays open is named at its flag."""
+    status, found = checked(capsys, compose, "--gpu", "l4", "--set", f"MODEL={QWEN}")
+    [open_] = [check for check in found["checks"] if check["name"] == "open"]
+    assert (status, open_["line"], open_["error"]["hint"]) == (2, 15, "Add: --set TP=VALUE")
+    assert open_["column"] == COMPOSE.split("\n")[14].index("--tensor") + 1
+
+    Path("env").write_text(f"MODEL={QWEN}\nTP=2\n", encoding="utf-8")
+    status, found = checked(capsys, compose, "--gpu", "l4", "--env-file", "env")
+    assert status == 1
+    assert [check["status"] for check in found["checks"]] == ["pass", "fail", "pass"]
+    assert hwcalc.check(compose, gpu="l4", env={"MODEL": QWEN, "TP": "2"}).to_dict() == found
+
+
+def test_a_text_without_an_accelerator(compose: str, capsys: Capture) -> None:
+    """Nobody can say whether it fits: that is no pass."""
+    status, found = checked(capsys, compose)
+
+    assert status == 2
+    assert {check["error"]["type"] for check in found["checks"]} == {"open"}
+    assert found["checks"][0]["error"]["hint"] == "Add: --gpu NAME"
+
+
+def test_every_format_has_the_line(compose: str, capsys: Capture) -> None:
+    """Annotations, SARIF and JUnit point at the flag, in the engine's own words."""
+    targets = [f"--output={name}=out.{name}" for name in ("github", "sarif", "junit", "markdown", "csv")]
+    status, out, _ = run(capsys, "check", compose, "--gpu", "l4", *targets)
+    said = {name: Path(f"out.{name}").read_text(encoding="utf-8") for name in ("github", "sarif", "junit", "markdown", "csv")}
+
+    assert status == 2
+    assert "fits with --max-model-len " in out
+    assert "::error file=compose.yaml,line=11,col=7,title=kvplan%3A long::does not fit" in said["github"]
+    assert "::error file=compose.yaml,line=15,col=14,title=kvplan%3A open::" in said["github"]
+    results = json.loads(said["sarif"])["runs"][0]["results"]
+    assert {result["ruleId"]: result["locations"][0]["physicalLocation"]["region"]["startLine"] for result in results} == {
+        "fits": 11,
+        "open": 15,
+    }
+    assert "at compose.yaml:11" in said["junit"]
+    assert "compose.yaml:11" in said["markdown"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line", "status", "said"),
+    [
+        (DEPLOYMENT, "gpus", 10, 1, "has 1 GPU, and tp 2 takes 2: vLLM will not start"),
+        (f"vllm serve {QWEN} \\\n --max-model-len 100k", "length", 2, 1, "100,000 tokens is more than the model's maximum of 40,960"),
+        (f"vllm serve {QWEN} \\\n --max-model-len 4x", "flags", 2, 1, "--max-model-len 4x: vllm does not take it so"),
+        (f"vllm serve {QWEN} --max-model-len 4k \\\n --max-num-seq5 4", "flags", 2, 0, "did you mean --max-num-seqs?"),
+        (f"sglang serve --model-path {QWEN} \\\n --context-length 4k", "flags", 2, 1, "--context-length 4k"),
+    ],
+)  # fmt: skip
+def test_what_else_is_wrong(text: str, name: str, line: int, status: int, said: str, tmp_path: Path, capsys: Capture) -> None:
+    """Too few GPUs, a length that the engine refuses, values that it does not take, and flags that nobody knows."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(text, encoding="utf-8")
+    found, document = checked(capsys, str(path), "--gpu", "h100")
+    [item] = [each for each in document["checks"][0]["requirements"] if each["name"] == name]
+
+    assert (found, item["line"], item["holds"]) == (status, line, status == 0)
+    assert said in item["message"]
+
+
+def test_tgi_has_room_for_an_answer(tmp_path: Path, capsys: Capture) -> None:
+    """Its launcher refuses prompts that are as long as a whole request."""
+    path = tmp_path / "serve.sh"
+    path.write_text(
+        f"text-generation-launcher --model-id {QWEN} --max-total-tokens 4096 --max-input-tokens 4096", encoding="utf-8"
+    )
+    status, found = checked(capsys, str(path), "--gpu", "h100")
+
+    assert (status, found["checks"][0]["error"]["hint"]) == (2, "Write: --max-input-tokens 4095")
+
+
+# --- folders and patterns ---------------------------------------------------------------------------------------------
+
+
+def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Launch texts and check files at any depth; what starts nothing, is hidden or is no text is left out."""
+    monkeypatch.chdir(tmp_path)
+    serve = f"vllm serve {QWEN} --max-model-len 4096\n"
+    texts = {
+        "a/b/serve.sh": serve, "a/run": f"#!/bin/sh\n{serve}", "a/notes.md": serve, "a/LICENSE": serve, "service.yaml": SERVICE,
+        "chat.service": f"[Service]\nExecStart={serve}", "requirements.txt": "vllm==0.11.0\n", ".git/x.sh": serve, "node_modules/x.sh": serve,
+        "kvplan.yaml": f"schema_version: 1\nchecks: [{{model: {QWEN}, gpu: l4, engine: vllm, seq: 4k}}]\n",
+        "values.yaml": "checks: {}\n", "data.json": "{}", "broken.yaml": "a: [",
+    }  # fmt: skip
+    for name, text in texts.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    Path("picture.txt").write_bytes(b"\xff\xfe\x00")
+
+    status, found = checked(capsys, ".", "--gpu", "h100")
+    assert status == 0
+    assert [file["path"] for file in found["files"]] == ["chat.service", "kvplan.yaml", "a/run", "a/b/serve.sh"]
+    status, found = checked(capsys, "a/**/*.sh", "--gpu", "h100")
+    assert (status, [file["path"] for file in found["files"]]) == (0, ["a/b/serve.sh"])
+
+    Path("empty").mkdir()
+    status, found = checked(capsys, "empty")
+    assert (status, found["checks"][0]["error"]["message"]) == (3, "nothing in empty starts a server that kvplan knows.")
+
+
+def test_a_file_that_starts_nothing(tmp_path: Path, capsys: Capture) -> None:
+    """Named, as a hook names every file of a folder, it is no fault; what may be meant as a check file still is one."""
+    path = tmp_path / "service.yaml"
+    path.write_text(SERVICE, encoding="utf-8")
+    status, found = checked(capsys, str(path))
+    assert (status, found["checks"]) == (0, [])
+    assert found["files"][0]["notes"][0]["code"] == "no-server"
+
+    path.write_text("check: []\n", encoding="utf-8")
+    assert checked(capsys, str(path))[0] == 2
+
+
+def test_a_lock_and_a_baseline(compose: str, capsys: Capture) -> None:
+    """As of check files: servers have names, and their settings are compared."""
+    assert checked(capsys, compose, "--gpu", "l4", "--set", f"MODEL={QWEN}", "--set", "TP=1", "--lock")[0] == 1
+    Path(compose).write_text(COMPOSE.replace("--max-model-len 4096", "--max-model-len 8192"), encoding="utf-8")
+    _, found = checked(capsys, compose, "--gpu", "l4", "--set", f"MODEL={QWEN}", "--set", "TP=1")
+
+    [change] = found["checks"][0]["changes"]
+    assert (change["key"], change["before"], change["after"], change["since"]) == ("seq", "4k", "8k", "lock")

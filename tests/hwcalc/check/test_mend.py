@@ -1,0 +1,214 @@
+"""``kvplan check --fix``: the change of flags with which a server starts, where they stand and as the text writes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from difflib import unified_diff
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.hwcalc.command import QWEN, Capture, run
+
+# 36 layers x 8 heads x 128 numbers x key and value x 2 bytes are 144 KiB a token. 576 MiB are 4,096 tokens in 256 blocks of 16, and vLLM keeps one
+# block for itself.
+KV: Final = "--kv-cache-memory-bytes 603979776"
+LONGEST: Final = str(4096 - 16)
+SHELL: Final = f"""\
+#!/bin/sh
+# --max-model-len 8192 is what users ask for
+exec vllm serve {QWEN} \\
+  --max-model-len 8192 \\
+  {KV}
+"""
+KUBERNETES: Final = f"""\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - image: vllm/vllm-openai
+    args: ["--model", "{QWEN}", '--max-model-len', '8192', "--kv-cache-memory-bytes=603979776"]
+"""
+COMPOSE: Final = f"""\
+services:
+  chat:
+    image: vllm/vllm-openai
+    command: >-
+      --model {QWEN} --max-model-len=8192
+      {KV}
+"""
+LIST: Final = f"""\
+services:
+  chat:
+    image: vllm/vllm-openai
+    command:
+      - --model={QWEN}
+      - --kv-cache-memory-bytes
+      - "603979776"
+"""
+FLOW: Final = (
+    f'services:\n  chat: {{image: vllm/vllm-openai, command: ["--model={QWEN}", "--kv-cache-memory-bytes=603979776"]}}\n'
+)
+DOCKER: Final = (
+    f'FROM vllm/vllm-openai:v0.20.0\r\nCMD ["--model", "{QWEN}", \\\r\n     "--kv-cache-memory-bytes", "603979776"]\r\n'
+)
+VALUES: Final = f"""\
+servingEngineSpec:
+  modelSpec:
+  - name: chat
+    modelURL: {QWEN}
+    requestGPU: 1
+    vllmConfig:
+      maxModelLen: 8192  # tokens
+      kvCacheMemoryBytes: 603979776
+"""
+
+ANCHORED: Final = f"""\
+services:
+  a: {{image: vllm/vllm-openai, command: [{QWEN}, "{KV.replace(" ", "=")}", --max-model-len, &n '8192']}}
+  b: {{image: vllm/vllm-openai, command: [openai/gpt-oss-20b, --max-model-len, *n, "{KV.replace(" ", "=")}"]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "old", "new"),
+    [
+        ("a.sh", SHELL, "  --max-model-len 8192 \\", f"  --max-model-len {LONGEST} \\"),
+        ("a.sh", f"bash -c 'vllm serve {QWEN} --max-model-len 8K {KV} 2>&1 | tee log'\n", "8K", LONGEST),
+        ("a.sh", f'A=({KV} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}"\n', "8192", LONGEST),
+        ("a.yaml", KUBERNETES, "'8192'", f"'{LONGEST}'"),
+        ("a.yaml", COMPOSE, "=8192", f"={LONGEST}"),
+        ("a.yaml", VALUES, "8192  #", f"{LONGEST}  #"),
+        ("a.service", f"[Service]\nExecStart=/opt/vllm serve {QWEN} \\\n --max-model-len 8192 {KV}\n", "8192", LONGEST),
+        # A flag that is not there yet comes behind the others, written as they are.
+        ("a.sh", f"vllm serve {QWEN} {KV} > log &\n", KV, f"{KV} --max-model-len {LONGEST}"),
+        ("a.sh", f"vllm serve {QWEN} \\\n    {KV}\n", KV, f"{KV} \\\n    --max-model-len {LONGEST}"),
+        ("a.yaml", LIST, '"603979776"', f'"603979776"\n      - --max-model-len\n      - "{LONGEST}"'),
+        ("a.yaml", FLOW, '603979776"', f'603979776", "--max-model-len={LONGEST}"'),
+        ("Dockerfile", DOCKER, '"603979776"', f'"603979776", \\\r\n     "--max-model-len", "{LONGEST}"'),
+    ],
+)  # fmt: skip
+def test_a_change_in_the_spelling_of_the_text(
+    name: str, text: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Shown as a diff, nothing written; written with --write, after which the check holds."""
+    monkeypatch.chdir(tmp_path)
+    path = Path(name)
+    path.write_bytes(text.encode())
+    wanted = text.replace(old, new)
+    status, out, err = run(capsys, "check", name, "--fix")
+
+    assert (status, path.read_bytes()) == (1, text.encode()), err
+    lines = unified_diff(text.splitlines(keepends=True), wanted.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    assert out.splitlines() == "".join(lines).splitlines()
+    assert f"--max-model-len {LONGEST}" in err
+    assert "Nothing is written without --write." in err
+
+    status, _, err = run(capsys, "check", name, "--fix", "--write")
+    assert (status, path.read_bytes()) == (0, wanted.encode())
+    assert f"wrote {name}." in err
+    assert run(capsys, "check", name, "--fix")[:2] == (0, run(capsys, "check", name)[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV}\n", "stands in '$LEN'"),
+        (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {KV}\n", "stands in '${LEN:-8192}'"),
+        (ANCHORED, "in a variable or an anchor"),
+        (f'A=({KV} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
+    ],
+    ids=["a variable", "a default", "an anchor", "an array"],
+)  # fmt: skip
+def test_no_safe_change(text: str, said: str, tmp_path: Path, capsys: Capture) -> None:
+    """What a variable or an anchor says, and what another server reads too: nothing is written, and the reason is named."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(text, encoding="utf-8")
+    status, _, err = run(capsys, "check", str(path), "--fix", "--write")
+
+    assert (status, path.read_text(encoding="utf-8")) == (1, text)
+    assert "no safe change: " in err
+    assert said in err
+
+
+def test_several_changes_of_several_servers(tmp_path: Path, capsys: Capture) -> None:
+    """A layout with more GPUs than there are, and then a length that they do not hold."""
+    path = tmp_path / "compose.yaml"
+    gpus = "deploy: {resources: {reservations: {devices: [{count: 1}]}}}"
+    path.write_text(
+        f"services:\n  a: {{image: vllm/vllm-openai, command: --model {QWEN} -tp 2 --max-model-len 8192 {KV}, {gpus}}}\n"
+        f"  b: {{image: vllm/vllm-openai, command: --model {QWEN} --max-model-len 100000 {KV}}}\n",
+        encoding="utf-8",
+    )
+    status, out, _ = run(capsys, "check", str(path), "--fix", "--write", "--json")
+
+    [fix] = json.loads(out)["fixes"]
+    assert (status, fix["written"], fix["reasons"]) == (0, True, [])
+    assert [each.partition(": ")[2] for each in fix["changes"]] == [
+        "--tensor-parallel-size 1",
+        f"--max-model-len {LONGEST}",
+        "--max-model-len 40960",
+        f"--max-model-len {LONGEST}",
+    ]
+    assert f"-tp 1 --max-model-len {LONGEST} " in path.read_text(encoding="utf-8")
+
+
+def test_how_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Whole, with its mode and its mark; never through a link, and never over what somebody else wrote meanwhile."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("serve.sh")
+    path.write_bytes(b"\xef\xbb\xbf" + SHELL.encode())
+    path.chmod(0o754)
+    Path("link.sh").symlink_to(path)
+    status, _, err = run(capsys, "check", "link.sh", "--fix", "--write")
+    assert (status, path.read_bytes()[3:]) == (74, SHELL.encode())
+    assert "is a link" in err
+
+    assert run(capsys, "check", "serve.sh", "--fix", "--write")[0] == 0
+    assert path.read_bytes() == b"\xef\xbb\xbf" + SHELL.replace("8192 \\", f"{LONGEST} \\").encode()
+    assert path.stat().st_mode & 0o777 == 0o754
+    assert sorted(each.name for each in Path().iterdir()) == ["link.sh", "serve.sh"]
+
+    path.write_text(SHELL, encoding="utf-8")
+    from hwcalc.check import mend
+
+    real = mend.edited
+
+    def meanwhile(*given: object) -> str:
+        path.write_text("# mine\n", encoding="utf-8")
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(mend, "edited", meanwhile)
+    status, _, err = run(capsys, "check", "serve.sh", "--fix", "--write")
+    assert (status, path.read_text(encoding="utf-8")) == (74, "# mine\n")
+    assert "has changed since it was read" in err
+
+
+def test_the_diff_is_a_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Git applies it."""
+    monkeypatch.chdir(tmp_path)
+    Path("serve.sh").write_text(SHELL, encoding="utf-8")
+    _, out, _ = run(capsys, "check", "serve.sh", "--fix")
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not installed")
+    subprocess.run([git, "apply", "-"], input=out, text=True, check=True)
+
+    assert f"--max-model-len {LONGEST} \\" in Path("serve.sh").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--write"], "Add: --fix"), (["--fix", "--format", "sarif"], "--fix shows a diff, and no sarif")],
+)
+def test_what_is_wrong(words: list[str], said: str, tmp_path: Path, capsys: Capture) -> None:
+    """With what to type instead."""
+    path = tmp_path / "serve.sh"
+    path.write_text(SHELL, encoding="utf-8")
+    status, _, err = run(capsys, "check", str(path), *words)
+
+    assert status == 2
+    assert said in err
