@@ -22,8 +22,9 @@ from scripts.fuzzing.keywords import CALLBACKS, CHECKS, CONFIG, VALUES, call, fu
 
 SHARED: Final[Mapping[str, int]] = {
     "recommend": 12,
+    "simulate": 8,
     "explore": 8,
-    "fit": 4,
+    "fit": 8,
     "compare": 4,
     "explain": 4,
     "plot": 4,

@@ -101,7 +101,7 @@ def test_a_longer_context_never_takes_a_larger_format() -> None:
 def test_figures_are_those_of_the_plan(engine: str) -> None:
     """The line of a row plans the same bytes, verdict, longest sequence and speed."""
     rows = fit(gpu="rtx-4060-ti", seq="16k", engine=engine, every=True, limit=0, max_params="40B").models
-    for row in random.Random(14).sample(rows, 12):  # noqa: S311 - any choice will do
+    for row in random.Random(14).sample(rows, 5):  # noqa: S311 - any choice will do
         planned = plan(row.id, gpu="rtx-4060-ti", seq="16k", engine=engine, weights=row.weights, offline=True)
         assert planned.fit is not None
         assert planned.speed is not None

@@ -132,16 +132,16 @@ def test_the_layers_are_those_of_the_config_object(model_type: str) -> None:
 
 
 def test_most_documents_are_compared() -> None:
-    """The law is not empty: of every fourth type both sides read over 500 documents, nulls and keys of other types among them."""
+    """The law is not empty: of every twelfth type both sides read over 150 documents, nulls and keys of other types among them."""
     pytest.importorskip("transformers")
     both = [
         name
-        for model_type in decoders()[::4]
+        for model_type in decoders()[::12]
         for name, document in documents(model_type).items()
         if theirs(document) is not None and ours(document) is not None
     ]
 
-    assert len(both) >= 500
+    assert len(both) >= 150
     assert {"sliding_window null", "num_key_value_heads null", "head_dim null", "chunks without a window"} <= set(both)
 
 

@@ -21,8 +21,8 @@ from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import MIB
 
-CASES: Final = 100
-CHUNKS: Final = 2
+CASES: Final = 60
+CHUNKS: Final = 1
 LONGEST: Final = 72
 MOST: Final = 40
 

@@ -197,8 +197,7 @@ def test_the_older_variable_wins() -> None:
     assert environment_settings({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}).unmodelled == ("PYTORCH_NO_CUDA_MEMORY_CACHING",)
 
 
-@pytest.mark.parametrize("first", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
-@pytest.mark.parametrize("words", ["", "max_split_size_mb:1"])
+@pytest.mark.parametrize(("first", "words"), [("PYTORCH_CUDA_ALLOC_CONF", ""), ("PYTORCH_HIP_ALLOC_CONF", "max_split_size_mb:1")])
 def test_which_variable_torch_itself_reads(first: str, words: str) -> None:
     """A limit that torch refuses, in one variable, and a word it does not know, in the other: its error says which it has read."""
     program = "import torch; torch._C._accelerator_setAllocatorSettings('expandable_segments:False')"

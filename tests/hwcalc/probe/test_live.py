@@ -40,6 +40,15 @@ def described(case: Case, **keys: Any) -> ModelSpec:
     return load_model({"model_type": case.model_type, "architectures": [case.architecture], **case.keys, **selected, **keys})
 
 
+@pytest.fixture
+def _apart() -> Iterator[None]:
+    """What is alive before the test is not searched: that is most of torch and transformers."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def tensors_alive() -> int:
     """Tensors that the interpreter still has."""
     import torch
@@ -233,6 +242,7 @@ def test_arguments_out_of_range(wrong: dict[str, Any]) -> None:
         run_live(described(CHOSEN["llama"]), **wrong)
 
 
+@pytest.mark.usefixtures("_apart")
 def test_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a run, and after an interrupted one, no tensor of it is left, and torch's random numbers go on as before."""
     import torch

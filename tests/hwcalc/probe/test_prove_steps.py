@@ -84,7 +84,7 @@ def test_the_models() -> None:
         assert {"memory_allocated", "memory_reserved"} <= {figure.name for figure in record.figures if figure.is_judged}
 
 
-@pytest.mark.parametrize("total", [4 * GIB, 10 * GIB, 140 * GIB])
+@pytest.mark.parametrize("total", [4 * GIB, 140 * GIB])
 def test_sizes_go_by_what_is_free(total: int) -> None:
     """Lengths are chosen so that a small GPU is enough, and a large one is used."""
     records = list(STEPS["allocator"].run(run_on(fake(total=total))))
@@ -313,7 +313,7 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_policies_agree_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts, the sawtooth and blocks are what the plan says; a figure that is not is the record's reason."""
-    real = run_on(real_torch, device_name="cpu", most_bytes=24 * MIB)
+    real = run_on(real_torch, device_name="cpu", most_bytes=8 * MIB)
     records = list(STEPS["policy"].run(real))
     assert counted(records) == {AGREES: 7}
     assert all(record.details["in_place"] for record in records)
