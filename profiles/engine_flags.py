@@ -74,12 +74,16 @@ class Flag(Record):
 
 
 class Program(Record):
-    """The words that start a server. The program has ``kind`` if it is none; ``launcher`` wraps the engine; ``own`` names fit other programs too."""
+    """The words that start a server. The program has ``kind`` if it is none; ``launcher`` wraps the engine; ``own`` names fit other programs too.
+
+    A command is written with the ``written`` one, else with the first.
+    """
 
     words: tuple[str, ...]
     kind: str | None = None
     launcher: str | None = None
     own: bool = False
+    written: bool = False
 
 
 class Image(Record):
@@ -94,6 +98,24 @@ class Image(Record):
     tag: str | None = None
     version: str | None = None
     in_name: str | None = None
+
+
+class Container(Record):
+    """How a server runs in a container.
+
+    ``images`` has the image for accelerators of each vendor, and for ``cpu``: ``{version}`` is three numbers, ``{sm}`` the compute capability, and
+    ``{build}`` a build, which a release has none of. With ``entry`` the image's own entry point stays. ``words`` are what else the server is told,
+    so that others reach it at its ``port``; ``script`` starts one that reads a file by a further ``{command}``. Models are downloaded to
+    ``cache``, and ``health`` answers once the server is there.
+    """
+
+    images: Mapping[str, str]
+    port: int
+    words: tuple[str, ...] = ()
+    entry: bool = False
+    script: str | None = None
+    cache: str = "/root/.cache/huggingface"
+    health: str = "/health"
 
 
 class Variable(Record):
@@ -141,6 +163,7 @@ class EngineFlags(Record):
     by_name: bool
     programs: tuple[Program, ...]
     images: tuple[Image, ...]
+    container: Container | None
     spelling: Spelling
     positional: bool
     config: tuple[str, ...]
@@ -156,6 +179,11 @@ class EngineFlags(Record):
     flags: tuple[Flag, ...]
     environment: tuple[Variable, ...]
     parameters: tuple[Parameter, ...]
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The words that a command begins with."""
+        return next((each.words for each in self.programs if each.written), self.programs[0].words)
 
     @property
     def flags_take_model(self) -> bool:
@@ -208,11 +236,36 @@ class EngineFlags(Record):
         return {flag.name: flag for flag in reversed(self.flags)}
 
     @cached_property
-    def by_option(self) -> Mapping[str, Flag]:
-        """Option of a plan, or engine option -> the flag that is written for it."""
-        options = {flag.option: flag for flag in reversed(self.flags) if flag.option is not None}
-        own = {flag.engine_option: flag for flag in reversed(self.flags) if flag.engine_option is not None}
-        return {**own, **options}
+    def flag_of(self) -> Mapping[str, Flag]:
+        """Name -> the flag that is written for it: a key of a server (``kv_cache_dtype``), an option of the engine or of a plan, or the flag's own name."""
+        flags = self.flags[::-1]
+        options = {flag.option: flag for flag in flags if flag.option is not None}
+        engine_options = {flag.engine_option: flag for flag in flags if flag.engine_option is not None}
+        keys = {flag.key: flag for flag in flags if flag.key is not None}
+        return {**self.named, **options, **engine_options, **keys}
+
+    @cached_property
+    def written(self) -> Mapping[str, str]:
+        """Name of :attr:`flag_of`, or an option of the engine that a negation is -> how a command spells it."""
+        off = {flag.off_engine_option: flag.off[0] for flag in self.flags if flag.off_engine_option is not None}
+        return {**{name: flag.spelled for name, flag in self.flag_of.items()}, **off}
+
+    def words(self, name: str, *values: object) -> list[str]:
+        """The words of a command for a name of :attr:`written`: its flag, and the values behind it.
+
+        >>> engine_flags("vllm").words("max_model_len", 4096)
+        ['--max-model-len', '4096']
+        """
+        return [self.written[name], *map(str, values)]
+
+    def negated(self, name: str) -> str:
+        """How a command turns off the switch of this name.
+
+        >>> engine_flags("vllm").negated("enable_prefix_caching"), engine_flags("llamacpp").negated("kv_unified")
+        ('--no-enable-prefix-caching', '-no-kvu')
+        """
+        flag = self.flag_of[name]
+        return flag.off[0] if flag.off else f"--no-{flag.spelled.removeprefix('--')}"
 
     @cached_property
     def option_variables(self) -> Mapping[str, str]:
@@ -306,6 +359,7 @@ def engine_flags(engine: str) -> EngineFlags:
         by_name=data.get("by_name", False),
         programs=tuple(Program(**{**row, "words": tuple(row["words"].split())}) for row in data["programs"]),
         images=tuple(Image(**row) for row in data["images"]),
+        container=_container(data.get("container")),
         spelling=Spelling(**data["spelling"]),
         positional=data["positional"],
         config=tuple(data.get("config", ())),
@@ -322,6 +376,10 @@ def engine_flags(engine: str) -> EngineFlags:
         environment=tuple(Variable(**{**row, "only": tuple(row.get("only", ()))}) for row in data.get("environment", ())),
         parameters=tuple(Parameter(**row) for row in data.get("parameters", ())),
     )
+
+
+def _container(row: Mapping[str, Any] | None) -> Container | None:
+    return None if row is None else Container(**{**row, "words": tuple(row.get("words", ()))})
 
 
 def _flag(row: Mapping[str, Any]) -> Flag:

@@ -354,6 +354,7 @@ class ProgramRow(Facts):
     kind: Literal["build", "model", "modelfile"] | None = None
     launcher: Words | None = None
     own: bool = False
+    written: bool = False
 
 
 class ImageRow(Facts):
@@ -365,6 +366,18 @@ class ImageRow(Facts):
     tag: Words | None = None
     version: Words | None = None
     in_name: Words | None = None
+
+
+class ContainerRow(Facts):
+    """How the server runs in a container: ``hwcalc.profiles.engine_flags.Container`` says what each key means."""
+
+    images: dict[Words, Words]
+    port: int
+    words: list[Words] = Field(default_factory=list)
+    entry: bool = False
+    script: Words | None = None
+    cache: Words = "/root/.cache/huggingface"
+    health: Words = "/health"
 
 
 class VariableRow(Facts):
@@ -414,6 +427,7 @@ class EngineFlagsFile(EngineFile):
     by_name: bool = False
     programs: list[ProgramRow]
     images: list[ImageRow]
+    container: ContainerRow | None = None
     spelling: SpellingRow
     positional: bool
     config: list[Words] = Field(default_factory=list)
@@ -448,6 +462,15 @@ def _spellings(flag: str | list[str]) -> list[str]:
     return [flag] if isinstance(flag, str) else flag
 
 
+class VendorRow(Facts):
+    """How a manifest asks for accelerators of a vendor."""
+
+    resource: Words
+    label: Words | None = None
+    devices: list[Words] = Field(default_factory=list)
+    visible: Words | None = None
+
+
 class LaunchFile(FactFile):
     """``launch.yaml``: what commands and manifests are made of, whatever engine they start."""
 
@@ -455,12 +478,15 @@ class LaunchFile(FactFile):
     recorded: Date
     source: Words
     wrappers: list[Words]
+    processes: dict[Words, Words]
     shells: list[Words]
     containers: list[Words]
     container_switches: list[Words]
     visible_devices: list[Words]
     resources: list[Words]
     slices: Words
+    vendors: dict[Words, VendorRow]
+    shared_memory: Words
     gpu_labels: list[Words]
     instance_labels: list[Words]
     accelerators: dict[Words, Words]

@@ -285,6 +285,17 @@ def _squashed(text: str) -> str:
     return low.replace("mobile", "laptop")
 
 
+@lru_cache(maxsize=1)
+def _products() -> dict[str, str]:
+    """The names that drivers print, and that labels of nodes have with hyphens -> id; the first of those with several sizes of memory."""
+    return {_squashed(product_name(gpu)): gpu.id for gpu in reversed([*built_in_gpus().values()])}
+
+
+def product_name(gpu: Gpu) -> str:
+    """The name as the driver prints it: ``NVIDIA GB200`` for ``NVIDIA GB200 (per GPU)``."""
+    return gpu.name.partition(" (")[0]
+
+
 _Place = tuple[str, str | None]
 """The id of an accelerator, and the path of the user's own file of it."""
 
@@ -322,6 +333,7 @@ def _resolve(name: str) -> _Place | None:
     if not query:
         return None
     spoken = ids.get(query) or next((name for name in mine if _squashed(name) == query), None) or aliases.get(query)
+    spoken = spoken or _products().get(query)
     gpu_id = "" if spoken is None else gpu_aliases().get(spoken, spoken)
     return (gpu_id, mine.get(gpu_id)) if gpu_id in mine or gpu_id in known else None
 

@@ -91,10 +91,10 @@ class Told(Record):
         """The options with others; ``None`` leaves one out."""
         return {name: value for name, value in {**self.options, **options}.items() if value is not None}
 
-    def on_all_gpus(self) -> Mapping[str, Any]:
-        """The options with a rank of ``tp`` on each GPU that the server has, for an engine that takes all it sees; a size that was named stays."""
+    def on_all_gpus(self, size: str = "tp") -> Mapping[str, int]:
+        """``size`` with a rank on each GPU that the server has, for an engine that takes all it sees; empty if the size was named."""
         gpus = self.settings.get("gpus_per_replica")
-        return self.changed(tp=gpus) if "tp" not in self.options and isinstance(gpus, int) and gpus > 1 else self.options
+        return {size: gpus} if size not in self.options and isinstance(gpus, int) and gpus > 1 else {}
 
     def knobs(self, **options: Any) -> dict[str, str]:
         """The options of the engine with others; ``None`` leaves one out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -320,6 +321,10 @@ def _of_text(word: Word, command: Command, own: dict[str, Any], around: Around, 
 def _of_wrapper(words: Sequence[Word], command: Command, own: dict[str, Any], around: Around, loaded: _Loaded) -> list[Server]:
     """A command behind another program and its options."""
     table = launch_words()
+    option = table.processes.get(base_name(words[0].text))
+    count = next((word.text for name, word in pairwise(words) if name.text == option), "")
+    if count.isascii() and count.isdecimal() and 0 < int(count) < 10**6:
+        around = replace(around, settings={"gpus_per_replica": int(count), **around.settings})
     for place in range(1, min(len(words), 64)):
         word = words[place]
         match = re.match(r"([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL)

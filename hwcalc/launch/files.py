@@ -45,6 +45,19 @@ def servers_of_file(text: str, variables: Mapping[str, str], name: str) -> list[
     return None
 
 
+def servers_of_settings(text: str, variables: Mapping[str, str]) -> list[Server]:
+    """The server of a file of settings whose first line is a comment with the command that reads it; empty for other texts.
+
+    Such a comment is ``# trtllm-serve MODEL --config settings.yaml``.
+    """
+    first, _, settings = text.lstrip().partition("\n")
+    name = first.rpartition(" ")[2]
+    if not first.startswith("# ") or not any(f" {flag} {name}" in first for flags in all_flags() for flag in flags.config):
+        return []
+    script = read_script(first.removeprefix("# "), variables)
+    return servers_of_script(script, Around(files={name: settings}, tells=False))
+
+
 def _first_line(text: str) -> str:
     """The first line that is no comment."""
     return next((line.strip() for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")), "")
@@ -228,6 +241,10 @@ def of_modelfile(text: str) -> list[Server]:
     flags = next(each for each in all_flags() if each.parameters)
     model, settings, extra, places = modelfile(text, flags)
     reading = Reading(flags)
+    known = {row.name for row in flags.environment}
+    for line in re.findall(r"(?m)^#(.*)$", text[:200_000]):
+        # What a comment says that the server is started with, such as `# For the server: OLLAMA_NUM_PARALLEL=4`.
+        reading.environment({name: value for name, value in _assignments(line).items() if name in known})
     if model:
         reading.settings["model"] = model
     reading.settings |= settings

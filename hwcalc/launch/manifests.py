@@ -94,14 +94,19 @@ def _is_compose(document: Mapping[str, Any]) -> bool:
 def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """The servers of the services of a Compose file."""
     services = mapping(document.get("services")) or document
+    contents = {name: text(at(each, "content")) for name, each in mapping(document.get("configs")).items()}
     out: list[Server] = []
     for name, service in services.items():
         if isinstance(service, Mapping):
-            out += _of_service(str(name), service, cluster)
+            named = (
+                (text(at(each, "target")), contents.get(text(at(each, "source")) or "")) for each in rows(service.get("configs"))
+            )
+            files = {target: content for target, content in named if target is not None and content is not None}
+            out += _of_service(str(name), service, cluster, files)
     return out
 
 
-def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster) -> list[Server]:
+def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: Mapping[str, str]) -> list[Server]:
     line = cluster.places.line(service)
     remarks: list[str] = []
     own: dict[str, Any] = {}
@@ -137,6 +142,7 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster) -> list
         settings=settings,
         unresolved=tuple(remarks),
         mounts=mounts,
+        files=files,
         hint=name,
         name=name,
         line=line,

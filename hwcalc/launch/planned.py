@@ -75,6 +75,12 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
         options["revision"] = str(server.settings["revision"])
     options["engine"] = _versioned(flags, server, remarks)
     _take_hardware(server, options, more, remarks)
+    longest = find_engine(flags.engine)[0].facts.longest_option
+    if longest and {"seq", "lengths"} & more.keys() and "seq" in options:
+        # Users send shorter sequences than the server allows.
+        options["engine_options"] = {longest: str(options.pop("seq")), **options.get("engine_options", {})}
+    if "engine_options" in more:
+        more["engine_options"] = {**options.get("engine_options", {}), **more["engine_options"]}
     options |= more
     remarks += _gpus_left(server, flags, options)
     return Planned(model=model, options=options, remarks=tuple(remarks))

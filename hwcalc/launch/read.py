@@ -46,10 +46,13 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     name = name if isinstance(name, str) else ""
     # A fence of Markdown is no line of a file.
     text = re.sub(r"(?m)^[ \t]*```[^\n`]*$", "", text.replace("\r\n", "\n").replace("\0", ""))
-    from hwcalc.launch.files import servers_of_file
+    from hwcalc.launch.files import servers_of_file, servers_of_settings
 
     servers = servers_of_file(text, variables, name)
     if servers is not None:
+        return servers
+    servers = servers_of_settings(text, variables)
+    if servers:
         return servers
     if _looks_like_manifest(text):
         from hwcalc.launch.manifests import servers_of_manifest

@@ -37,6 +37,7 @@ _DEEPEST: Final = 12
 """Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
 _MOST_INDENT: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOUBLED: Final = re.compile(r"\$\$(?:\{|[A-Za-z_])")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?(\+?)=")
 _PLACEHOLDER: Final = re.compile(r"<[A-Za-z][^<>|&;\n$]{0,80}>")
 _TEMPLATE: Final = re.compile(r"\{\{.{0,400}?\}\}")
@@ -106,7 +107,11 @@ def filled_word(text: str, variables: Mapping[str, Any], spot: Spot = NOWHERE) -
     while reader.at < len(reader.text):
         sign = reader.text[reader.at]
         template = _TEMPLATE.match(reader.text, reader.at) if sign == "{" else None
-        if sign == "$":
+        if reader.text.startswith("$$", reader.at) and not _DOUBLED.match(reader.text, reader.at):
+            # Compose and Kubernetes write $$ for $.
+            pieces.add(sign, quoted=True)
+            reader.at += 2
+        elif sign == "$":
             reader.variable(pieces, quoted=True)
         elif template is not None:
             pieces.lost(template[0])
@@ -656,7 +661,7 @@ class _Reader:
     def variable(self, pieces: Pieces, *, quoted: bool) -> None:
         """Read what begins with ``$``."""
         text, at = self.text, self.at
-        if text.startswith("$$", at) and (text.startswith("{", at + 2) or _NAME.match(text, at + 2)):
+        if _DOUBLED.match(text, at):
             # Compose writes $$ for $.
             self.at += 1
             before = len(pieces.parts)

@@ -16,12 +16,7 @@ from hwcalc.errors import UsageError
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief
 
-FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
-    flag.engine_option: flag.spellings
-    for flag in engine_flags("llamacpp").flags
-    if flag.engine_option is not None and flag.takes != "switch"
-}
-"""Engine option -> the flags that take its value, the one that kvplan writes first."""
+_FLAGS: Final = engine_flags("llamacpp")
 _SPELLED: Final = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"}
 
 
@@ -42,7 +37,7 @@ _WRITTEN: Final = (
 """Engine options that are flags with the same value."""
 _FLOATS: Final = frozenset({"BF16", "F16", "F32", "MXFP4"})
 """Formats of files beside the mixes, whose names begin with Q, IQ or TQ and a digit."""
-_ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo", "no_extra_bufts": "-nr"}
+_SWITCHES: Final = ("cpu_moe", "no_kv_offload", "no_extra_bufts")
 """Engine options that are switches of llama-server."""
 
 
@@ -59,38 +54,43 @@ def serve(planned: CommandInput) -> list[str]:
         raise UsageError(f"--{name} names no GGUF file that llama-server could load.", hint=f"Leave out --{name}.")
     slots = int(options.get("n_seq_max", planned.batch))
     context = int(options.get("n_ctx", planned.seq * planned.batch))
-    words = ["llama-server", *_model(planned), "-c", str(context), "-np", str(slots)]
-    words += ["-kvu"] if is_on(options.get("kv_unified")) else []
+    of = _FLAGS.words
+    words = [*_FLAGS.program, *_model(planned), *of("n_ctx", context), *of("n_seq_max", slots)]
+    words += of("kv_unified") if is_on(options.get("kv_unified")) else []
     for name, kind in zip(("type_k", "type_v"), _types(planned), strict=True):
-        words += [FLAGS[name][0], kind] if kind != _DEFAULT_TYPE else []
+        words += of(name, kind) if kind != _DEFAULT_TYPE else []
     words += _flash_attention(options.get("flash_attn"))
-    words += ["--swa-full"] if is_on(options.get("swa_full", str(options.get("defaults") == "api"))) else []
+    words += of("swa_full") if is_on(options.get("swa_full", str(options.get("defaults") == "api"))) else []
     for name in _WRITTEN:
         if name in options and options[name] != "auto":
-            words += [FLAGS[name][0], options[name]]
+            words += of(name, options[name])
     # Devices that are there would still take part in long prompts, with no layer on them.
-    words += ["--device", "none"] if planned.on_host else []
-    words += [flag for name, flag in _ON.items() if is_on(options.get(name))]
+    words += of("device", "none") if planned.on_host else []
+    words += [_FLAGS.written[name] for name in _SWITCHES if is_on(options.get(name))]
     # The model's own layers draft, with a rollback snapshot for each drafted token.
     snapshots = int(options.get("n_rs_seq", "0"))
-    if snapshots or is_on(options.get("load_mtp")):
-        words += ["--spec-type", "draft-mtp", *(["--spec-draft-n-max", str(snapshots)] if snapshots else [])]
-    words += ["-md", planned.draft] if planned.draft is not None else []
+    if snapshots and planned.draft is None and not is_on(options.get("load_mtp")):
+        raise UsageError(
+            "llama-server keeps snapshots (n_rs_seq) for tokens that it drafts.", hint="Add: --engine-option load_mtp=true"
+        )
+    words += of("speculative.type", "draft-mtp") if is_on(options.get("load_mtp")) else []
+    words += of("speculative.n_max", snapshots) if snapshots else []
+    words += of("speculative.draft_model", planned.draft) if planned.draft is not None else []
     for name in ("type_k_draft", "type_v_draft"):
-        words += [FLAGS[name][0], cache_type(options[name])] if name in options else []
+        words += of(name, cache_type(options[name])) if name in options else []
     return [*words, *planned.flags]
 
 
 def _model(planned: CommandInput) -> list[str]:
     """The file on this machine, the file on the Hub, or the one that llama.cpp's own tools make of a checkpoint."""
     if planned.made:
-        return ["-m", _made(planned)]
+        return _FLAGS.words("model", _made(planned))
     if planned.path is not None:
-        return ["-m", planned.path]
+        return _FLAGS.words("model", planned.path)
     repository, _, name = planned.model.partition(":")
     if name.lower().endswith(".gguf"):
-        return ["-hf", repository, "-hff", name]
-    return ["-hf", planned.model]
+        return [*_FLAGS.words("repository", repository), *_FLAGS.words("file", name)]
+    return _FLAGS.words("repository", planned.model)
 
 
 def _last_name(path: str) -> str:
@@ -122,7 +122,7 @@ def _types(planned: CommandInput) -> tuple[str, str]:
 def _flash_attention(value: str | None) -> list[str]:
     if value is None or value in ("auto", "-1"):
         return []
-    return ["-fa", "on" if is_on(value) else "off"]
+    return _FLAGS.words("flash_attn", "on" if is_on(value) else "off")
 
 
 def flag_text(name: str, value: object) -> str:
@@ -130,15 +130,16 @@ def flag_text(name: str, value: object) -> str:
     text = str(value)
     if name == "dtype":
         key, _, kept = text.partition(":")
-        return f"-ctk {cache_type(key)} -ctv {cache_type(kept or key)}"
-    switches = {"swa_full": "--swa-full", "kv_unified": "-kvu", **_ON}
-    if name in switches:
-        return switches[name] if is_on(text) else {"kv_unified": "-no-kvu"}.get(name, "")
+        return " ".join([*_FLAGS.words("type_k", cache_type(key)), *_FLAGS.words("type_v", cache_type(kept or key))])
+    if name == "kv_unified":
+        return _FLAGS.written[name] if is_on(text) else _FLAGS.negated(name)
+    if name in ("swa_full", *_SWITCHES):
+        return _FLAGS.written[name] if is_on(text) else ""
     if name == "flash_attn":
         return " ".join(_flash_attention(text))
     if name.startswith("type_"):
         text = cache_type(text)
-    return f"{FLAGS[name][0]} {text}" if name in FLAGS else ""
+    return " ".join(_FLAGS.words(name, text)) if name in _FLAGS.written else ""
 
 
 def asked(said: Told) -> Mapping[str, Any]:

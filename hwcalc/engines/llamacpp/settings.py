@@ -192,7 +192,11 @@ def place_options(options: Mapping[str, str], *, default: str = "fit") -> PlaceO
     As common/fit.cpp, it does not fit them where the user says so.
     """
     given: dict[str, Any] = {name: option.check(name, options[name]) for name, option in PLACE_OPTIONS.items() if name in options}
-    fixed = options.keys() & {"n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split"} or options.get("split_mode") == "row"
+    fixed = (
+        options.keys() & {"n_cpu_moe", "override_tensor", "tensor_split"}
+        or given.get("cpu_moe")
+        or options.get("split_mode") == "row"
+    )
     layers = given.get("n_gpu_layers", 0 if default == "none" else "auto")
     if layers == "auto" and not fixed and given.get("fit", True) and default == "fit":
         layers = None

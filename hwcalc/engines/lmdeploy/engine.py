@@ -36,13 +36,15 @@ class LmdeployCommand(Command):
 
     def flag(self, name: str, value: object) -> str:
         """How LMDeploy spells one option; empty if it has no flag for it."""
-        if name in _SWITCHES:
-            return _SWITCHES[name] if is_on(str(value)) else ""
+        if name in _FLAGS.switches:
+            return _FLAGS.written[name] if is_on(str(value)) else ""
         if name == "dtype":
-            return f"{_FLAGS['quant_policy']} {read_format(str(value), None, PYTORCH).policy}"
-        if name == "quant_policy":
-            return f"{_FLAGS[name]} {parse_policy(name, str(value))}"
-        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+            name, value = "quant_policy", read_format(str(value), None, PYTORCH).policy
+        elif name == "quant_policy":
+            value = parse_policy(name, str(value))
+        elif name == "weights" and value != "fp8":
+            return ""
+        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written else ""
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``lmdeploy serve api_server`` for a plan. Raises an error for what has no flag."""
@@ -59,31 +61,31 @@ class LmdeployCommand(Command):
         backend = options.pop("backend", PYTORCH)
         if planned.model.startswith("-"):
             raise UsageError("LMDeploy takes no model whose name begins with a hyphen.", hint=f"Use: ./{planned.model}")
-        words = ["lmdeploy", "serve", "api_server", planned.model]
-        words += [_FLAGS["backend"], backend, _FLAGS["seq"], str(planned.seq)]
+        of = _FLAGS.words
+        words = [*_FLAGS.program, planned.model, *of("backend", backend), *of("seq", planned.seq)]
         if planned.revision is not None:
-            words += [_FLAGS["revision"], planned.revision]
+            words += of("revision", planned.revision)
         # Its ``--tp`` counts the ranks of all replicas.
         ranks = planned.parallel.tp * planned.parallel.dp
         for name, size in (("tp", ranks), ("dp", planned.parallel.dp), ("ep", planned.parallel.ep)):
-            words += [_FLAGS[name], str(size)] if size > 1 else []
+            words += of(name, size) if size > 1 else []
         policy = options.pop("quant_policy", None)
         format_ = read_format(planned.kv_dtype if planned.kv_dtype_named else None, policy, backend)
         if format_ != NONE:
-            words += [_FLAGS["quant_policy"], str(FORMATS[format_.policy].policy)]
-        if planned.weights == "fp8":
-            words += ["--model-format", "fp8"]
+            words += of("quant_policy", FORMATS[format_.policy].policy)
+        if planned.weights is not None:
+            words += of("weights", planned.weights)
         if planned.memory_utilization is not None and "cache_max_entry_count" not in options:
-            words += [_FLAGS["memory_utilization"], f"{planned.memory_utilization:g}"]
+            words += of("memory_utilization", f"{planned.memory_utilization:g}")
         for name, value in options.items():
-            if name in _SWITCHES:
-                words += [_SWITCHES[name]] if is_on(value) else []
-            elif name not in _FLAGS and name not in _NO_FLAG:
+            if name in _FLAGS.switches:
+                words += of(name) if is_on(value) else []
+            elif name not in _FLAGS.written and name not in _NO_FLAG:
                 raise UnsupportedError(
                     f"{name} has no flag: only Python's PytorchEngineConfig takes it.", hint=f"Leave out: --engine-option {name}"
                 )
             else:
-                words += [] if name in _NO_FLAG else [_FLAGS[name], value]
+                words += [] if name in _NO_FLAG else of(name, value)
         return [*words, *planned.flags]
 
 
@@ -116,11 +118,6 @@ class Lmdeploy(Engine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
 
-_TABLE: Final = engine_flags("lmdeploy")
-_FLAGS: Final[Mapping[str, str]] = {option: row.spelled for option, row in _TABLE.by_option.items()} | {
-    name: _TABLE.named[name].spelled for name in ("quant_policy", "revision")
-}
-"""Option of kvplan or engine option -> its flag."""
-_SWITCHES: Final = {"enable_prefix_caching": "--enable-prefix-caching"}
+_FLAGS: Final = engine_flags("lmdeploy")
 _NO_FLAG: Final = frozenset({"fp32_mamba_ssm_dtype", "flash_mla"})
 """Options that say what is installed, or that a variable sets."""

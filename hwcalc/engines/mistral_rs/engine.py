@@ -38,6 +38,7 @@ from hwcalc.engines.options import (
     choice_option,
     integer_option,
     is_auto,
+    is_on,
     number_option,
     share_option,
 )
@@ -470,16 +471,24 @@ class MistralCommand(Command):
     known: ClassVar[bool] = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
-        """NCCL takes all GPUs that it sees."""
-        return said.on_all_gpus()
+        """``--dtype`` is that of the cache too, and the GPUs that it sees share the layers: each has a part of all, or without NCCL some of them."""
+        changed: dict[str, Any] = dict(said.on_all_gpus("pp" if is_on(str(said.extra.get("MISTRALRS_NO_NCCL"))) else "tp"))
+        floats = {name: each for each, name in _FLOATS.items()}
+        if said.settings.get("dtype") in floats:
+            changed["dtype"] = floats[said.settings["dtype"]]
+        tokens = said.options.get("seq")
+        if isinstance(tokens, int) and tokens > SPARE_TOKENS and said.knobs().get("paged_attn") == "on":
+            changed["seq"] = tokens - SPARE_TOKENS
+        return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
         """How mistral.rs spells one option of kvplan or one engine option; empty if it has no flag for it."""
         if name == "dtype":
             return " ".join(_kv_dtype(str(value)))
         if name == "weights":
-            return f"{_FLAGS[name]} {ISQ[str(value)]}" if str(value) in ISQ else ""
-        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+            return " ".join(_FLAGS.words(name, ISQ[str(value)])) if str(value) in ISQ else ""
+        name = _OLDER.get(name, name)
+        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written else ""
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``mistralrs serve`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what it cannot be told."""
@@ -487,30 +496,34 @@ class MistralCommand(Command):
             if getattr(planned, name) is not None:
                 raise UsageError(f"--{name} names no files that mistral.rs could load.", hint=f"Leave out --{name}.")
         check_one_replica(planned, "mistral.rs")
-        words, parallel = ["mistralrs", "serve", "-m", planned.path or planned.model], planned.parallel
+        of, parallel = _FLAGS.words, planned.parallel
+        words = [*_FLAGS.program, *of("model", planned.path or planned.model)]
         if parallel.gpus > 1:
             # NCCL takes all GPUs that it sees. With pipeline stages it is off, and layers are mapped to GPUs.
             seen = f"CUDA_VISIBLE_DEVICES={','.join(str(number) for number in range(parallel.gpus))}"
             words = ["env", seen, *(["MISTRALRS_NO_NCCL=1"] if parallel.pp > 1 else []), *words]
         tokens = planned.seq + (SPARE_TOKENS if planned.options.get("paged_attn") == "on" else 0)
-        words += [_FLAGS["seq"], str(tokens), _FLAGS["batch"], str(planned.batch)]
+        words += [*of("seq", tokens), *of("batch", planned.batch)]
         if parallel.pp > 1:
             stages = pipeline_stages(planned.layers, parallel.pp)
-            words += ["--device-layers", ";".join(f"{number}:{len(stage)}" for number, stage in enumerate(stages))]
+            words += of("device_layers", ";".join(f"{number}:{len(stage)}" for number, stage in enumerate(stages)))
+        options = {_OLDER.get(name, name): value for name, value in planned.options.items()}
         if planned.kv_dtype_named:
             words += _kv_dtype(planned.kv_dtype)
+            if planned.kv_dtype not in _FLOATS:
+                options.pop("pa_cache_type", None)
         if planned.weights is not None:
             # The engine has accepted the format.
             name = format_name(planned.weights) or ""
-            words += ["--dtype", _FLOATS[name]] if name in _FLOATS else [_FLAGS["weights"], ISQ[name]]
+            words += of("dtype", _FLOATS[name]) if name in _FLOATS else of("weights", ISQ[name])
         # The three flags for the size of the pool exclude each other; that of an option is the nearest to the user's wish.
-        if _SIZES.isdisjoint(planned.options):
+        if _SIZES.isdisjoint(options):
             if planned.kv_memory is not None:
-                words += [_FLAGS["pa_memory_mb"], str(planned.kv_memory // MIB)]
+                words += of("pa_memory_mb", planned.kv_memory // MIB)
             elif planned.memory_utilization is not None:
-                words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
-        for name, value in planned.options.items():
-            words += [_FLAGS[name], value]
+                words += of("memory_utilization", planned.memory_utilization)
+        for name, value in options.items():
+            words += of(name, value)
         return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
 
 
@@ -540,14 +553,12 @@ class MistralRs(GeneralEngine):
     )
 
 
-_TABLE: Final = {option: row.spelled for option, row in engine_flags("mistral-rs").by_option.items()}
-_FLAGS: Final[Mapping[str, str]] = {**_TABLE, **{older: _TABLE[name] for older, name in _OLDER.items()}}
-_SIZE_FLAGS: Final = {_FLAGS[name] for name in ("pa_context_len", "pa_memory_mb", "pa_memory_fraction")}
-_SIZES: Final = frozenset(name for name, flag in _FLAGS.items() if flag in _SIZE_FLAGS)
+_FLAGS: Final = engine_flags("mistral-rs")
+_SIZES: Final = frozenset({"pa_context_len", "pa_memory_mb", "pa_memory_fraction"})
 _BF16_FROM: Final = (8, 0)
 """Compute capability from which mistral.rs runs in bf16 by itself (utils/normal.rs, MIN_BF16_CC)."""
 _FLOATS: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 
 def _kv_dtype(name: str) -> list[str]:
-    return ["--dtype", _FLOATS[name]] if name in _FLOATS else [_FLAGS["pa_cache_type"], "f8e4m3"]
+    return _FLAGS.words("dtype", _FLOATS[name]) if name in _FLOATS else _FLAGS.words("pa_cache_type", _FP8[0])

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.facts import Command, Facts, RequestRules, WeightFormats
+from hwcalc.engines.facts import Command, Facts, RequestRules, Told, WeightFormats
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.general_form import growing
@@ -369,7 +369,7 @@ def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
     return Fullest(moments=(Moment(1.0, (Product(0),)), Moment(1.0, tuple(products))), chunk=None, up=False)
 
 
-_FLAGS: Final[Mapping[str, str]] = {option: row.spelled for option, row in engine_flags("mlx").by_option.items()}
+_FLAGS: Final = engine_flags("mlx")
 _OF_SERVER: Final = frozenset({"decode_concurrency", "prompt_cache_size"})
 
 
@@ -406,11 +406,19 @@ class MlxCommand(Command):
 
     known: ClassVar[bool] = True
 
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """``mlx.launch -n`` starts a process on each machine, which has a part of all layers, or with ``--pipeline`` some of them."""
+        changed: dict[str, Any] = dict(said.on_all_gpus("pp" if said.extra.get("pipeline") else "tp"))
+        draft = said.settings.get("speculative")
+        if isinstance(draft, Mapping):
+            changed["draft"] = draft.get("draft_model")
+        return said.changed(**changed)
+
     def flag(self, name: str, value: object) -> str:
         """How mlx-lm spells an option of kvplan or an engine option; empty if it has no flag for it."""
         if name == "dtype" and str(value) in BITS_OF_DTYPE:
-            return f"--kv-bits {BITS_OF_DTYPE[str(value)]}"
-        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+            name, value = "kv_bits", BITS_OF_DTYPE[str(value)]
+        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written and name != "dtype" else ""
 
     def words(self, planned: CommandInput) -> list[str]:
         """``mlx_lm.server``, or ``mlx_lm.generate`` with ``max_kv_size``, which the server does not know.
@@ -430,16 +438,14 @@ class MlxCommand(Command):
         if refused:
             raise UnsupportedError(f"mlx_lm.generate has max_kv_size, and mlx_lm.server has {refused[0]}.", hint="Leave out one.")
         machines = planned.parallel.tp * planned.parallel.pp
+        of = _FLAGS.words
         words = ["mlx.launch", "-n", str(machines)] if machines > 1 else []
-        words += [
-            "mlx_lm.generate" if alone else "mlx_lm.server",
-            "--model",
-            _converted(planned) or planned.path or planned.model,
-        ]
+        program = ("mlx_lm.generate",) if alone else _FLAGS.program
+        words += [*program, *of("model", _converted(planned) or planned.path or planned.model)]
         if planned.parallel.pp > 1:
-            words.append("--pipeline")
+            words += of("pipeline")
         if planned.draft is not None:
-            words += ["--draft-model", planned.draft]
+            words += of("speculative.draft_model", planned.draft)
         if planned.kv_dtype_named:
             words += self.flag("dtype", planned.kv_dtype).split()
         for name, value in planned.options.items():

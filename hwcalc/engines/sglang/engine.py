@@ -32,7 +32,6 @@ from hwcalc.engines.sglang.pools import (
 )
 from hwcalc.engines.sglang.rules import VERSIONS, resolve
 from hwcalc.engines.sglang.settings import (
-    ARGUMENTS,
     BLACKWELL,
     FOUR_BITS,
     HOPPER,
@@ -625,8 +624,12 @@ class SglangCommand(Command):
     known: ClassVar[bool] = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
-        """With attention data parallelism the replicas lie inside the ranks of tensor parallelism, and a draft is said by several flags."""
+        """With attention data parallelism the replicas lie inside the ranks of tensor parallelism, and a draft is said by several flags.
+
+        The length that a server allows bounds its requests at once, so that it is more than the length of a plan.
+        """
         changed: dict[str, Any] = {}
+        knobs: dict[str, Any] = {MAX_LENGTH: said.options["seq"]} if "seq" in said.options else {}
         tp, dp = said.options.get("tp", 1), said.options.get("dp", 1)
         if said.extra.get("enable_dp_attention") and dp > 1 and tp % dp == 0:
             changed["tp"] = tp // dp
@@ -636,33 +639,32 @@ class SglangCommand(Command):
             if method == "STANDALONE":
                 changed["draft"] = draft.get("draft_model_path")
             elif method:
-                changed["engine_options"] = said.knobs(speculative=f"eagle:1:{draft.get('num_draft_tokens', 4)}")
+                knobs["speculative"] = f"eagle:1:{draft.get('num_draft_tokens', 4)}"
         if isinstance(lora, Mapping) and (lora.get("enable") or "paths" in lora):
-            changed["lora"] = f"rank={lora.get('max_lora_rank', 16)},count={lora.get('max_loras_per_batch', 8)}"
-        return said.changed(**changed)
+            modules = lora.get("target_modules")
+            targets = next((name for name, each in _TARGETS.items() if modules is not None and set(each) == set(modules)), "all")
+            rank, count = lora.get("max_lora_rank", 16), lora.get("max_loras_per_batch", 8)
+            changed["lora"] = f"rank={rank},count={count},targets={targets}"
+        return said.changed(**changed, engine_options=said.knobs(**knobs) or None)
 
     def flag(self, name: str, value: object) -> str:
         """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
         text = str(value)
         if name in SWITCHES:
-            return f"--{name.replace('_', '-')}" if is_on(text) else ""
+            return _FLAGS.written[name] if is_on(text) else ""
         if name == "weights":
-            return _AS_LOADED.get(text, "")
+            return " ".join(_FLAGS.words(*_AS_LOADED[text])) if text in _AS_LOADED else ""
         if name == "speculative":
             tokens = eagle_of(name, text)[1]
-            steps = max(1, tokens - 1)
-            return (
-                f"--speculative-algorithm EAGLE --speculative-num-steps {steps} --speculative-eagle-topk 1 "
-                f"--speculative-num-draft-tokens {tokens}"
-            )
+            parts = {"algorithm": "EAGLE", "num_steps": max(1, tokens - 1), "eagle_topk": 1, "num_draft_tokens": tokens}
+            return " ".join(word for part, each in parts.items() for word in _FLAGS.words(f"speculative.{part}", each))
         if text == AUTO:
             return ""
         if name == "dsa_backend":
-            return f"--dsa-prefill-backend {text} --dsa-decode-backend {text}"
+            return " ".join([*_FLAGS.words("dsa_prefill_backend", text), *_FLAGS.words("dsa_decode_backend", text)])
         if name == "dtype":
-            return f"{_FLAGS[name]} {_LONG_NAMES.get(text, text)}"
-        flag = _FLAGS.get(name) or (f"--{name.replace('_', '-')}" if name in _OWN else "")
-        return f"{flag} {text}" if flag else ""
+            name, text = "kv_cache_dtype", _LONG_NAMES.get(text, text)
+        return " ".join(_FLAGS.words(name, text)) if name in _FLAGS.written else ""
 
     def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
         """The server is not told the length of the sequences that users send: its pools are the same."""
@@ -671,13 +673,14 @@ class SglangCommand(Command):
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
         parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))
-        words = ["python", "-m", "sglang.launch_server", "--model-path", planned.model]
+        of = _FLAGS.words
+        words = [*_FLAGS.program, *of("model", planned.model)]
         if MAX_LENGTH not in planned.options and LONGER in planned.environment:
-            words += [_FLAGS["seq"], str(planned.seq)]
+            words += of("seq", planned.seq)
         if planned.revision is not None:
-            words += ["--revision", planned.revision]
+            words += of("revision", planned.revision)
         if planned.kv_dtype_named:
-            words += ["--kv-cache-dtype", _LONG_NAMES.get(planned.kv_dtype, planned.kv_dtype)]
+            words += of("kv_cache_dtype", _LONG_NAMES.get(planned.kv_dtype, planned.kv_dtype))
         # Replicas that divide attention alone are ranks of one group.
         sizes = {
             "tp": parallel.tp * parallel.dp if replicated else parallel.tp,
@@ -687,23 +690,27 @@ class SglangCommand(Command):
         }
         for name, size in sizes.items():
             if size > 1:
-                words += [_FLAGS[name], str(size)]
+                words += of(name, size)
         if planned.memory_utilization is not None and "mem_fraction_static" not in planned.options:
-            words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
-        if planned.kv_memory is not None and "max_total_tokens" not in planned.options:
+            words += of("memory_utilization", planned.memory_utilization)
+        if planned.kv_memory is not None:
             message = "SGLang has no flag for the bytes of its pools."
             raise UnsupportedError(message, hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N")
         if planned.weights is not None:
             if planned.weights not in _AS_LOADED:
                 message = f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model."
                 raise UnsupportedError(message, hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}")
-            words += _AS_LOADED[planned.weights].split()
+            words += of(*_AS_LOADED[planned.weights])
         if planned.lora is not None:
             lora = parse_lora(planned.lora)
-            words += ["--enable-lora", "--max-loras-per-batch", str(lora.count), "--max-lora-rank", str(lora.rank)]
-            words += ["--lora-target-modules", *_TARGETS[lora.targets]]
+            words += [*of("lora.enable"), *of("lora.max_loras_per_batch", lora.count), *of("lora.max_lora_rank", lora.rank)]
+            words += of("lora.target_modules", *_TARGETS[lora.targets])
         if planned.draft is not None:
-            words += ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", planned.draft]
+            if "speculative" in planned.options:
+                raise UnsupportedError(
+                    "SGLang drafts by one method at once.", hint="Leave out --draft, or the engine option speculative."
+                )
+            words += [*of("speculative.algorithm", "STANDALONE"), *of("speculative.draft_model_path", planned.draft)]
         for name, value in planned.options.items():
             words += self.flag(name, value).split()
         for required in planned.requires:
@@ -745,16 +752,8 @@ class Sglang(GeneralEngine):
         return resolve(requested)
 
 
-_SHARED: Final = ("seq", "dtype", "tp", "pp", "dp", "ep", "dcp", "memory_utilization")
-"""Options of a plan that are flags with the same value."""
-_FLAGS: Final[Mapping[str, str]] = {
-    option: row.spelled
-    for option, row in engine_flags("sglang").by_option.items()
-    if option in (*_SHARED, "mamba_scheduler_strategy")
-}
-_OWN: Final = (MAX_LENGTH, *ARGUMENTS, "attention_backend")
-"""Options whose flag is their own name with dashes."""
-_AS_LOADED: Final = {"fp8": "--quantization fp8", "bf16": "--dtype bfloat16", "fp16": "--dtype float16"}
+_FLAGS: Final = engine_flags("sglang")
+_AS_LOADED: Final = {"fp8": ("quantization", "fp8"), "bf16": ("dtype", "bfloat16"), "fp16": ("dtype", "float16")}
 """Formats that SGLang makes of any model as it loads it."""
 _TARGETS: Final = {
     "all": ("all",),

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN
-from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
+from hwcalc.engines.facts import Command, Facts, RequestRules, Told, Turns, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
-from hwcalc.engines.options import EmittedFile, check_one_replica, is_on, size_option
+from hwcalc.engines.options import AUTO, EmittedFile, check_one_replica, is_on, size_option
 from hwcalc.engines.pool import Allocation, PoolGroup
 from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import (
@@ -444,13 +444,33 @@ class TensorrtCommand(Command):
 
     known: ClassVar[bool] = True
 
+    def asked(self, said: Told) -> Mapping[str, Any]:
+        """What stands in a settings file counts more than the flags."""
+        cache, sparse = (_mapping(said.extra.get(name)) for name in ("kv_cache_config", "sparse_attention_config"))
+        if not cache and not sparse:
+            return said.options
+        changed: dict[str, Any] = {option: cache[name] for name, option in _SAID_BY_PLAN.items() if cache.get(name) is not None}
+        if str(changed.get("dtype")).lower() == AUTO:
+            del changed["dtype"]
+        knobs: dict[str, Any] = {name: cache[name] for name in (*_OF_CACHE, "enable_block_reuse") if cache.get(name) is not None}
+        if isinstance(knobs.get("enable_block_reuse"), bool):
+            knobs["enable_block_reuse"] = str(knobs["enable_block_reuse"]).lower()
+        if isinstance(cache.get("max_attention_window"), list):
+            knobs["max_attention_window"] = ",".join(map(str, cache["max_attention_window"]))
+        if isinstance(cache.get("use_kv_cache_manager_v2"), bool):
+            knobs["manager"] = "v2" if cache["use_kv_cache_manager_v2"] else "v1"
+        knobs["periodic_snapshot_interval"] = _mapping(cache.get("mamba_state_config")).get("periodic_snapshot_interval")
+        knobs["indexer_k_dtype"] = sparse.get("indexer_k_dtype")
+        return said.changed(**changed, engine_options=said.knobs(**knobs))
+
     def flag(self, name: str, value: object) -> str:
         """How TensorRT-LLM spells one option; as an entry of the settings file where it has no flag."""
         if name in ("enable_attention_dp", "enable_block_reuse"):
             return f"{name}: {str(is_on(str(value))).lower()}"
         if name in _OF_CACHE:
             return f"{name}: {value}"
-        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+        key = "kv_cache_dtype" if name == "dtype" else name
+        return " ".join(_FLAGS.words(key, value)) if key in _FLAGS.written else ""
 
     def file(self, planned: CommandInput) -> EmittedFile | None:
         text = settings_file(planned)
@@ -468,20 +488,21 @@ class TensorrtCommand(Command):
             tp *= parallel.dp
         else:
             check_one_replica(planned, "TensorRT-LLM")
-        words = ["trtllm-serve", planned.model, _FLAGS["seq"], str(planned.seq)]
+        of = _FLAGS.words
+        words = [*_FLAGS.program, planned.model, *of("seq", planned.seq)]
         for name, ranks in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
             if ranks > 1:
-                words += [_FLAGS[name], str(ranks)]
+                words += of(name, ranks)
         if planned.revision is not None:
-            words += [_FLAGS["revision"], planned.revision]
+            words += of("revision", planned.revision)
         if planned.kv_dtype_named and planned.kv_dtype in ("fp8", "nvfp4"):
-            words += [_FLAGS["dtype"], planned.kv_dtype]
+            words += of("kv_cache_dtype", planned.kv_dtype)
         if planned.memory_utilization is not None and "free_gpu_memory_fraction" not in options:
-            words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
+            words += of("memory_utilization", planned.memory_utilization)
         for name, value in options.items():
-            if name in _FLAGS:
-                words += [_FLAGS[name], value]
-        return [*words, *(["--config", SETTINGS_FILE] if settings_file(planned) else [])]
+            if name in _FLAGS.written and name not in _IN_FILE:
+                words += of(name, value)
+        return [*words, *(of("config", SETTINGS_FILE) if settings_file(planned) else [])]
 
 
 class TensorrtRequests(RequestRules):
@@ -532,12 +553,12 @@ class TensorrtLlm(GeneralEngine):
         return TensorrtRequests(self)
 
 
+_SAID_BY_PLAN: Final = {"max_gpu_total_bytes": "kv_memory", "dtype": "dtype", "free_gpu_memory_fraction": "memory_utilization"}
+"""Entries of ``kv_cache_config`` -> the options of a plan that they are."""
 _OF_CACHE: Final = frozenset({"tokens_per_block", "max_tokens", "avg_seq_len", "host_cache_size", "mamba_ssm_cache_dtype"})
-_FLAGS: Final[Mapping[str, str]] = {
-    option: row.spelled
-    for option, row in engine_flags("tensorrt-llm").by_option.items()
-    if option not in (*_OF_CACHE, "enable_attention_dp")
-} | {"revision": engine_flags("tensorrt-llm").named["hf_revision"].spelled}
+_FLAGS: Final = engine_flags("tensorrt-llm")
+_IN_FILE: Final = _OF_CACHE | {"enable_attention_dp"}
+"""Options that older releases have no flag for, and that stand in the settings file."""
 _LONG: Final = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 SETTINGS_FILE: Final = "kvplan.yaml"
 
@@ -569,3 +590,7 @@ def settings_file(planned: CommandInput) -> str:
     if "indexer_k_dtype" in options:
         lines.append(f"sparse_attention_config:\n  algorithm: dsa\n  indexer_k_dtype: {options['indexer_k_dtype']}\n")
     return "".join(lines)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

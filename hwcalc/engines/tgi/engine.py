@@ -565,9 +565,8 @@ _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] 
     ("max_concurrent_requests", "requests at once", str(REQUESTS), integer_option(1, 2**20)),
     ("prefix_caching", "keep blocks of finished requests", "with flashinfer", _SWITCH),
 )
-_TABLE: Final = engine_flags("tgi")
-_FLAGS: Final[Mapping[str, str]] = {option: row.spelled for option, row in _TABLE.by_option.items()}
-_VARIABLES: Final = _TABLE.option_variables
+_FLAGS: Final = engine_flags("tgi")
+_VARIABLES: Final = _FLAGS.option_variables
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -588,7 +587,7 @@ class TgiCommand(Command):
                 f"prompts of {longest:,} tokens leave nothing of requests of {total:,}: TGI refuses that.",
                 hint=f"Write: --max-input-tokens {total - 1}",
             )
-        return said.on_all_gpus()
+        return said.changed(**said.on_all_gpus())
 
     def flag(self, name: str, value: object) -> str:
         """How TGI spells one option of kvplan or one engine option; empty if it has no flag for it."""
@@ -597,8 +596,8 @@ class TgiCommand(Command):
         if name == "dtype":
             return " ".join(_kv_dtype(str(value)))
         if name == "weights":
-            return f"{_FLAGS[name]} {QUANTIZED[str(value)]}" if str(value) in QUANTIZED else ""
-        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+            return " ".join(_FLAGS.words("quantization", QUANTIZED[str(value)])) if str(value) in QUANTIZED else ""
+        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written else ""
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the launcher cannot be told."""
@@ -612,19 +611,20 @@ class TgiCommand(Command):
         if planned.lora is not None:
             raise UsageError("--lora names no adapter that TGI could load.", hint="Leave out --lora.")
         check_one_replica(planned, "TGI")
-        words = ["text-generation-launcher", "--model-id", planned.path or planned.model]
-        words += ["--revision", planned.revision] if planned.revision is not None else []
-        words += ["--sharded", "true", _FLAGS["tp"], str(planned.parallel.tp)] if planned.parallel.tp > 1 else []
-        words += [_FLAGS["seq"], str(planned.seq), "--max-input-tokens", str(max(1, planned.seq - 1))]
+        of = _FLAGS.words
+        words = [*_FLAGS.program, *of("model", planned.path or planned.model)]
+        words += of("revision", planned.revision) if planned.revision is not None else []
+        words += [*of("sharded", "true"), *of("tp", planned.parallel.tp)] if planned.parallel.tp > 1 else []
+        words += [*of("seq", planned.seq), *of("max_input_tokens", max(1, planned.seq - 1))]
         words += _kv_dtype(planned.kv_dtype) if planned.kv_dtype_named else []
         if planned.weights is not None:
             # The deployment has refused all others.
             name = format_name(planned.weights) or ""
-            words += ["--dtype", _DTYPES[name]] if name in _DTYPES else [_FLAGS["weights"], QUANTIZED[name]]
+            words += of("dtype", _DTYPES[name]) if name in _DTYPES else of("quantization", QUANTIZED[name])
         if planned.memory_utilization is not None and "cuda_memory_fraction" not in planned.options:
-            words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
+            words += of("memory_utilization", planned.memory_utilization)
         for name, value in planned.options.items():
-            words += [_FLAGS[name], value] if name in _FLAGS else []
+            words += [] if name in _VARIABLES else of(name, value)
         options = planned.options.items()
         variables = [f"{_VARIABLES[name]}={value}" for name, value in options if name in _VARIABLES and value != "auto"]
         return [*(["env", *variables] if variables else []), *words, *planned.flags]
@@ -672,4 +672,4 @@ class Tgi(GeneralEngine):
 
 
 def _kv_dtype(name: str) -> list[str]:
-    return [_FLAGS["dtype"], KV_NAMES[name]] if name in KV_NAMES else ["--dtype", _DTYPES[name]]
+    return _FLAGS.words("kv_cache_dtype", KV_NAMES[name]) if name in KV_NAMES else _FLAGS.words("dtype", _DTYPES[name])

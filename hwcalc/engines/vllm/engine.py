@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-from msgspec import Struct
 
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.facts import Command, Facts, RequestRules, Told, WeightFormats
@@ -18,7 +15,6 @@ from hwcalc.engines.vllm.rules import NEWEST, VERSIONS, resolve
 from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, model_and_tokens, parse_limits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
-from hwcalc.profiles.engine_flags import Flag as TableFlag
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief, shown
@@ -84,67 +80,30 @@ def drafted_by(said: Mapping[str, Any]) -> str:
     return ":".join(parts)
 
 
-class Flag(Struct, frozen=True):
-    """A flag and the first release that has it.
-
-    ``values`` has the first release that takes a value, if there is a list of them; from ``any_value`` on there is none. ``negated`` is the
-    first release with ``--no-…``.
-    """
-
-    name: str
-    since: str = "0.6"
-    negated: str | None = None
-    values: Mapping[str, str] = MappingProxyType({})
-    any_value: str | None = None
-
-
-_CALLED: Final = {
-    "kv_dtype": "--kv-cache-dtype",
-    "dtype": "--dtype",
-    "quantization": "--quantization",
-    "revision": "--revision",
-    "lora": "--enable-lora",
-    "loras": "--max-loras",
-    "lora_rank": "--max-lora-rank",
-    "speculative": "--speculative-config",
-    "kv_offloading_backend": "--kv-offloading-backend",
-}
-"""Parts of a command that are not an option of their own, with their flags."""
-
-
-def _flag(row: TableFlag) -> Flag:
-    return Flag(row.spelled, row.since or "0.6", row.negated, row.values, row.any_value)
-
-
-_TABLE: Final = engine_flags("vllm")
-FLAGS: Final[Mapping[str, Flag]] = {
-    **{option: _flag(row) for option, row in _TABLE.by_option.items()},
-    **{name: _flag(_TABLE.spelled[flag]) for name, flag in _CALLED.items()},
-}
-"""Option of kvplan or engine option -> its flag."""
+_FLAGS: Final = engine_flags("vllm")
 _KVPLAN: Final = frozenset({"seq", "revision", "tp", "pp", "dp", "dcp", "ep", "memory_utilization", "kv_memory", "lora"})
 
 
 def flag_words(name: str, version: str, value: str | None = None) -> list[str]:
     """The flag for an option, with its value. Raises :class:`~hwcalc.errors.UnsupportedError` if the release does not take it."""
-    flag, release = FLAGS[name], planned_version(version)
-    if release < since(flag.since):
+    flag, release = _FLAGS.flag_of[name], planned_version(version)
+    if flag.since is not None and release < since(flag.since):
         option = f"--{name.replace('_', '-')}" if name in _KVPLAN else f"the engine option {name}"
         raise UnsupportedError(
-            f"vLLM {version} has no {flag.name}: it came with {flag.since}.",
+            f"vLLM {version} has no {flag.spelled}: it came with {flag.since}.",
             hint=f"Use: --engine vllm@{flag.since} or newer, or leave out {option}.",
         )
     if value is None:
-        return [flag.name]
+        return [flag.spelled]
     first = flag.values.get(value, flag.any_value)
     listed = flag.values and (flag.any_value is None or release < since(flag.any_value))
     if listed and (first is None or release < since(first)):
         known = ", ".join(word for word, each in flag.values.items() if release >= since(each))
         newer = "" if first is None else f"--engine vllm@{first} or newer, or "
         raise UnsupportedError(
-            f"vLLM {version} does not take {flag.name} {brief(value, 40)}.", hint=f"Use: {newer}one of {known}."
+            f"vLLM {version} does not take {flag.spelled} {brief(value, 40)}.", hint=f"Use: {newer}one of {known}."
         )
-    return [f"{flag.name}={value}"] if value.startswith("-") else [flag.name, value]
+    return [f"{flag.spelled}={value}"] if value.startswith("-") else [flag.spelled, value]
 
 
 _SWITCHES: Final = (
@@ -163,19 +122,18 @@ def _kv_dtype(kv_dtype: str, version: str) -> list[str]:
     name, release = LONG_NAMES.get(kv_dtype, kv_dtype), planned_version(version)
     if name in LONG_NAMES.values():
         known = name in _FLOAT_KV_DTYPES and release >= since(_FLOAT_KV_DTYPES[name])
-        return flag_words("kv_dtype", version, name) if known else []
+        return flag_words("kv_cache_dtype", version, name) if known else []
     first = SINCE.get(name)
     # The older releases take DeepSeek's own layout for fp8.
-    return flag_words("kv_dtype", version, "fp8" if first is not None and release < since(first) else name)
+    return flag_words("kv_cache_dtype", version, "fp8" if first is not None and release < since(first) else name)
 
 
 def _option(name: str, value: str, version: str) -> list[str]:
     """The flag of an engine option; none for ``auto``, which vLLM takes without it."""
     if name in _SWITCHES and not is_on(value):
         # Where the release has no flag to turn it off, it is off by default.
-        flag = FLAGS[name]
-        known = flag.negated is not None and planned_version(version) >= since(flag.negated)
-        return [f"--no-{flag.name.removeprefix('--')}"] if known else []
+        first = _FLAGS.flag_of[name].negated
+        return [_FLAGS.negated(name)] if first is not None and planned_version(version) >= since(first) else []
     if name in _SWITCHES:
         return flag_words(name, version)
     if name == "speculative":
@@ -231,15 +189,14 @@ class VllmCommand(Command):
         for which it keeps memory besides.
         """
         if name in _SWITCHES:
-            flag = FLAGS[name].name
-            return flag if is_on(str(value)) else f"--no-{flag.removeprefix('--')}"
+            return _FLAGS.written[name] if is_on(str(value)) else _FLAGS.negated(name)
         if name == "weights":
             flag, value = ALWAYS_MADE.get(str(value), ("", ""))
-            return f"{FLAGS[flag].name} {value}" if flag else ""
+            return f"{_FLAGS.written[flag]} {value}" if flag else ""
         if name == "ep":
-            return FLAGS[name].name if value != 1 else ""
-        key = {"dtype": "kv_dtype", MAX_LENGTH: "seq"}.get(name, name)
-        return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
+            return _FLAGS.written[name] if value != 1 else ""
+        key = "kv_cache_dtype" if name == "dtype" else name
+        return f"{_FLAGS.written[key]} {value}" if key in _FLAGS.written else ""
 
     def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
         """A server with a ``max_model_len`` of its own is not told the length of the sequences that users send."""
@@ -284,8 +241,8 @@ class VllmCommand(Command):
             from hwcalc.engines.vllm.weights import slot_rank
 
             lora = parse_lora(planned.lora)
-            words += flag_words("lora", version) + flag_words("loras", version, str(lora.count))
-            words += flag_words("lora_rank", version, str(slot_rank(lora.rank)))
+            words += flag_words("lora.enable", version) + flag_words("lora.max_loras", version, str(lora.count))
+            words += flag_words("lora.max_lora_rank", version, str(slot_rank(lora.rank)))
         draft = {} if planned.draft is None else {"speculative": f"draft:{planned.draft}"}
         for name, value in (*draft.items(), *planned.options.items()):
             words += [] if name == MAX_LENGTH else _option(name, value, version)

@@ -11,7 +11,7 @@ import pytest
 
 from hwcalc.cli.line import FOREIGN, NO_EFFECT, SWITCHES, TOGETHER, VLLM, VLLM_OPTIONS, aliases, translated
 from hwcalc.cli.options import COMMANDS, PLANNING, find_command
-from hwcalc.engines.vllm.engine import FLAGS
+from hwcalc.profiles.engine_flags import engine_flags
 from tests.hwcalc.command import QWEN, Capture, read, run
 from tests.paths import ROOT
 
@@ -30,16 +30,17 @@ def document(capsys: Capture, *words: str) -> Any:
 def test_the_names_are_vllms_own() -> None:
     """Those that ``--emit vllm`` writes are all taken, but two that mean something else here."""
     taken = {spelling for names in VLLM.values() for spelling in names} | set(aliases(PLANNING)) | set(TOGETHER)
-    not_taken = {"--dtype", "--revision"}
+    table = engine_flags("vllm")
+    written = {flag.spelled for flag in table.flags if flag.option or flag.engine_option} | {"--dtype", "--revision"}
 
-    assert {flag.name for flag in FLAGS.values()} - taken - {"--kv-offloading-backend"} == not_taken
+    assert written - taken - {"--kv-offloading-backend"} == {"--dtype", "--revision"}
     for name, names in VLLM.items():
         if name == "token":
             continue
-        key = {"dtype": "kv_dtype", "weights": "quantization"}.get(name, name)
-        assert names[0] == FLAGS[key].name
+        key = {"dtype": "kv_cache_dtype", "weights": "quantization"}.get(name, name)
+        assert names[0] == table.written[key]
     for knob in (*VLLM_OPTIONS, *SWITCHES):
-        assert FLAGS[knob].name == f"--{knob.replace('_', '-')}"
+        assert table.written[knob] == f"--{knob.replace('_', '-')}"
 
 
 @pytest.mark.parametrize(

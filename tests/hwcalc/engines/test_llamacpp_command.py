@@ -8,10 +8,11 @@ import pytest
 
 from hwcalc.cli.line import translated
 from hwcalc.cli.llamacpp import MODEL_FLAGS, SERVER_FLAGS, WITH_VALUE
-from hwcalc.engines.llamacpp.command import FLAGS, flag_text, modelfile, ollama_flag, serve
+from hwcalc.engines.llamacpp.command import flag_text, modelfile, ollama_flag, serve
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError
+from hwcalc.profiles.engine_flags import engine_flags
 from tests.paths import GOLDEN
 
 HUB = "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"
@@ -33,7 +34,12 @@ def planned(**change: Any) -> CommandInput:
 
 def test_the_flags_are_llama_servers_own() -> None:
     """Each is in the table of its parser, and has a value or none as there."""
-    assert {KNOWN[flag] for flags in FLAGS.values() for flag in flags} == {"value"}
+    assert {
+        KNOWN[each]
+        for flag in engine_flags("llamacpp").flags
+        if flag.engine_option and flag.takes != "switch"
+        for each in flag.spellings
+    } == {"value"}
     switches = {flag_text(name, "true") for name in ("kv_unified", "swa_full", "cpu_moe", "no_kv_offload", "no_extra_bufts")}
     assert {KNOWN[flag] for flag in (*switches, flag_text("kv_unified", "false"))} == {"switch"}
     assert {KNOWN[flag] for flag in (*WITH_VALUE, *MODEL_FLAGS)} == {"value"}
