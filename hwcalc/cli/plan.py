@@ -43,7 +43,7 @@ _PLAN = (
         "emit",
         ("--emit",),
         "E",
-        "Print the engine's own command line of this plan instead: any engine but reference and transformers; ollama: a Modelfile.",
+        "Print the engine's own command line of this plan instead: any engine but reference and transformers; ollama: a Modelfile. Or its server as a manifest: compose, kubernetes, helm (values of vLLM's production stack).",
         complete="emitters",
         short="The command alone that starts it: vllm.",
     ),
@@ -98,12 +98,14 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
     say_unreachable(planned.notes)
     status = 1 if planned.refutes else 0
     if emit is not None:
-        from hwcalc.report.emit import emitted, emitted_document, remarks_on
+        from hwcalc.report.emit import emitted, emitted_document, manifest_form, remarks_on
 
         remarks = (*why_not(planned), *remarks_on(planned, emit))
         if view.format == "json":
             return answer(emitted_document(planned, emit), status=status, remarks=remarks)
-        return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks)
+        # Documents of YAML are parted by lines that a runner would take for its own.
+        parted = manifest_form(emit) is not None
+        return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks, commands=parted)
     command = typed_again("plan", model, options)
     # With a verdict, a terminal gets the answer, and a pipe all of it.
     detail = "screen" if view.detail == "usual" and planned.fit is not None and on_terminal() else view.detail

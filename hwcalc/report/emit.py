@@ -1,4 +1,4 @@
-"""The command line that starts a plan's engine as planned."""
+"""The command line that starts a plan's engine as planned, and what a manifest is made of."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import WRITTEN
 from hwcalc.planner.command_input import command_input, environment_of
 from hwcalc.planner.result import Plan
+from hwcalc.report.manifest import CHART, CHART_ENGINE, FORMS, manifest
 from hwcalc.text import brief, shell_word, shown
 
 if TYPE_CHECKING:
@@ -25,21 +26,40 @@ def emitters() -> tuple[str, ...]:
     return tuple(name for name in ENGINES if find_engine(name)[0].command.known)
 
 
-def emitted_engine(engine: str) -> str:
-    """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line."""
-    found = find_engine(engine)[0] if spelled(engine) in ENGINES else None
+def emitted_forms() -> tuple[str, ...]:
+    """What ``--emit`` takes: the engines that have a command line, and the forms of manifests."""
+    return (*emitters(), *FORMS)
+
+
+def manifest_form(what: str) -> str | None:
+    """The form of a manifest that ``--emit`` names; ``None`` for an engine."""
+    name = what.strip().lower()
+    return name if name in FORMS else None
+
+
+def emitted_engine(what: str) -> str:
+    """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line, and for a manifest of any."""
+    form = manifest_form(what)
+    if form == CHART:
+        return CHART_ENGINE
+    if form is not None:
+        raise UsageError(f"--emit {form} writes the server of an engine, and none is named.", hint="Add: --engine vllm")
+    found = find_engine(what)[0] if spelled(what) in ENGINES else None
     # Only the error lists all engines, since importing each takes a while.
     if found is None or not found.command.known:
-        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
+        raise UsageError(f"--emit {shown(what, 40)} is not known.", hint=f"Known: {', '.join(emitted_forms())}.")
     return found.name
 
 
-def emitted(plan: Plan, engine: str) -> str:
-    """The full command, every word quoted for a shell, or the engine's file, with what to type as comments.
+def emitted(plan: Plan, what: str) -> str:
+    """The full command, every word quoted for a shell, or the engine's file, with what to type as comments, or a manifest.
 
     Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine.
     """
-    rules, given = _planned(plan, engine)
+    rules, given = _planned(plan, what)
+    form = manifest_form(what)
+    if form is not None:
+        return manifest(plan, form, rules, given)
     file = rules.command.file(given)
     if file is None:
         return _quoted((*environment_of(plan), *rules.command.words(given)))
@@ -47,11 +67,12 @@ def emitted(plan: Plan, engine: str) -> str:
     return "\n".join((*serving, f"# {_quoted(file.command)}", file.text.rstrip("\n")))
 
 
-def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
+def emitted_document(plan: Plan, what: str) -> EmittedDocument:
     """The same as a document: the command, and its words without the quotes of a shell."""
     from hwcalc.report.records import EmittedDocument
 
-    rules, given = _planned(plan, engine)
+    rules, given = _planned(plan, what)
+    form = manifest_form(what)
     file = rules.command.file(given)
     words = tuple(rules.command.words(given)) if file is None else file.command
     environment = environment_of(plan) if file is None else file.environment
@@ -63,7 +84,7 @@ def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
         command=_quoted((*(environment if file is None else ()), *words)),
         arguments=words,
         environment=environment,
-        file=None if file is None else file.text,
+        file=manifest(plan, form, rules, given) if form is not None else None if file is None else file.text,
     )
 
 
@@ -91,9 +112,9 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
     return [*lines, ("start", _quoted(words), " ".join(filter(None, (write, remark, served))))]
 
 
-def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
+def remarks_on(plan: Plan, what: str) -> tuple[str, ...]:
     """What has to be there before a command runs, such as a file that must be made."""
-    rules, given = _planned(plan, engine)
+    rules, given = _planned(plan, what)
     before, remark = rules.command.first(given)
     return tuple(filter(None, (f"First: {_quoted(before)}" if before else "", remark)))
 
@@ -102,9 +123,11 @@ def _quoted(words: Iterable[str]) -> str:
     return " ".join(map(shell_word, words))
 
 
-def _planned(plan: Plan, engine: str) -> tuple[Engine, CommandInput]:
+def _planned(plan: Plan, what: str) -> tuple[Engine, CommandInput]:
     """The engine, and what its command is made of."""
-    name = emitted_engine(engine)
+    name = plan.request.engine if manifest_form(what) is not None else emitted_engine(what)
+    if not find_engine(name)[0].command.known:
+        raise UsageError(f"no command starts {name}.", hint=f"Add: --engine {CHART_ENGINE}")
     if plan.request.engine != name:
         raise UsageError(f"the plan is of engine {plan.request.engine}, not {name}.", hint=f"Add: --engine {name}")
     if plan.model.source == "options" or any(note.code == WRITTEN for note in plan.notes):

@@ -30,7 +30,7 @@ class EmittedDocument(Record):
     """What ``kvplan MODEL --emit E --json`` prints: the command as a shell takes it, and its words.
 
     ``environment`` are the variables that stand before them, or that the server needs; ``file`` is the text of the file that the command
-    reads, such as a Modelfile.
+    reads, such as a Modelfile, or of the manifest that was wanted.
     """
 
     schema_version: str

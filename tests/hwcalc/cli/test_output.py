@@ -287,7 +287,10 @@ def test_notes_on_a_terminal_are_broken_at_blanks(monkeypatch: pytest.MonkeyPatc
     [
         ((QWEN, "--policy-rules"), "kvpress, paper"),
         (("check", "--format"), "table, json, markdown, csv, junit, sarif, github"),
-        ((QWEN, "--emit"), "vllm, sglang, llamacpp, ollama, mlx, tensorrt-llm, lmdeploy, mistral-rs, tgi"),
+        (
+            (QWEN, "--emit"),
+            "vllm, sglang, llamacpp, ollama, mlx, tensorrt-llm, lmdeploy, mistral-rs, tgi, compose, kubernetes, helm",
+        ),
     ],
 )
 def test_an_option_without_its_value_lists_what_may_stand_there(capsys: Capture, words: tuple[str, ...], known: str) -> None:

@@ -1,0 +1,167 @@
+"""The server of a plan as a manifest: what stands around the command, and what is refused. That it is read back to its plan is a law of ``launch/test_round_trip.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from hwcalc import plan, read_launch
+from hwcalc.errors import UsageError
+from hwcalc.launch.planned import planned
+from hwcalc.profiles.gpus import built_in_gpus, product_name
+from hwcalc.report.emit import emitted
+from tests.hwcalc.command import QWEN, Capture, run
+
+
+def written(form: str, engine: str = "vllm", model: str = QWEN, **options: Any) -> Any:
+    """The documents of a manifest."""
+    made = plan(model, **{"engine": engine, "gpu": "h100", "seq": 8192, "offline": True, **options})
+    return list(yaml.safe_load_all(emitted(made, form)))
+
+
+def test_a_deployment_has_what_a_server_needs() -> None:
+    """Limits, selector, arguments as texts, shared memory, probes of its port, and a service that finds its pods."""
+    deployment, service = written("kubernetes", tp=2)
+    pod = deployment["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    assert server["command"] == ["vllm", "serve"]
+    assert server["args"] == [QWEN, "--max-model-len", "8192", "--tensor-parallel-size", "2"]
+    assert server["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert server["volumeMounts"] == [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - a mount
+    assert pod["volumes"] == [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}]
+    assert server["ports"] == [{"name": "http", "containerPort": 8000}]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert server[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels == deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
+    assert service["spec"]["ports"] == [{"port": 8000, "targetPort": "http"}]
+
+
+def test_a_service_of_compose_has_its_gpus() -> None:
+    """As many as the plan takes, and a server that listens to others."""
+    (document,) = written("compose", "sglang", tp=2)
+    (service,) = document["services"].values()
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 2, "capabilities": ["gpu"]}
+    assert service["entrypoint"] == ["python", "-m", "sglang.launch_server"]
+    assert service["command"][-2:] == ["--host", "0.0.0.0"]  # noqa: S104 - words
+    assert service["environment"] == {"HF_TOKEN": "${HF_TOKEN:-}"}
+
+
+def test_values_have_the_keys_of_the_chart() -> None:
+    """``vllmConfig`` of helm/values.yaml; without ``enablePrefixCaching`` the chart would turn prefix caching off."""
+    (document,) = written("helm", tp=2, memory_utilization=0.8, engine_options={"max_num_seqs": "16", "block_size": "32"})
+    (spec,) = document["servingEngineSpec"]["modelSpec"]
+    assert (spec["modelURL"], spec["requestGPU"], spec["requestCPU"]) == (QWEN, 2, 4)
+    assert spec["vllmConfig"] == {
+        "maxModelLen": 8192,
+        "tensorParallelSize": 2,
+        "gpuMemoryUtilization": "0.8",
+        "maxNumSeqs": 16,
+        "enablePrefixCaching": True,
+        "extraArgs": ["--block-size", "32"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "image"),
+    [
+        ("vllm@0.31", {}, "vllm/vllm-openai:v0.31.0"),
+        ("vllm", {"gpu": "mi300x"}, "vllm/vllm-openai-rocm:v0.33.0"),
+        ("sglang@0.5.20", {}, "lmsysorg/sglang:v0.5.20"),
+        ("llamacpp@b9000", {"weights": "q8_0"}, "ghcr.io/ggml-org/llama.cpp:server-cuda-b9000"),
+        ("llamacpp", {"weights": "q8_0", "gpu": "cpu-64gb"}, "ghcr.io/ggml-org/llama.cpp:server"),
+        ("mistral-rs", {"gpu": "l4"}, "ghcr.io/ericlbuehler/mistral.rs:cuda130-sm89-0.9.2"),
+        ("tgi", {}, "ghcr.io/huggingface/text-generation-inference:3.3.7"),
+    ],
+)
+def test_the_image_is_that_of_release_and_accelerator(engine: str, options: dict[str, Any], image: str) -> None:
+    """Also without an accelerator."""
+    (document,) = written("compose", engine, **options)
+    assert [service["image"] for service in document["services"].values()] == [image]
+
+
+def test_settings_in_a_file_come_with_it() -> None:
+    """TensorRT-LLM reads tokens of a block from a file; Ollama its Modelfile, from which the model is made once the server is there."""
+    config, deployment, _ = written("kubernetes", "tensorrt-llm", engine_options={"tokens_per_block": "64"})
+    assert config["data"] == {"kvplan.yaml": "kv_cache_config:\n  tokens_per_block: 64\n"}
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert server["args"][-4:-2] == ["--config", "/etc/kvplan/kvplan.yaml"]
+    (document,) = written("compose", "ollama", weights="q4_k_m")
+    (service,) = document["services"].values()
+    assert service["configs"] == [{"source": "settings", "target": "/etc/kvplan/Modelfile"}]
+    assert "ollama create qwen3-8b-8k -f /etc/kvplan/Modelfile; wait" in service["command"][-1]
+    assert "./Qwen3-8B-Q4_K_M.gguf:/models/Qwen3-8B-Q4_K_M.gguf:ro" in service["volumes"]
+    assert document["configs"]["settings"]["content"].startswith("FROM /models/Qwen3-8B-Q4_K_M.gguf\n")
+
+
+def test_a_dollar_is_one_where_manifests_fill_in_values() -> None:
+    """Compose and Kubernetes take ``$$`` for ``$``, and so are they read."""
+    pattern = r"blk\.(1|2)\.ffn_up$=CPU"
+    made = plan(
+        QWEN, engine="llamacpp", gpu="l4", seq=4096, weights="q8_0", engine_options={"override_tensor": pattern}, offline=True
+    )
+    for form in ("compose", "kubernetes"):
+        text = emitted(made, form)
+        assert "ffn_up$$=CPU" in text
+        [server] = read_launch(text)
+        assert planned(server).options["engine_options"]["override_tensor"] == pattern
+
+
+def test_a_label_of_nvidia_is_read_as_its_accelerator() -> None:
+    """The product's name with hyphens, for every accelerator of the profiles; three of them have the name of one with more memory."""
+    text = "{{kind: Pod, apiVersion: v1, spec: {{nodeSelector: {{nvidia.com/gpu.product: {}}}, containers: [{{args: [vllm, serve, org/m]}}]}}}}"
+    wrong = {}
+    for gpu in built_in_gpus().values():
+        if gpu.vendor == "nvidia":
+            [server] = read_launch(text.format(product_name(gpu).replace(" ", "-")))
+            told = planned(server).options.get("gpu")
+            if told != gpu.id:
+                wrong[gpu.id] = told
+    assert wrong == {
+        "rtx-4060-ti-8gb": "rtx-4060-ti-16gb",
+        "rtx-5060-ti-8gb": "rtx-5060-ti-16gb",
+        "rtx-a2000-6gb": "rtx-a2000-12gb",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--emit", "compose"], "--emit compose writes the server of an engine, and none is named.\nAdd: --engine vllm"),
+        (
+            ["--emit", "compose", "--engine", "vllm"],
+            "names the accelerators of a server, and the plan has none.\nAdd: --gpu h100",
+        ),
+        (["--emit", "helm", "--engine", "sglang", "--gpu", "l4"], "the plan is of SGLang.\nUse: --emit kubernetes"),
+        (["--emit", "compose", "--engine", "mlx", "--gpu", "m4-max-64gb"], "MLX runs in no container.\nUse: --emit mlx"),
+        (["--emit", "kubernetes", "--engine", "sglang", "--gpu", "mi300x"], "Known: nvidia. Use: --emit sglang"),
+        (["--emit", "kubernetes", "--engine", "vllm", "--gpu", "h100", "--tp", "8", "--dp", "2"], "which has 8 of NVIDIA H100"),
+        (["--emit", "kubernetes", "--engine", "reference"], "no command starts reference.\nAdd: --engine vllm"),
+        (["--emit", "kubernets"], "--emit 'kubernets' is not known.\nKnown: vllm, sglang"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(capsys: Capture, words: list[str], message: str) -> None:
+    """With what to type instead, and status 2."""
+    status, out, err = run(capsys, QWEN, "--seq", "8k", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_the_chart_is_told_of_prefix_caching_where_the_default_depends() -> None:
+    """The chart turns it off unless it is told."""
+    with pytest.raises(UsageError, match="the default of this model depends on the release"):
+        written("helm", model="Qwen/Qwen3-Next-80B-A3B-Instruct", tp=4)
+
+
+def test_a_command_keeps_the_limits_of_the_plan() -> None:
+    """What the line of users says to set stands in the command too."""
+    made = plan(QWEN, engine="vllm", gpu="h100", seq=4096, prompt=3584, itl=0.015, offline=True)
+    assert made.within is not None
+    assert made.within.settings
+    words = emitted(made, "vllm")
+    for setting in made.within.settings:
+        assert setting.flag in words
