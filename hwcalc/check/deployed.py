@@ -25,22 +25,29 @@ from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
 from hwcalc.model import Note
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.sources.local import has_path_syntax
 from hwcalc.text import brief, printable
-from hwcalc.yaml_tree import LARGEST_MANIFEST
+from hwcalc.yaml_tree import LARGEST_MANIFEST, TreeError, read_forest
 
 if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
 
 _OF_CHECKS: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:schema_version|checks)[\"']?[ \t]*:")
 """A key that a check file has, at its beginning or at that of a line."""
-_OF_MANIFEST: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:apiVersion|services|kind|jobs|Resources)[\"']?[ \t]*:")
+_OF_MANIFEST: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:apiVersion|services|kind)[\"']?[ \t]*:")
 """A key of manifests, also of those that start no server."""
+_TOP_KEY: Final = re.compile(r"(?m)^[\"']?([A-Za-z_][\w-]*)[\"']?[ \t]*:")
+_HEAD: Final = 64 * 1024
+_NEAR: Final = 0.8
+"""How alike a key and one of a check file are where that is meant."""
 _PLAIN: Final = (".yaml", ".yml", ".json")
 """Endings of check files."""
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
 _MOST_FILES: Final = 10_000
 _VARIABLE: Final = re.compile(r"\$+[({]?([A-Za-z_]\w*)")
+_STRETCHES: Final = re.compile(r"rope|overrid")
+"""In the names of flags that change how long a model is."""
 _BEYOND: Final = "beyond-maximum"
 _NOTHING: Final = "starts no server that kvplan knows"
 
@@ -69,10 +76,14 @@ class ServerCheck(Check):
     def document(self) -> Mapping[str, Any] | None:
         return self.server.to_dict()
 
-    def failed_at(self, error: KvplanError) -> tuple[int, int]:
-        """The place of the model where it cannot be read, else that of the server."""
+    def failed(self, error: KvplanError) -> Fault:
+        """An error at the model where that cannot be read, else at the server. A path that is not here is left open: it may be one of the server's."""
         place = self.places.get("model") if isinstance(error, (ModelNotFoundError, ConfigError)) else None
-        return (self.line, self.column) if place is None else (place.line, place.column)
+        if isinstance(error, ModelNotFoundError) and (has_path_syntax(self.model) or self.model.lower().endswith(".gguf")):
+            error = OpenError(f"{error.message} It is a folder or a file of the server.", hint="Add: --set model=ORG/NAME")
+        return Fault(
+            line=self.line if place is None else place.line, column=self.column if place is None else place.column, error=error
+        )
 
     def settled(self, judged: Sequence[Judged], plan: Plan) -> list[Judged]:
         """What the text says of itself, a length that the engine refuses, and the verdict at the flag that would have to change."""
@@ -88,6 +99,10 @@ class ServerCheck(Check):
 
     def _refused(self, plan: Plan) -> Iterator[Judged]:
         longer = next((note.message for note in plan.warnings if note.code == _BEYOND), "")
+        server = self.server
+        # The model may be stretched by a flag, which no plan reads.
+        if any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant)):
+            return
         if longer and any(each.partition("=")[0] not in self.text for each in plan.request.environment):
             longest = plan.model.max_position_embeddings
             flag = find_engine(flags_of(self.server).engine)[0].command.flag("seq", longest)
@@ -99,10 +114,13 @@ class ServerCheck(Check):
         if item.name != "fits" or plan.fit is None or (item.holds and item.certain):
             return item
         flags = flags_of(self.server)
-        words = (word for one in plan.fit.suggestions for word in one.flag.split() if word.startswith("-"))
+        users = flags.by_option.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
+        # A text that does not say how many are served at once is not mended by serving fewer.
+        edits = tuple(one for one in item.edits if users is None or users.spelled not in one.flags.split())
+        words = (word for one in edits for word in one.flags.split() if word.startswith("-"))
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
         first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
-        return _at(item, first or self.places.get("model"))
+        return replace(_at(item, first or self.places.get("model")), edits=edits)
 
 
 class Deployment(CheckFile):
@@ -180,9 +198,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         servers = told.given.servers(text, os.path.basename(path))
     except UsageError as error:
         raise CheckFileError(f"{printable(path)}: {error.message}", hint=error.hint) from error
-    if not servers and path.lower().endswith(_PLAIN) and not _OF_MANIFEST.search(text):
-        return None
-    if not servers and (path == "-" or not text.strip()):
+    if not servers and (path == "-" or _meant_as_checks(path, text)):
         return None
     checks, notes, named = list[ServerCheck](), list[Note](), dict[str, int]()
     for server in servers:
@@ -195,6 +211,25 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
+
+
+def _meant_as_checks(path: str, text: str) -> bool:
+    """Whether a text that starts no server is to be read as a check file, which says what is wrong with it."""
+    from difflib import get_close_matches
+
+    name = os.path.basename(path).lower()
+    if not name.endswith(_PLAIN) or name.startswith("kvplan"):
+        return name.startswith("kvplan") or not text.strip()
+    keys = set(_TOP_KEY.findall(text[:_HEAD]))
+    if "{{" in text or _OF_MANIFEST.search(text):
+        return False
+    if not keys or any(get_close_matches(key, ("checks", "schema_version", "defaults"), cutoff=_NEAR) for key in keys):
+        return True
+    try:
+        read_forest(text)
+    except TreeError:
+        return True
+    return False
 
 
 def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dict[str, int]) -> ServerCheck:

@@ -176,7 +176,7 @@ class Fault(Record):
 
     line: int
     column: int
-    error: UsageError
+    error: KvplanError
 
 
 class Check(Record):
@@ -206,9 +206,9 @@ class Check(Record):
         """The server that is checked, as plain values; ``None`` for a check of a check file."""
         return None
 
-    def failed_at(self, error: KvplanError) -> tuple[int, int]:
-        """The line and column of an error of the plan."""
-        return self.line, self.column
+    def failed(self, error: KvplanError) -> Fault:
+        """An error of the plan, at its place."""
+        return Fault(line=self.line, column=self.column, error=error)
 
     def settled(self, judged: Sequence[Judged], plan: Plan) -> Sequence[Judged]:
         """The requirements, with whatever else a check looks at."""

@@ -11,6 +11,7 @@ import re
 import shlex
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -34,6 +35,8 @@ Judge = Callable[[Deployment], Sequence[Checked]]
 """Checks a deployment."""
 _MOST_ROUNDS: Final = 4
 """Changes of one server, each of which makes one more requirement hold."""
+_SLOW: Final = "much slower"
+"""What is said of an edit that nobody wants unasked, such as weights in host memory."""
 _BETWEEN: Final = re.compile(r"[\s\\`^,\-\[\]]+")
 """What may stand between two words of a command or two items of a list."""
 _NUMBER: Final = re.compile(r"[-+]?[\d._]+(?:[eE][-+]?\d+)?|true|false|null|yes|no|on|off")
@@ -51,24 +54,34 @@ class _HeldElsewhereError(_NoEditError):
 def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[str, Fix]:
     """The text of a deployment with its failing servers mended, and what was changed. ``checked`` are its results; ``judge`` checks another text."""
     text, changes, reasons = file.text, list[str](), list[str]()
-    by_name = {check.name: check for check in checked}
     for number, check in enumerate(file.checks):
-        result = by_name.get(check.name)
-        if result is None or result.status not in ("fail", "error"):
-            continue
-        for _ in range(_MOST_ROUNDS):
-            if result.status != "fail":
-                break
+        results = [result for result in checked if result.name == check.name]
+        reasons += [
+            f"{check.name}: {result.error.message} {result.error.hint}".strip() for result in results if result.error is not None
+        ]
+        if results and results[0].status == "fail":
             try:
-                text, result, change = _round(replace(file, text=text), number, result, judge)
+                text, made = _server_mended(replace(file, text=text), number, results[0], judge)
+                changes += [f"{check.name}: {flags}" for flags in made]
             except _NoEditError as error:
                 reasons.append(f"{check.name}: no safe change: {error}.")
-                break
-            changes.append(f"{check.name}: {change}")
-        if result.error is not None:
-            reasons.append(f"{check.name}: {result.error.message} {result.error.hint}".strip())
     diff = _diff(file.path, file.text, text)
     return text, Fix(path=printable(file.path), diff=diff, changes=tuple(changes), reasons=tuple(reasons))
+
+
+def _server_mended(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[str, list[str]]:
+    """The text with all of a server's requirements holding, and the flags that were changed one after another."""
+    text, made = file.text, list[str]()
+    for _ in range(_MOST_ROUNDS):
+        text, result, flags = _round(replace(file, text=text), number, result, judge)
+        made.append(flags)
+        if result.status != "fail":
+            return text, made
+    raise _NoEditError(f"with {', '.join(made)} it still fails")
+
+
+def _failing(result: Checked) -> set[str]:
+    return {item.name for item in result.requirements if not item.holds}
 
 
 def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[str, Checked, str]:
@@ -78,23 +91,35 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     before = _read(file)
     why = "no flag does it" if not failing.edits else ""
     for edit in failing.edits:
-        if not edit.flags:
+        if not edit.flags or _SLOW in edit.effect:
             continue
         try:
             text = edited(file.text, before.checks[number], edit)
             after = _read(replace(file, text=text))
             _same_but(before, after, number, edit)
+            _check_gpus(after.checks[number])
         except _HeldElsewhereError:
             raise
         except (_NoEditError, KvplanError) as error:
             why = why or str(error).rstrip(".")
             continue
         now = judge(replace(after, checks=(after.checks[number],)))[-1]
-        same = [item for item in now.requirements if item.name == failing.name]
-        if now.error is None and all(item.holds and (item.certain or not failing.holds) for item in same):
+        same = all(item.holds and (item.certain or not failing.holds) for item in now.requirements if item.name == failing.name)
+        # With too few GPUs nothing else was looked at.
+        worse = _failing(now) - _failing(result) if failing.name != "gpus" else set()
+        if now.error is None and same and not worse:
             return text, now, edit.flags
         why = why or f"with {edit.flags} it still fails"
     raise _NoEditError(why or "no flag does it")
+
+
+def _check_gpus(check: ServerCheck) -> None:
+    """Raise :class:`_NoEditError` for a server that would take more GPUs than its text gives it, on whichever nodes."""
+    given = check.server.gpus_per_replica
+    sizes = [size for name in ("tp", "pp", "dp") if isinstance(size := check.options.get(name, 1), int)]
+    if isinstance(given, int) and prod(sizes) > given:
+        message = f"the text gives it {given:,} GPU{'s' if given > 1 else ''}"
+        raise _NoEditError(message)
 
 
 def _read(file: Deployment) -> Deployment:

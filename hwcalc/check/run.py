@@ -272,8 +272,8 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             lock = models.changed(model, of, assume if model == check.model else None)
             judged += [] if lock is None else [lock]
     except KvplanError as error:
-        line, column = check.failed_at(error)
-        return replace(known, line=line, column=column, error=_failure(error)), None
+        wrong = check.failed(error)
+        return replace(known, line=wrong.line, column=wrong.column, error=_failure(wrong.error), requirements=check.told), None
     figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
     before = models.asked_before(check.name)
     changes = () if before is None else changed_keys(before, asked, "lock")

@@ -95,6 +95,18 @@ def test_what_is_left_open_is_set(compose: str, capsys: Capture) -> None:
     assert hwcalc.check(compose, gpu="l4", env={"MODEL": QWEN, "TP": "2"}).to_dict() == found
 
 
+def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture) -> None:
+    """It is not here: its id is asked for, at its place."""
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve \\\n  /models/chat --max-model-len 4096\n", encoding="utf-8")
+    status, found = checked(capsys, str(path), "--gpu", "l4")
+    [check] = found["checks"]
+
+    assert (status, check["line"], check["column"]) == (2, 2, 3)
+    assert (check["error"]["type"], check["error"]["hint"]) == ("open", "Add: --set model=ORG/NAME")
+    assert checked(capsys, str(path), "--gpu", "l4", "--set", f"model={QWEN}")[0] == 0
+
+
 def test_a_text_without_an_accelerator(compose: str, capsys: Capture) -> None:
     """Nobody can say whether it fits: that is no pass."""
     status, found = checked(capsys, compose)
@@ -142,6 +154,16 @@ def test_what_else_is_wrong(text: str, name: str, line: int, status: int, said: 
 
     assert (found, item["line"], item["holds"]) == (status, line, status == 0)
     assert said in item["message"]
+
+
+def test_a_model_that_is_stretched(tmp_path: Path, capsys: Capture) -> None:
+    """Its length is for the engine to judge: a warning."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"vllm serve {QWEN} --hf-overrides '{{\"rope_scaling\": {{}}}}' --max-model-len 100k", encoding="utf-8")
+    status, found = checked(capsys, str(path), "--gpu", "h100")
+
+    assert (status, [each["name"] for each in found["checks"][0]["requirements"]]) == (0, ["fits"])
+    assert "beyond-maximum" in [each["code"] for each in found["checks"][0]["warnings"]]
 
 
 def test_tgi_has_room_for_an_answer(tmp_path: Path, capsys: Capture) -> None:
@@ -192,8 +214,12 @@ def test_a_file_that_starts_nothing(tmp_path: Path, capsys: Capture) -> None:
     assert (status, found["checks"]) == (0, [])
     assert found["files"][0]["notes"][0]["code"] == "no-server"
 
+    path.write_text("image: {repository: nginx}\nports: [&p 80, *p]\n", encoding="utf-8")
+    assert checked(capsys, str(path))[0] == 0
     path.write_text("check: []\n", encoding="utf-8")
     assert checked(capsys, str(path))[0] == 2
+    path.write_text("image: [", encoding="utf-8")
+    assert checked(capsys, str(path))[0] == 3
 
 
 def test_a_lock_and_a_baseline(compose: str, capsys: Capture) -> None:

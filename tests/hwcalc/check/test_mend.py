@@ -156,6 +156,17 @@ def test_several_changes_of_several_servers(tmp_path: Path, capsys: Capture) -> 
     assert f"-tp 1 --max-model-len {LONGEST} " in path.read_text(encoding="utf-8")
 
 
+def test_what_does_not_mend_a_server(tmp_path: Path, capsys: Capture) -> None:
+    """More GPUs than the text gives it, also on other nodes: nothing is changed by half."""
+    path = tmp_path / "serve.sh"
+    for gpus, more in ((1, ""), (2, "-tp 2 "), (2, "-tp 2 --nnodes 2 ")):
+        text = f"docker run --gpus {gpus} vllm/vllm-openai --model meta-llama/Llama-3.3-70B-Instruct {more}--cpu-offload-gb 0\n"
+        path.write_text(text, encoding="utf-8")
+        status, out, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix")
+        assert (status, path.read_text(encoding="utf-8")) == (1, text)
+        assert "tensor-parallel-size" not in "".join(line for line in out.splitlines() if line.startswith("+")), err
+
+
 def test_how_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Whole, with its mode and its mark; never through a link, and never over what somebody else wrote meanwhile."""
     monkeypatch.chdir(tmp_path)
