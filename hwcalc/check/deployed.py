@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -136,18 +135,27 @@ def word_of(server: Server, flag: Flag) -> Word | None:
     return server.places.get(flag.name if flag.key is None else flag.key.partition(".")[0])
 
 
-def files_in(paths: Sequence[str]) -> list[str]:
-    """The files of these paths: those of a folder that may hold commands or manifests, and those that match a pattern, each once, in order."""
-    out: dict[str, None] = {}
+def files_in(paths: Sequence[str]) -> dict[str, bool]:
+    """The files of these paths, each once, and whether it is merely one of a folder: those that match a pattern, and those of a folder that may
+    hold commands or manifests, by their names.
+
+    Raises :class:`~hwcalc.check.file.CheckFileError` for a folder of too many files.
+    """
+    out: dict[str, bool] = {}
     for path in paths:
         if path != "-" and any(sign in path for sign in "*?[") and not os.path.lexists(path):
             from glob import glob
 
             found = sorted(each for each in glob(path, recursive=True) if os.path.isfile(each))
-            out |= dict.fromkeys(found or [path])
+            out |= dict.fromkeys(found or [path], False)
+        elif path != "-" and os.path.isdir(path):
+            walked = list(islice(_walked(path), _MOST_FILES + 1))
+            if len(walked) > _MOST_FILES:
+                raise CheckFileError(f"{printable(path)} has more than {_MOST_FILES:,} files.", hint="Name a folder in it.")
+            out |= {name: True for name in walked if name not in out}
         else:
-            out[path] = None
-    return list(out)
+            out[path] = False
+    return out
 
 
 def _walked(folder: str) -> Iterator[str]:
@@ -159,34 +167,25 @@ def _walked(folder: str) -> Iterator[str]:
         )
 
 
-def read_any(path: str, told: Told) -> list[CheckFile]:
-    """The check file or the deployment of this path, or those of a folder.
+def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | None:
+    """The check file or the deployment of this path; ``None`` for one ``in_folder`` that is no text, or starts nothing.
 
-    Raises the errors of :func:`~hwcalc.check.file.parse_check_file`, and :class:`~hwcalc.check.file.CheckFileError` for a folder without any.
+    Raises the errors of :func:`~hwcalc.check.file.parse_check_file`.
     """
-    if path == "-" or not os.path.isdir(path):
+    try:
         text = read_text(path, LARGEST_MANIFEST)
-        found = None if _OF_CHECKS.search(text) else read_deployment(path, text, told)
-        return [parse_check_file(text, path) if found is None else found]
-    out: list[CheckFile] = []
-    for count, name in enumerate(_walked(path)):
-        if count >= _MOST_FILES:
-            raise CheckFileError(f"{printable(path)} has more than {_MOST_FILES:,} files.", hint="Name a folder in it.")
-        # What is no text, or cannot be read, is no launch text either.
-        with suppress(CheckFileError):
-            text = read_text(name, LARGEST_MANIFEST)
-            if "." not in os.path.basename(name) and not named_launch(name) and not text.startswith("#!"):
-                continue
-            if _OF_CHECKS.search(text):
-                out += [parse_check_file(text, name)] if "checks" in text and "schema_version" in text else []
-                continue
-            found = read_deployment(name, text, told)
-            out += [] if found is None or not (found.checks or found.notes[1:]) else [found]
-    if not out:
-        raise CheckFileError(
-            f"nothing in {printable(path)} starts a server that kvplan knows.", hint="Name a file, to see what is read of it."
-        )
-    return out
+    except CheckFileError:
+        if in_folder:
+            return None
+        raise
+    if _OF_CHECKS.search(text):
+        return parse_check_file(text, path) if not in_folder or ("checks" in text and "schema_version" in text) else None
+    if in_folder and not named_launch(path) and not text.startswith("#!"):
+        return None
+    found = read_deployment(path, text, told)
+    if in_folder:
+        return found if found is not None and (found.checks or len(found.notes) > 1) else None
+    return parse_check_file(text, path) if found is None else found
 
 
 def read_deployment(path: str, text: str, told: Told) -> Deployment | None:

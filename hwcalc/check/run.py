@@ -108,12 +108,17 @@ def check(
     more = {"gpu": gpu, "gpus": gpus, "instance": instance, "seq": seq, "batch": batch}
     given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in (env or {}).items()])
     told = Told(given=given, options={name: value for name, value in more.items() if value is not None})
-    for path in files_in(paths):
+    for path, in_folder in files_in(paths).items():
         try:
-            read += read_any(path, told)
+            found = read_any(path, told, in_folder=in_folder)
         except (CheckFileError, CheckUsageError) as error:
             others = error.others if isinstance(error, CheckUsageError) else ()
             read.append(Unread(path=path, faults=(error, *others)))
+        else:
+            read += [] if found is None else [found]
+    if paths and not read:
+        said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
+        read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
     document = run_checks(read, options)
     return _fixed(read, document, options, write=write) if fix or write else document
 
@@ -200,7 +205,8 @@ def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], 
         raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
     models, raws = Models(file.folder, None, mend=mend, access=options.access), {}
     for check in file.checks:
-        for model, revision in _named(check):
+        # Of a server that leaves its model open there is nothing to keep.
+        for model, revision in _named(check) if check.model else ():
             try:
                 raws[key_of(model, revision)] = models.raw(model, revision)
             except KvplanError as error:

@@ -141,7 +141,7 @@ def _remarks(server: Server) -> Iterator[str]:
         yield f"{called}{replicas:,} replicas: the plan is of one of them."
     if server.unresolved:
         more = len(server.unresolved) - _MOST_SHOWN
-        said = "; ".join(brief(each, 120) for each in server.unresolved[:_MOST_SHOWN])
+        said = "; ".join(brief(_in_words(each), 120) for each in server.unresolved[:_MOST_SHOWN])
         yield f"{called}left open: {said}{f'; and {more} more' if more > 0 else ''}."
     by_reason: dict[str, list[str]] = {}
     for flag, reason in server.unplanned.items():
@@ -155,6 +155,12 @@ def _remarks(server: Server) -> Iterator[str]:
     dropped = [each for each in server.irrelevant if each not in server.unknown]
     if dropped:
         yield f"{called}left out, because no byte that is planned depends on it: {', '.join(dropped)}."
+
+
+def _in_words(left: str) -> str:
+    """What a text leaves open, where its key is no word of the text."""
+    key, colon, rest = left.partition(": ")
+    return f"how many GPUs it has ({rest})" if colon and key == "gpus_per_replica" else left
 
 
 def _heading(server: Server) -> str:

@@ -201,6 +201,15 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
     status, found = checked(capsys, "a/**/*.sh", "--gpu", "h100")
     assert (status, [file["path"] for file in found["files"]]) == (0, ["a/b/serve.sh"])
 
+    # A fault of one file is a result among others.
+    Path("a/kvplan-2.yaml").write_text("schema_version: 1\nchecks: 3\n", encoding="utf-8")
+    Path("a/bomb.yaml").write_text(f"{SERVICE}x: {'[' * 100}", encoding="utf-8")
+    status, found = checked(capsys, ".", "a/b/serve.sh", "--gpu", "h100")
+    assert status == 3
+    assert [(file["path"], file["checks"]) for file in found["files"][2:]] == [
+        ("a/bomb.yaml", 0), ("a/kvplan-2.yaml", 0), ("a/run", 1), ("a/b/serve.sh", 1),
+    ]  # fmt: skip
+
     Path("empty").mkdir()
     status, found = checked(capsys, "empty")
     assert (status, found["checks"][0]["error"]["message"]) == (3, "nothing in empty starts a server that kvplan knows.")

@@ -92,6 +92,8 @@ def test_what_the_plan_is_without_is_said(capsys: Capture) -> None:
     assert "warning: the plan is without --hf-overrides, which may bear on memory: it changes the model." in err
     assert "not known of vllm: --foo." in err
     assert "left open: max_model_len=${LEN:-4096} (default taken)." in err
+    _, _, err = run(capsys, f"docker run --gpus all vllm/vllm-openai --model {QWEN}")
+    assert "left open: how many GPUs it has (--gpus all)." in err
 
 
 @pytest.mark.parametrize(
