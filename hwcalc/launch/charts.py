@@ -11,7 +11,7 @@ from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, server_of
 from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
 from hwcalc.launch.server import Server
-from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, text, texts
+from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, sizes_of, text, texts
 from hwcalc.launch.words import Word
 from hwcalc.profiles.engine_flags import EngineFlags
 
@@ -138,9 +138,8 @@ def _of_role(
     replicas = number(part.get("replicas"))
     settings |= {} if replicas is None else {"replicas": replicas}
     sizes = mapping(part.get("parallelism"))
-    for name, key in (("tensor", "tp"), ("data", "dp"), ("pipeline", "pp")):
-        if number(sizes.get(name)) is not None:
-            settings[key] = number(sizes.get(name))
+    read, said = sizes_of(sizes, {"tensor": "tp", "data": "dp", "pipeline": "pp"}, cluster.places)
+    settings |= read
     local = number(sizes.get("dataLocal"))
     extra |= {} if local is None else {"data_parallel_size_local": local}
     kind = text(at(document, "accelerator", "type"))
@@ -151,7 +150,7 @@ def _of_role(
     for container in rows(part.get("containers")):
         if not isinstance(container, Mapping):
             continue
-        place = Place(settings=settings, extra=extra, unresolved=remarks, model=model, name=role, role=role)
+        place = Place(settings=settings, extra=extra, unresolved=remarks, model=model, name=role, role=role, places=said)
         around = around_of(container, mapping(part), cluster, place)
         if "gpus_per_replica" not in around.settings and sizes:
             total = (settings.get("tp") or 1) * (local or 1)

@@ -55,6 +55,8 @@ class Around(Record):
     """The model that the manifest names apart from the arguments, which counts if they name a folder or none."""
     joins: bool = False
     """Whether the text starts Ray."""
+    places: Mapping[str, Word] = MappingProxyType({})
+    """The words of a manifest that say ``settings``."""
 
 
 # --- programs -------------------------------------------------------------------------------------------------------
@@ -610,7 +612,7 @@ def finished(reading: Reading, around: Around, program: Program | None, own: Map
         unknown=tuple(reading.unknown),
         unplanned=reading.unplanned,
         asks=tuple(reading.asks),
-        places=reading.places,
+        places={**around.places, **reading.places},
         words=tuple(reading.words),
         name=around.name,
         line=line,

@@ -15,7 +15,20 @@ from hwcalc.launch.commands import Around, all_flags, container_servers, finishe
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import filled_word
-from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, split_text, text, texts, walk
+from hwcalc.launch.values import (
+    at,
+    container_words,
+    filled,
+    hub_name,
+    mapping,
+    number,
+    rows,
+    sizes_of,
+    split_text,
+    text,
+    texts,
+    walk,
+)
 from hwcalc.launch.words import Origin, Spot, Word
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.launch import launch_words
@@ -57,6 +70,8 @@ class Place(Record):
     name: str = ""
     role: str | None = None
     selector: Mapping[str, Any] = MappingProxyType({})
+    places: Mapping[str, Word] = MappingProxyType({})
+    """The words that say the settings."""
     based: bool = False
     """Whether an image that is missing stands in the base of a kustomization."""
 
@@ -220,6 +235,7 @@ def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cl
         name=place.name,
         line=cluster.places.line(container),
         model=place.model,
+        places=place.places,
     )
 
 
@@ -263,10 +279,9 @@ def _of_inference_service(document: Mapping[str, Any], cluster: Cluster) -> list
     """An InferenceService: a model with a runtime, or containers."""
     predictor = mapping(at(document, "spec", "predictor"))
     settings = {} if number(predictor.get("minReplicas")) is None else {"replicas": number(predictor.get("minReplicas"))}
-    workers = mapping(predictor.get("workerSpec"))
-    tp, pp = number(workers.get("tensorParallelSize")), number(workers.get("pipelineParallelSize"))
-    settings |= {key: size for key, size in (("tp", tp), ("pp", pp)) if size is not None}
-    place = Place(settings=settings, name=_name(document))
+    names = {"tensorParallelSize": "tp", "pipelineParallelSize": "pp"}
+    sizes, words = sizes_of(predictor.get("workerSpec"), names, cluster.places)
+    place = Place(settings=settings | sizes, name=_name(document), places=words)
     if isinstance(predictor.get("containers"), list):
         return servers_of_pod(predictor, cluster, place)
     model = predictor.get("model")
@@ -343,9 +358,8 @@ def _of_workload(
     remarks: list[str] = [] if named or uri is None else [f"model: uri {uri}"]
     remarks += [f"baseRefs {text(at(each, 'name'))}" for each in rows(spec.get("baseRefs"))]
     sizes = mapping(part.get("parallelism"))
-    for name, key in (("tensor", "tp"), ("pipeline", "pp"), ("data", "dp")):
-        if number(sizes.get(name)) is not None:
-            settings[key] = number(sizes.get(name))
+    read, said = sizes_of(sizes, {"tensor": "tp", "pipeline": "pp", "data": "dp"}, cluster.places)
+    settings |= read
     if sizes.get("expert") is True:
         settings["ep"] = True
     local = number(sizes.get("dataLocal"))
@@ -378,6 +392,7 @@ def _of_workload(
         gpus=total,
         name=_name(document),
         role=role,
+        places=said,
     )
     around = around_of(container, template, cluster, place)
     words = container_words(container, around.variables, cluster.places)

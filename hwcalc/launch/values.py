@@ -53,6 +53,13 @@ def number(value: Any) -> int | None:
     return None
 
 
+def sizes_of(held: Any, names: Mapping[str, str], places: Places) -> tuple[dict[str, Any], dict[str, Word]]:
+    """The whole numbers of a mapping, by the names of settings, and the words that say them."""
+    read = {key: size for name, key in names.items() if (size := number(at(held, name))) is not None}
+    words = {key: Word(text=str(read[key]), spot=places.item(held, name)) for name, key in names.items() if key in read}
+    return read, words
+
+
 def texts(value: Any) -> list[str]:
     """A list of scalars as texts; of a single scalar a list of it."""
     if isinstance(value, list):

@@ -135,9 +135,21 @@ def test_every_format_has_the_line(compose: str, capsys: Capture) -> None:
     assert "compose.yaml:11" in said["markdown"]
 
 
+LLM_D: Final = f"""\
+modelArtifacts: {{uri: hf://{QWEN}}}
+decode:
+  parallelism:
+    tensor: 4
+  containers:
+  - modelCommand: vllmServe
+    resources: {{limits: {{nvidia.com/gpu: 2}}}}
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "name", "line", "status", "said"),
     [
+        (LLM_D, "gpus", 4, 1, "has 2 GPUs, and tp 4 takes 4"),
         (DEPLOYMENT, "gpus", 10, 1, "has 1 GPU, and tp 2 takes 2: vLLM will not start"),
         (f"vllm serve {QWEN} \\\n --max-model-len 100k", "length", 2, 1, "100,000 tokens is more than the model's maximum of 40,960"),
         (f"vllm serve {QWEN} \\\n --max-model-len 4x", "flags", 2, 1, "--max-model-len 4x: vllm does not take it so"),
