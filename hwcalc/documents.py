@@ -42,19 +42,19 @@ def document_of(value: Any) -> Any:
     return value
 
 
-def dumps(document: Mapping[str, Any]) -> str:
-    """The text of one JSON document, with a newline at its end. Raises ``ValueError`` for NaN and infinity.
+def dumps(document: Mapping[str, Any], indent: int | None = 2) -> str:
+    """The text of one JSON document, with a newline at its end; on one line without ``indent``. Raises ``ValueError`` for NaN and infinity.
 
     The values are kept, but for tokens; a terminal or a runner of CI jobs that shows the text finds nothing in it to obey.
     """
-    text = _dumped(document)
+    text = _dumped(document, indent)
     if without_tokens(text) != text:
-        text = _dumped(_masked(document))
+        text = _dumped(_masked(document), indent)
     return json_for(text) + "\n"
 
 
-def _dumped(document: Any) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+def _dumped(document: Any, indent: int | None) -> str:
+    return json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def _masked(value: Any) -> Any:

@@ -141,6 +141,13 @@ class UnwritableFileError(OutputError):
     """A file cannot be written; standard output still can. Exit 74."""
 
 
+class ServerError(KvplanError, OSError):
+    """A running server cannot be reached, refuses, or sends no usable answer. Exit 4."""
+
+    exit_code = 4
+    type = "server"
+
+
 class HubError(KvplanError, OSError):
     """A request to the Hub failed. Exit 4."""
 

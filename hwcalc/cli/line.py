@@ -252,6 +252,8 @@ class _Line:
         if option.kind == "flag":
             return [word]
         rest = [] if value is not None else self.words[:1]
+        if value is None and option.bare and not "".join(rest)[:1].isdecimal():
+            return [word, option.bare]
         del self.words[: len(rest)]
         self.give(option, flag, value if value is not None else "".join(rest))
         return [word, *rest]

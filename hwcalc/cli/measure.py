@@ -1,22 +1,27 @@
-"""``kvplan probe`` and ``kvplan reconcile``: a plan beside what a device or an engine's log says."""
+"""``kvplan probe`` and ``kvplan reconcile``: a plan beside what a device, an engine's log or a running server says."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
-from hwcalc.cli.output import Answer, answer, view_of
-from hwcalc.errors import UsageError
+from hwcalc.cli.output import Answer, answer, live_line, on_terminal, view_of
+from hwcalc.documents import dumps, error_document
+from hwcalc.errors import ServerError, UsageError
 from hwcalc.report.view import View
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hwcalc.probe.run import MoreOptions
+    from hwcalc.reconcile.server import Server
 
 
 @command(
@@ -146,6 +151,72 @@ def _beside_bench(model: str | None, bench: str, *, calibrate: bool, options: di
     return Answer(text=bench_text(found, view), status=status)
 
 
+_SECONDS: Final = (0.1, 86_400.0)
+"""The least and the most between two readings."""
+
+
+def _beside_server(
+    model: str | None, address: str, watch: str | None, api_key_env: str | None, tolerance: str, options: dict[str, Any]
+) -> Answer:
+    """A running server, and its readings from then on."""
+    from hwcalc.reconcile.server import Server
+    from hwcalc.report.server import server_csv, server_text
+
+    view, given = view_of(**options), given_options("reconcile", options)
+    seconds, engine, server = None if watch is None else _seconds(watch), given.pop("engine", None), Server(address, api_key_env)
+    with reading(model or address):
+        first = server.serving(model, given, engine, tolerance)
+    status = 0 if first.reconciliation is not None and first.reconciliation.within else 1
+    if view.format == "json":
+        text = dumps(first.to_dict(), None if seconds is not None else 2)
+    else:
+        text = server_csv(first) if view.format == "csv" else server_text(first, view)
+    readings = () if seconds is None else _readings(server, seconds, view)
+    return Answer(text=text, json=view.format == "json", readings=readings, status=status)
+
+
+def _seconds(text: str) -> float:
+    """The time between two readings."""
+    least, most = _SECONDS
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not least <= seconds <= most:
+        raise UsageError(
+            f"--watch {shown(text, 40)} is no time between two readings.", hint=f"Allowed: {least:g} to {most:g} seconds."
+        )
+    return seconds
+
+
+def _readings(server: Server, seconds: float, view: View) -> Iterator[str]:
+    """A line for each further reading, without end; on a terminal nothing, since one line is written there anew.
+
+    A server that does not answer is asked again: it may be starting.
+    """
+    from hwcalc.report.server import reading_line, server_csv
+
+    def line() -> str:
+        try:
+            serving = server.again()
+        except ServerError as error:
+            if view.format == "json":
+                return dumps(error_document(code=error.exit_code, type_=error.type, message=error.message, hint=error.hint), None)
+            return "" if view.format == "csv" else f"{error.message}\n"
+        if view.format == "json":
+            return dumps(serving.to_dict(), None)
+        return server_csv(serving, header=False) if view.format == "csv" else f"{reading_line(serving)}\n"
+
+    live = view.format == "table" and on_terminal()
+    with live_line(sys.stdout) if live else nullcontext() as show:
+        while True:
+            time.sleep(seconds)
+            if show is None:
+                yield line()
+            else:
+                show(line())
+
+
 _FIRST: Final = ("engine", "batch")
 """Options that the log may not state come first in the help."""
 _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
@@ -158,8 +229,23 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
             "log",
             ("--log",),
             "FILE",
-            "The engine's start-up log or its /metrics text, or - for standard input.",
+            "The engine's start-up log or its /metrics text, - for standard input, or the address of a server that runs.",
             complete="files",
+            group="log",
+        ),
+        Option(
+            "watch",
+            ("--watch",),
+            "[S]",
+            "Follow a server that runs, with a reading every S seconds. Default: 5.",
+            bare="5",
+            group="log",
+        ),
+        Option(
+            "api_key_env",
+            ("--api-key-env",),
+            "NAME",
+            "The variable of the environment that has the server's API key.",
             group="log",
         ),
         Option(
@@ -198,8 +284,8 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
     ),
     {
         "Does a log agree, by what it says itself?": "kvplan reconcile vllm.log",
-        "On which accelerator it ran": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4",
         "Keep its overheads for later plans": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate",
+        "How full is a server that runs?": "kvplan reconcile http://localhost:8000",
     },
 )
 def reconcile(
@@ -207,19 +293,32 @@ def reconcile(
     model: str | None,
     log: str | None,
     bench: str | None,
+    watch: str | None,
+    api_key_env: str | None,
     dialect: str | None,
     tolerance: str,
     calibrate: bool,
     verbose: bool,
     **options: Any,
 ) -> Answer:
-    """Compare an engine's log, metrics or benchmark with the plan.
+    """Compare an engine's log, server or benchmark with the plan.
 
-    Without --log, MODEL is the log, which names its model. Exit status 1: they differ.
+    Without --log, MODEL is the log or the server, which names its model. Exit status 1: they differ, or a server cannot be compared.
     """
     from pathlib import Path
 
     from hwcalc.reconcile import reconcile
+    from hwcalc.reconcile.endpoint import is_address
+
+    if log is None and bench is None and model is not None and is_address(model):
+        model, log = None, model
+    if log is not None and bench is None and is_address(log):
+        if calibrate or dialect is not None:
+            raise UsageError("--calibrate and --dialect are for logs, and this is a server.", hint="Leave them out.")
+        return _beside_server(model, log, watch, api_key_env, tolerance, options)
+    if watch is not None or api_key_env is not None:
+        hint = "Write: kvplan reconcile http://localhost:8000 --watch"
+        raise UsageError("--watch and --api-key-env are for a server that runs, and none is named.", hint=hint)
 
     if bench is not None:
         if log is not None or dialect is not None:

@@ -89,6 +89,8 @@ class Option(Struct, frozen=True):
     group: str = "output"
     short: str = ""
     """A few words for the short help, of an option that most people need."""
+    bare: str = ""
+    """The value of an option that may stand alone; else a number follows it."""
 
 
 class Example(Struct, frozen=True):

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -36,12 +36,14 @@ _ASCII = str.maketrans({"█": "#", "▓": "=", "▒": "-", "░": ".", "│": "
 class Answer(Record):
     """The result of a command: text for standard output, remarks for standard error, and the exit status.
 
-    ``pieces`` are more of the text, where it is too long to hold. ``commands`` says that lines of the text are meant as commands for a
+    ``pieces`` are more of the text, where it is too long to hold, and ``readings`` lines that come one after the other, until a signal ends
+    them. ``commands`` says that lines of the text are meant as commands for a
     runner of CI jobs, ``color`` that codes of colours are meant, whatever standard output is.
     """
 
     text: str
     pieces: Iterable[str] = ()
+    readings: Iterable[str] = ()
     json: bool = False
     commands: bool = False
     color: bool = False
@@ -195,6 +197,25 @@ PATIENCE = 0.5
 _LONGEST = 80
 _WIPED = b"\r\x1b[2K\x1b[?25h"
 """Clears the line and shows the cursor again."""
+
+
+@contextmanager
+def live_line(stream: TextIO) -> Iterator[Callable[[str], None]]:
+    """A function that writes a line of a terminal anew during the block."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False)
+    with (
+        Live(console=console, auto_refresh=False) as live,
+        Unfinished(lambda _status: os.write(stream.fileno(), _LEFT)),
+    ):
+        yield lambda text: live.update(Text(clean(text), overflow="ellipsis", no_wrap=True), refresh=True)
+
+
+_LEFT = b"\r\n\x1b[?25h"
+"""Goes below the line and shows the cursor again."""
 
 
 class _Status:

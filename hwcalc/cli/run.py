@@ -125,6 +125,8 @@ def _print(result: Any, *, before: Callable[[], object] = lambda: None) -> int:
         write(sys.stdout, result.text, json=result.json, commands=result.commands, color=result.color)
         for piece in result.pieces:
             write(sys.stdout, piece, json=result.json)
+    for line in result.readings:
+        write(sys.stdout, line, json=result.json)
     return result.status
 
 

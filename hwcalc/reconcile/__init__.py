@@ -1,4 +1,6 @@
-"""Compare an engine's own log with a plan: :func:`reconcile`; and a benchmark of it: ``hwcalc.reconcile.speeds.reconcile_bench``."""
+"""Compare an engine's own log with a plan: :func:`reconcile`; a running server: ``hwcalc.reconcile.server.reconcile_server``; and a benchmark
+of one: ``hwcalc.reconcile.speeds.reconcile_bench``.
+"""
 
 from __future__ import annotations
 

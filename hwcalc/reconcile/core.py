@@ -186,47 +186,86 @@ def reconcile(
     """
     _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
     chosen = None if dialect is None else find_dialect(dialect)
-    allowed = parse_share(tolerance, "the tolerance")
-    if not 0 <= allowed.numerator < allowed.denominator:
-        raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
+    allowed = share_of(tolerance)
     if calibrate and asked.gpu is None and asked.instance is None:
         raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
     if model is None:
         read = _read(log, chosen)
-        spec, keywords = _load_own(read.dialect.facts, asked)
+        spec, keywords = load_own(read.dialect, asked)
     else:
         spec, keywords = load_request(model, asked)
         read = _read(log, chosen)
-    keywords.pop("option_draft", None)
-    notes = list(read.notes)
-    name = _engine_of(read.dialect, engine, notes)
-    stated, occupancy, rows, remarks = _compared(spec, read.dialect, keywords, asked, name, float(allowed))
-    notes += [*occupancy.notes, *_same_model(read.dialect.facts, spec), *remarks]
-    if (count := read.unread.count) and not verbose:
-        several = f"{count:,} lines about memory were" if count > 1 else "A line about memory was"
-        message = f"{several} not understood: {'list them' if count > 1 else 'see it'} with -v."
-        notes.append(Note(code="lines-unread", message=message))
-    if not rows:
-        message = "; ".join(note.message for note in remarks)
+    compared = compare(read, spec, keywords, asked, engine, allowed)
+    if not compared.rows:
+        message = "; ".join(note.message for note in compared.remarks)
         raise LogError(
             f"the log states nothing that can be compared with this plan. {message}".strip(),
             hint=f"Lines that are looked for: {'; '.join(read.dialect.sought)}.",
         )
+    saved = _calibrate(read.dialect, log_name(log), compared.occupancy) if calibrate else None
+    return reconciliation_of(read, compared, log_name(log), allowed, saved=saved, verbose=verbose)
+
+
+def share_of(tolerance: float | str) -> float:
+    """The tolerance as a share. Raises :class:`~hwcalc.errors.UsageError`."""
+    allowed = parse_share(tolerance, "the tolerance")
+    if not 0 <= allowed.numerator < allowed.denominator:
+        raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
+    return float(allowed)
+
+
+class Compared(Record):
+    """The plan of what a log or a server says it runs, the figures of both, and notes; ``remarks`` are those about what could not be compared.
+
+    ``stated`` are the keywords that it states, ``keywords`` the user's, which win.
+    """
+
+    occupancy: Any
+    stated: Mapping[str, Any]
+    keywords: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    notes: tuple[Note, ...]
+    remarks: tuple[Note, ...]
+
+
+def compare(
+    read: LogRead, spec: ModelSpec, keywords: dict[str, Any], asked: Asked, engine: str | None, tolerance: float
+) -> Compared:
+    """Plan what was read, and compare the two. Raises :class:`~hwcalc.errors.LogError` if it cannot be planned."""
+    keywords.pop("option_draft", None)
+    notes = list(read.notes)
+    name = _engine_of(read.dialect, engine, notes)
+    stated, occupancy, rows, remarks = _compared(spec, read.dialect, keywords, asked, name, tolerance)
+    notes += [*occupancy.notes, *_same_model(read.dialect, spec), *remarks]
+    return Compared(
+        occupancy=occupancy, stated=stated, keywords=keywords, rows=tuple(rows), notes=tuple(notes), remarks=tuple(remarks)
+    )
+
+
+def reconciliation_of(
+    read: LogRead, compared: Compared, log: str, tolerance: float, *, saved: Saved | None, verbose: bool
+) -> Reconciliation:
+    """The document about what was read and compared; ``log`` is what was read."""
+    notes, occupancy, facts = list(compared.notes), compared.occupancy, read.dialect.facts
+    if (count := read.unread.count) and not verbose:
+        several = f"{count:,} lines about memory were" if count > 1 else "A line about memory was"
+        message = f"{several} not understood: {'list them' if count > 1 else 'see it'} with -v."
+        notes.append(Note(code="lines-unread", message=message))
     return Reconciliation(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
-        model=spec.id,
+        model=occupancy.model.id,
         engine=read.dialect.engine,
         engine_version=occupancy.deployment.version or None,
         dialect=read.dialect.name,
-        log=log_name(log),
+        log=log,
         lines=read.lines,
-        tolerance=float(allowed),
-        within=all(row.within is not False for row in rows),
-        inputs=_shown_inputs(read.dialect.facts, stated, keywords, occupancy),
-        rows=tuple(rows),
-        facts=read.dialect.facts.all(),
-        saved=_calibrate(read.dialect, log_name(log), occupancy) if calibrate else None,
+        tolerance=tolerance,
+        within=all(row.within is not False for row in compared.rows),
+        inputs=_shown_inputs(read.dialect, compared.stated, compared.keywords, occupancy),
+        rows=compared.rows,
+        facts=facts.all(),
+        saved=saved,
         unread=read.unread.lines if verbose else (),
         unread_lines=read.unread.count,
         notes=tuple(dict.fromkeys(notes)),
@@ -268,15 +307,15 @@ def _compared(
             other, others, more = _or_nothing(partial(beside, dtype=_CACHE_OF_FILES))
             if others and not any(_is_apart(row) for row in others):
                 stated["dtype"] = _CACHE_OF_FILES
-                message = f"The log's counts are those of a cache in {_CACHE_OF_FILES}, which files in {foreign} may state: it is planned with."
+                message = f"The {dialect.source}'s counts are those of a cache in {_CACHE_OF_FILES}, which files in {foreign} may state: it is planned with."
                 occupancy, rows, remarks = other, others, [*more, Note(code="cache-of-files", message=message)]
     except UsageError as error:
         # If the user's own options cannot be planned, this raises their UsageError; else the log is at fault.
         planned({**keywords, "engine_options": own})
-        raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
+        raise LogError(f"what the {dialect.source} states cannot be planned: {error.message}", hint=error.hint) from error
     if foreign is not None and "weights" not in keywords:
         rows = [*_unjudged(rows, "--weights", lambda row: row.name in _OF_WEIGHTS and row.definition != "profile")]
-        message = f"The log's weights are in {foreign}, and which of them that is, only the files say: they are not compared. Set --weights."
+        message = f"The {dialect.source}'s weights are in {foreign}, and which of them that is, only the files say: they are not compared. Set --weights."
         remarks = [*remarks, Note(code="weights-unknown", message=message)]
     if occupancy.setup.hardware.gpu is None and occupancy.engine.facts.assumed_gpu is not None:
         seen = [_or_nothing(partial(beside, gpu=gpu))[1] for gpu in _OTHER_GPUS]
@@ -349,9 +388,9 @@ def _gpu_of(facts: Facts) -> str | None:
     return None if gpu is None else gpu.id
 
 
-def _load_own(facts: Facts, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
-    """Load the model that the log names, or the one that it is a quantized copy of, where its own files cannot be read."""
-    own, base = _models_of(facts)
+def load_own(dialect: Dialect, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
+    """Load the model that the log or the server names, or the one that it is a quantized copy of, where its own files cannot be read."""
+    own, base = _models_of(dialect)
     try:
         return load_request(own or base, asked)
     except KvplanError:
@@ -360,7 +399,7 @@ def _load_own(facts: Facts, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
         return load_request(base, asked)
 
 
-def _models_of(facts: Facts) -> tuple[str | None, str | None]:
+def _models_of(dialect: Dialect) -> tuple[str | None, str | None]:
     """The id of the log's model, and that of the model in the catalog that it is a copy of by its name; ``None`` for an unknown one.
 
     Raises :class:`~hwcalc.errors.LogError` if both are.
@@ -368,10 +407,18 @@ def _models_of(facts: Facts) -> tuple[str | None, str | None]:
     from hwcalc.profiles.catalog import is_model_id, list_models
     from hwcalc.quantization.planned import named_format
 
-    name = (facts.word("model") or "").replace("\\", "/").rstrip("/")
-    hint = "Name it: kvplan reconcile MODEL --log FILE"
+    name = (dialect.facts.word("model") or "").replace("\\", "/").rstrip("/")
+    hint = f"Name it: kvplan reconcile MODEL --log {'FILE' if dialect.source == 'log' else 'URL'}"
     if not name:
-        raise LogError("the log does not name its model.", hint=hint)
+        raise LogError(f"the {dialect.source} does not name its model.", hint=hint)
+    if name.lower().endswith(".gguf"):
+        from hwcalc.sources.gguf.hub import base_models
+        from hwcalc.sources.gguf.names import quantization_of
+
+        file = name.rpartition("/")[2]
+        found = base_models(f"{file.partition(quantization_of(file) or '.gguf')[0].rstrip('-._')}-GGUF")
+        if len(found) == 1:
+            return None, found[0]
     cached = re.search(r"models--([A-Za-z0-9_.-]{1,96}?)--([A-Za-z0-9_.-]{1,96})(?:/|$)", name)
     name = name if cached is None else f"{cached[1]}/{cached[2]}"
     last, known = name.rpartition("/")[2].lower(), list_models()
@@ -387,12 +434,13 @@ def _models_of(facts: Facts) -> tuple[str | None, str | None]:
     own = name if is_model_id(name) else None
     if own is None and base is None:
         raise LogError(
-            f"the log calls its model {shown(name, 80)}, a folder of its server, and does not say which that is.", hint=hint
+            f"the {dialect.source} calls its model {shown(name, 80)}, a folder of its {'server' if dialect.source == 'log' else 'machine'}, and does not say which that is.",
+            hint=hint,
         )
     return own, base
 
 
-class _Log(Record):
+class LogRead(Record):
     """A log that was read: what its dialect took from it, the number of its lines, and notes about it."""
 
     dialect: Dialect
@@ -401,7 +449,7 @@ class _Log(Record):
     notes: tuple[Note, ...]
 
 
-def _read(log: LogLike, chosen: type[Dialect] | None) -> _Log:
+def _read(log: LogLike, chosen: type[Dialect] | None) -> LogRead:
     """Read the log in the chosen dialect, or in the one that knows most of its lines."""
     dialects = [dialect() for dialect in (DIALECTS if chosen is None else (chosen,))]
     lines, unread = Reader(log), [Unread() for _ in dialects]
@@ -434,7 +482,7 @@ def _read(log: LogLike, chosen: type[Dialect] | None) -> _Log:
     if dialect.starts > 1:
         message = f"The log holds {dialect.starts:,} starts of the engine: the last one is compared."
         notes.append(Note(code="several-starts", message=message))
-    return _Log(dialect=dialect, lines=lines.count, unread=unread[best], notes=tuple(notes))
+    return LogRead(dialect=dialect, lines=lines.count, unread=unread[best], notes=tuple(notes))
 
 
 def _engine_of(dialect: Dialect, chosen: str | None, notes: list[Note]) -> str:
@@ -447,15 +495,15 @@ def _engine_of(dialect: Dialect, chosen: str | None, notes: list[Note]) -> str:
         name, rules, version = logged.name, logged, None
     if rules.name != dialect.engine:
         raise UsageError(
-            f"the log is of {dialect.engine}, not of {rules.name}.",
+            f"the {dialect.source} is of {dialect.engine}, not of {rules.name}.",
             hint=f"Leave out --engine, or use {dialect.engine}@VERSION.",
         )
-    if version is not None or not dialect.states_version:
+    if version is not None or not (dialect.states_version or "version" in dialect.facts):
         dialect.named_version = version
         return name
     name, known, said = rules.name, rules.versions, dialect.facts.word("version")
     if said is None:
-        message = f"The log does not state {rules.label}'s version: {known[0]} is taken. Set it with --engine {name}@VERSION."
+        message = f"The {dialect.source} does not state {rules.label}'s version: {known[0]} is taken. Set it with --engine {name}@VERSION."
         notes.append(Note(code="version-unknown", message=message))
         return name
     try:
@@ -468,10 +516,10 @@ def _engine_of(dialect: Dialect, chosen: str | None, notes: list[Note]) -> str:
 
 
 def _shown_inputs(
-    facts: Facts, stated: Mapping[str, Any], keywords: Mapping[str, Any], occupancy: Occupancy
+    dialect: Dialect, stated: Mapping[str, Any], keywords: Mapping[str, Any], occupancy: Occupancy
 ) -> tuple[Input, ...]:
     """Each input of the plan with its source: an option, a line of the log, or a default."""
-    values, gpu = occupancy.request.flat(), occupancy.setup.hardware.gpu
+    values, gpu, facts = occupancy.request.flat(), occupancy.setup.hardware.gpu, dialect.facts
     shown = {name: values.get(name) for name in _SHOWN}
     shown |= {"gpu": None if gpu is None else gpu.id, "dtype": occupancy.dtypes.kv}
     out = []
@@ -484,24 +532,24 @@ def _shown_inputs(
         if name in keywords or (name in ("tp", "gpu") and {"gpus", "instance"} & set(keywords)):
             source = "option"
         elif name in stated:
-            source = "log"
-            line = next((fact.line for key in _STATED_AS[name] if (fact := facts.last(key)) is not None), None)
+            source = dialect.source
+            line = next((fact.line for key in _STATED_AS[name] if (fact := facts.last(key)) is not None), None) or None
         out.append(Input(name=name, value=str(value), source=source, line=line))
     own = keywords.get("engine_options", {})
     for name, word in {**stated["engine_options"], **own}.items():
         fact = None if name in own else facts.last(name)
-        source, line = "option" if name in own else "log", None if fact is None else fact.line
+        source, line = "option" if name in own else dialect.source, None if fact is None else fact.line or None
         out.append(Input(name=f"engine_options.{name}", value=word, source=source, line=line))
     return tuple(out)
 
 
-def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
-    """A note if the log names another model. Of a path, only the last part is compared."""
-    name = facts.word("model") or ""
+def _same_model(dialect: Dialect, spec: ModelSpec) -> list[Note]:
+    """A note if another model is named. Of a path, only the last part is compared."""
+    name = dialect.facts.word("model") or ""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
     if not last or last == spec.id.rpartition("/")[2].lower() or "snapshots" in name:
         return []
-    return [Note(code="other-model", message=f"The log is of {brief(name, 80)}; it is compared with {spec.id}.")]
+    return [Note(code="other-model", message=f"The {dialect.source} names {brief(name, 80)}; it is compared with {spec.id}.")]
 
 
 def _calibrate(dialect: Dialect, log: str, occupancy: Occupancy) -> Saved:

@@ -7,13 +7,15 @@ states it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
 from hwcalc.model import Note
 from hwcalc.profiles.engines import planned_version
+from hwcalc.reconcile.prometheus import Sample, sample
 from hwcalc.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ BINARY: Final = {"GiB": GIB, "GB": GIB, "MiB": MIB, "MB": MIB, "KiB": KIB, "KB":
 _MOST_RANKS: Final = 4096
 _LONGEST_RAW: Final = 160
 _FEWEST_DECIMALS: Final = 2
+_LARGEST: Final = 2**53
+"""No number that a server states is larger."""
+_RELEASE: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,2}+)(?!\.?dev)", re.ASCII)
 
 # The text between a name and its number, and the number. Each part has a bounded length and cannot start with a character with
 # which the part before may end, so that matching takes linear time.
@@ -52,7 +57,7 @@ class PrintedNumber(Record):
 
 
 class Fact(Record):
-    """One thing that a log states. ``low`` and ``high`` are what it may have been before it was rounded; ``text`` is the beginning of the line,
+    """One thing that a log, or a server (then in no line), states. ``low`` and ``high`` are what it may have been before it was rounded; ``text`` is the beginning of the line,
     without secrets.
     """
 
@@ -122,6 +127,17 @@ class Facts:
         """Add a whole number of at least ``least``; anything else is left out."""
         if printed is not None and printed.decimals == 0 and printed.digits >= least:
             self.add(name, printed.digits, unit, rank=rank)
+
+    def add_whole(self, name: str, value: object, unit: str = "", *, rank: str | None = None) -> None:
+        """Add a value of a JSON document that is a whole number of at least 1; anything else is left out."""
+        if type(value) is int and 0 < value < _LARGEST:
+            self.add(name, value, unit, rank=rank)
+
+    def add_release(self, version: str) -> None:
+        """Add the release that a version begins with: 0.11.1 in ``0.11.1rc2.dev141``. A build without tags, ``0.1.dev1``, has none."""
+        release = _RELEASE.match(version)
+        if release is not None and any(part.strip("0") for part in release[1].split(".")):
+            self.add("version", ".".join(str(int(part)) for part in release[1].split(".")))
 
     def add_floor(self, name: str, count: int, step: int, *, rank: str | None = None) -> None:
         """Add a size that was rounded down to whole units of ``step`` bytes."""
@@ -201,9 +217,21 @@ class Dialect:
     states_version: ClassVar[bool] = False
     longest: ClassVar[int] = 4096
     """Characters of a line that are read."""
+    endpoints: ClassVar[tuple[str, ...]] = ()
+    """The paths that a running server of the engine is asked for; none if it is not read."""
+    metrics: ClassVar[str] = ""
+    """What the names of its samples begin with in ``/metrics``."""
+    gauges: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Sample -> fact. What every engine may say: ``running_requests``, ``waiting_requests``, ``usage_share``, ``used_tokens``."""
+    pool_of: ClassVar[str] = ""
+    """The label by which a sample names one of several pools."""
+    limit: ClassVar[tuple[str, str]] = ("", "")
+    """The fact that says how many requests run at once, and the engine's option for it."""
 
     def __init__(self) -> None:
         self.facts = Facts()
+        self.source = "log"
+        """What is read, in a word: ``log`` or ``server``."""
         self.starts = 1
         self.named_version: str | None = None
         """The version of the engine that the user names, which comes before that of the log."""
@@ -211,7 +239,27 @@ class Dialect:
     def feed(self, number: int, text: str) -> None:
         """Read the line with this number."""
         self.facts.line, self.facts.text = number, text[: self.longest]
-        self.read(self.facts.text)
+        if self.metrics and text.startswith(self.metrics):
+            self.sampled(sample(self.facts.text))
+        else:
+            self.read(self.facts.text)
+
+    def sampled(self, sample: Sample) -> None:
+        """Add the fact of a sample of ``/metrics``, if it is one of :attr:`gauges`."""
+        fact, value = self.gauges.get(sample.name), sample.value
+        if fact is None or value is None:
+            return
+        unit = "share" if fact == "usage_share" else next((unit for unit in ("tokens", "blocks") if fact.endswith(unit)), "")
+        if 0 <= value <= (1 if unit == "share" else _LARGEST):
+            self.facts.add(fact, float(value) if unit == "share" else value, unit, rank=self.pool(sample))
+
+    def pool(self, sample: Sample) -> str | None:
+        """The name of the pool that a sample is about, where a server has several."""
+        number = sample.labels.get(self.pool_of) or sample.labels.get(f"{self.pool_of}_index")
+        return f"{self.pool_of} {number}" if number is not None and number.isdecimal() and len(number) < _LONGEST_NUMBER else None
+
+    def answered(self, path: str, document: Any) -> None:
+        """Add the facts of a JSON document that a server answers under one of its :attr:`endpoints`."""
 
     def read(self, text: str) -> None:
         """Add the facts that one line states."""
@@ -242,6 +290,12 @@ class Dialect:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         raise NotImplementedError
 
+    @property
+    def without_budget(self) -> Note:
+        """The note that counts are not compared, since nobody says of how many bytes they are."""
+        message = f"The {self.source} does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
+        return Note(code="budget-unknown", message=message)
+
     def overheads(self, occupancy: Any) -> dict[str, int]:
         """The overheads that the log measured and a calibration saves: bytes by name; empty if it measures none."""
         return {}
@@ -251,6 +305,16 @@ class Dialect:
         return occupancy.forward_tokens()[1], occupancy.request.replica_batch
 
 
+def served_model(document: Any, *owners: str) -> Mapping[str, Any]:
+    """The first model of an answer to ``/v1/models`` that one of these programs serves, and that is no adapter of another; empty without one."""
+    match document:
+        case {"data": [*cards]}:
+            own = (one for one in cards if isinstance(one, dict) and one.get("owned_by") in owners and not one.get("parent"))
+            return next(own, {})
+    return {}
+
+
+_LONGEST_NUMBER: Final = 6
 _DEVICES: Final = (
     re.compile(r"\bdevice_name=([A-Za-z0-9][A-Za-z0-9_.-]{2,60}?)(?:,|\.json|['\"\]) ]|$)"),
     re.compile(r"\bDevice [0-9]{1,2}: ([A-Za-z][A-Za-z0-9 ()./-]{2,60}?), (?:compute capability|gfx|VMM)"),
@@ -447,7 +511,7 @@ def compared(
 
 
 def budget_rows(
-    facts: Facts, occupancy: Occupancy, tolerance: float, size: int | None = None
+    dialect: Dialect, occupancy: Occupancy, tolerance: float, size: int | None = None
 ) -> tuple[list[Row], PoolInfo | None, list[Note]]:
     """Rows for blocks and tokens of the pool of ``size`` bytes, or of the budget of the plan, which is an estimate, without one."""
     size = size if size is not None else occupancy.setup.hardware.kv_memory
@@ -455,8 +519,8 @@ def budget_rows(
     if size is None and (budget := named_budget(occupancy)) is not None:
         size = budget.expected
     if size is None:
-        message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
-        return [], None, [Note(code="budget-unknown", message=message)]
+        return [], None, [dialect.without_budget]
+    facts = dialect.facts
     pool = occupancy.told(occupancy.pool(max(0, size)))
     if pool is None:
         return [], None, []

@@ -68,7 +68,7 @@ class Unread:
 
 
 class Input(Record):
-    """What was planned with, and who said so: ``log`` with its line, ``option``, ``default``, or ``assumed`` if nobody named a GPU."""
+    """What was planned with, and who said so: ``log`` with its line, ``server``, ``option``, ``default``, or ``assumed`` if nobody named a GPU."""
 
     name: str
     value: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.reconcile.facts import Number, Row
@@ -42,10 +43,15 @@ def verdict(reconciliation: Reconciliation) -> str:
 
 
 def reconcile_text(reconciliation: Reconciliation, view: View) -> str:
-    """The reconciliation as a table or Markdown."""
+    """The reconciliation of a log as a table or Markdown."""
     version = f" {reconciliation.engine_version}" if reconciliation.engine_version else ""
     log = f"{reconciliation.log} ({reconciliation.engine}{version}, {plural(reconciliation.lines, 'line')})"
-    title, said = clean(f"{reconciliation.model} beside {log}"), verdict(reconciliation)
+    return compared_text(reconciliation, f"{reconciliation.model} beside {log}", view)
+
+
+def compared_text(reconciliation: Reconciliation, title: str, view: View) -> str:
+    """The verdict and the figures below a title, and what was planned with."""
+    title, said = clean(title), verdict(reconciliation)
     if view.format == "markdown":
         head = f"### {title}\n\n**{clean(said)}**\n\n"
     else:
@@ -107,18 +113,19 @@ def _ranks(reconciliation: Reconciliation, view: View) -> str:
 
 def _foot(reconciliation: Reconciliation, view: View) -> str:
     """The inputs of the plan, the meaning of each figure, and the notes."""
-    inputs = [
-        f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in reconciliation.inputs
-    ]
+    inputs = [f"{one.name} {one.value} ({f'line {one.line:,}' if one.line else one.source})" for one in reconciliation.inputs]
     lines = [("planned with", ", ".join(inputs))]
     lines += [
-        (row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})")
+        (
+            row.name,
+            f"{row.meaning} ({f'line {row.line:,}' if row.line else row.text}{'' if row.rank is None else f', {row.rank}'})",
+        )
         for row in reconciliation.rows
     ]
     lines += [
         ("in use", f"{100 * fact.value:g} % of the cache, as the server runs (line {fact.line:,})")
         for fact in reconciliation.facts
-        if fact.name == "usage_share" and not isinstance(fact.value, str)
+        if fact.name == "usage_share" and fact.line and not isinstance(fact.value, str)
     ]
     if reconciliation.saved is not None:
         saved = reconciliation.saved.values.items()
@@ -126,9 +133,14 @@ def _foot(reconciliation: Reconciliation, view: View) -> str:
         lines.append(("kept", f"{', '.join(sizes)}: {reconciliation.saved.path}"))
     lines += [("note", note.message) for note in reconciliation.notes]
     lines += unread_rows(reconciliation)
+    return "\n" + labelled(lines, view)
+
+
+def labelled(lines: Sequence[tuple[str, str]], view: View) -> str:
+    """Texts behind their labels: a list in Markdown."""
     if view.format == "markdown":
-        return "\n" + "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
-    return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=view.color, width=view.width)
+        return "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
+    return rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=view.color, width=view.width)
 
 
 def unread_rows(reconciliation: Reconciliation) -> list[tuple[str, str]]:

@@ -30,6 +30,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.strategies_result import Strategies
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
+    from hwcalc.reconcile.server import Serving
     from hwcalc.reconcile.speeds import BenchReconciliation
     from hwcalc.replay import compare
     from hwcalc.replay.traffic import Traffic
@@ -49,6 +50,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "sweep": SweepDocument,
         "check": CheckDocument,
         "reconcile": Reconciliation,
+        "server": Serving,
         "bench": BenchReconciliation,
         "models": records.ModelsDocument,
         "types": records.TypesDocument,

@@ -1,6 +1,7 @@
 """``llama-server`` as the wheel of ``xllamacpp`` has it, started on one file: its log goes to standard error.
 
-``python -m tests.llamacpp.server FILE NAME=VALUE ...``; the names are those of ``common_params`` (common/common.h).
+``python -m tests.llamacpp.server FILE NAME=VALUE ...``; the names are those of ``common_params`` (common/common.h). It ends when it runs;
+with ``serve`` in front of FILE it prints its address and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ __all__: list[str] = []
 
 
 def main() -> None:
-    """Start it, and end as soon as it runs."""
+    """Start it, and end as soon as it runs, or when nobody needs it any more."""
     from importlib import import_module
 
     xllamacpp = import_module("xllamacpp")
-    path, *words = sys.argv[1:]
+    serves = sys.argv[1] == "serve"
+    path, *words = sys.argv[1 + serves :]
     params = xllamacpp.CommonParams()
     params.model.path = path
     params.warmup = params.fit_params = False
@@ -31,6 +33,9 @@ def main() -> None:
             setattr(params, name, int(value))
     server = xllamacpp.Server(params)
     sys.stderr.flush()
+    if serves:
+        print(server.listening_address, flush=True)  # noqa: T201 - the caller reads it
+        sys.stdin.read()
     # Its threads are not waited for, as they are when it is dropped.
     assert server is not None
     os._exit(0)

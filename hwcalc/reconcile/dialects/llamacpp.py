@@ -5,14 +5,16 @@ end it prints a table in whole MiB. Names before the colon have changed over the
 ``llama_kv_cache_unified_iswa``), so they are not looked at. Ollama's own engine writes ``msg="kv cache" device=CUDA0 size="1.0 GiB"``.
 Caches and states are compared exactly, weights by tensors, compute buffers within their estimate. Several GPUs are compared together, since
 no line says what was free on each. Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp,
-llama-memory-recurrent.cpp, common/fit.cpp.
+llama-memory-recurrent.cpp, common/fit.cpp. What a running llama-server says: tools/server/server-context.cpp (get_props, get_slots,
+get_models, get_metrics); ``/metrics`` only with ``--metrics``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -34,6 +36,7 @@ from hwcalc.reconcile.facts import (
     device_memory,
     number_after,
     number_at,
+    served_model,
     total,
 )
 from hwcalc.units import GIB, MIB
@@ -97,6 +100,13 @@ class LlamacppLog(Dialect):
         "offloaded 33/33 layers to GPU",
         "n_ctx_seq     = 8192",
     )
+    endpoints = ("/props", "/slots", "/v1/models", "/metrics")
+    metrics = "llamacpp:"
+    gauges = MappingProxyType({
+        "llamacpp:requests_processing": "running_requests", "llamacpp:requests_deferred": "waiting_requests",
+        "llamacpp:kv_cache_usage_ratio": "usage_share", "llamacpp:kv_cache_tokens": "used_tokens",
+    })  # fmt: skip
+    limit = ("n_seq_max", "n_seq_max")
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,6 +156,27 @@ class LlamacppLog(Dialect):
                 facts.add("n_ctx_seq" if name == "n_ctx_per_seq" else name, int(value))
         else:
             self._model(text)
+
+    def answered(self, path: str, document: Any) -> None:
+        """Add the build, the slots and their length, the file, and the tokens of the slots that work."""
+        facts = self.facts
+        match path, document:
+            case "/props", {"total_slots": slots, "default_generation_settings": {"n_ctx": length}}:
+                facts.add_whole("n_seq_max", slots)
+                facts.add_whole("n_ctx_seq", length, "tokens")
+                build = re.match(r"b([0-9]{1,6})\b", str(document.get("build_info", "")))
+                if build is not None and int(build[1]):
+                    facts.add("version", f"b{int(build[1])}")
+                if isinstance(file := document.get("model_path"), str):
+                    facts.add("model", file)
+            case "/slots", [{"is_processing": _}, *_]:
+                busy = [slot for slot in document if slot.get("is_processing") is True]
+                facts.add("running_requests", len(busy))
+                facts.add("used_tokens", sum(map(_tokens_of, busy)), "tokens")
+            case "/v1/models", _:
+                match served_model(document, "llamacpp"):
+                    case {"meta": {"size": size}}:
+                        facts.add_whole("file_bytes", size, "bytes")
 
     def _stage(self, text: str) -> None:
         """Notice a new start, a dry run, a second model and a second context."""
@@ -253,6 +284,15 @@ class LlamacppLog(Dialect):
     def nearest_version(self, said: str, known: Sequence[str]) -> str:
         return nearest(said)
 
+    def online_format(self) -> str | None:
+        """The format that the name of a server's file ends with."""
+        from hwcalc.sources.gguf.hub import other_format
+        from hwcalc.sources.gguf.names import quantization_of
+
+        word = quantization_of((self.facts.word("model") or "").replace("\\", "/"))
+        form, known = other_format(word) if word else (None, False)
+        return form if known else None
+
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """What the log states of a plan: the length of a slot and the slots, and llama.cpp's own options."""
         facts = self.facts
@@ -284,6 +324,9 @@ class LlamacppLog(Dialect):
         if "mla_attn" in facts:
             message = "ik_llama.cpp keeps latents in ways of its own (-mla): its cache may differ from llama.cpp's."
             notes.append(Note(code="other-engine", message=message))
+        if self.source == "server" and (facts.number("n_seq_max") or 1) > 1:
+            message = "The server does not say whether its slots share one buffer of cells (--kv-unified): each is planned with its own."
+            notes.append(Note(code="kv-unified", message=message))
         cells = facts.number("n_ctx")
         if cells is not None and cells % CELLS and occupancy.settings.rules.cells == "context":
             message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {occupancy.deployment.version}."
@@ -336,6 +379,14 @@ _HOSTED: Final = (
     (_COMPUTE, "compute_bytes", "compute buffer"),
     (_OUTPUT, "output_bytes", "logits that are kept for the caller"),
 )
+
+
+def _tokens_of(slot: Mapping[str, Any]) -> int:
+    """The tokens of a slot: those of its prompt, and those that it has answered. Newer builds have a list of the latter."""
+    answered = slot.get("next_token", slot)
+    counts = [slot.get("n_prompt_tokens")]
+    counts += [one.get("n_decoded") for one in (answered if isinstance(answered, list) else [answered]) if isinstance(one, dict)]
+    return sum(count for count in counts if type(count) is int and count > 0)
 
 
 def on_host(rank: str | None) -> bool:

@@ -78,7 +78,7 @@ class MistralRsLog(Dialect):
         from hwcalc.engines.mistral_rs.pool import predicted as predicted_scores
 
         stated = self.facts.number("pool_mb")
-        rows, pool, notes = budget_rows(self.facts, occupancy, tolerance, None if stated is None else int(stated) * MIB)
+        rows, pool, notes = budget_rows(self, occupancy, tolerance, None if stated is None else int(stated) * MIB)
         if pool is not None:
             slots, meaning = self.facts.last("state_slots"), "slots of every layer with a state"
             rows += compared("state slots", slots, pool.state_slots, 0.0, "engine", meaning)

@@ -1,25 +1,26 @@
-"""The ``/metrics`` text of a running vLLM server: its cache configuration, its block counts, and how much of the cache is in use.
+"""What a running vLLM server says: its ``/metrics`` with the cache configuration, the blocks and their use, its model and version.
 
-Since vLLM's V1 engine, the label ``block_size`` is the smallest block of any group (vLLM issue 51163).
+Since vLLM's V1 engine, the label ``block_size`` is the smallest block of any group (vLLM issue 51163). Sources: vLLM
+``v1/metrics/loggers.py``, ``entrypoints/openai/api_server.py``, ``entrypoints/serve/instrumentator``; ``/server_info`` is there under
+``VLLM_SERVER_DEV_MODE=1`` and has the configuration in the words of the log.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
-from hwcalc.reconcile.dialects.vllm import NUMBERS, WORDS, VllmLog, set_word
-from hwcalc.reconcile.facts import number_at
+from hwcalc.reconcile.dialects.vllm import NUMBERS, WORDS, VllmLog, read_arguments, set_word
+from hwcalc.reconcile.facts import number_at, served_model
+from hwcalc.reconcile.prometheus import Sample
 
-_CONFIGS: Final = ("vllm:cache_config_info{", "vllm:vllm_config_info{")
-_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_CONFIGS: Final = ("vllm:cache_config_info", "vllm:vllm_config_info")
 _SECTIONS: Final = ("cache_config_", "model_config_", "parallel_config_", "scheduler_config_")
 _OWN: Final = {
     "num_gpu_blocks": ("blocks", "blocks"),
     "kv_cache_size_tokens": ("tokens", "tokens"),
     "block_size": ("smallest_block_tokens", "tokens"),
 }
-_MOST_LABELS: Final = 1000
-_LONGEST_LABEL: Final = 4096
 
 
 class PrometheusText(VllmLog):
@@ -27,23 +28,37 @@ class PrometheusText(VllmLog):
 
     name = "prometheus"
     sought = ("vllm:cache_config_info", "vllm:vllm_config_info", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    endpoints = ("/metrics", "/v1/models", "/version", "/server_info")
+    metrics = "vllm:"
+    gauges = MappingProxyType({
+        "vllm:num_requests_running": "running_requests", "vllm:num_requests_waiting": "waiting_requests",
+        "vllm:kv_cache_usage_perc": "usage_share", "vllm:gpu_cache_usage_perc": "usage_share",
+    })  # fmt: skip
+    pool_of = "engine"
+    limit = ("max_num_seqs", "max_num_seqs")
 
     def read(self, text: str) -> None:
-        """Add the facts that one line states."""
-        if not text.startswith("vllm:"):
-            return
-        if text.startswith(_CONFIGS):
-            config = labels(text)
-            engine = config.get("engine") or config.get("engine_index")
-            rank = f"engine {engine}" if engine is not None and engine.isdecimal() and len(engine) < 6 else None
-            for name, value in config.items():
-                section = next((section for section in _SECTIONS if name.startswith(section)), "")
-                self._label(name.removeprefix(section), value, rank)
-        elif text.startswith(_USAGE):
-            used = number_at(text, text.rfind(" "))
-            if used is not None and 0 <= used.value <= 1:
-                engine = labels(text).get("engine")
-                self.facts.add("usage_share", float(used.value), "share", rank=f"engine {engine[:6]}" if engine else None)
+        """Nothing: every line is a sample."""
+
+    def sampled(self, sample: Sample) -> None:
+        """Add the facts of a sample: a gauge, or the labels of a configuration."""
+        super().sampled(sample)
+        for name, value in sample.labels.items() if sample.name in _CONFIGS else ():
+            section = next((section for section in _SECTIONS if name.startswith(section)), "")
+            self._label(name.removeprefix(section), value, self.pool(sample))
+
+    def answered(self, path: str, document: Any) -> None:
+        """Add the model, the longest request and the version."""
+        facts = self.facts
+        match path, document:
+            case "/version", {"version": str(version)}:
+                facts.add_release(version)
+            case "/server_info", {"vllm_config": str(config)}:
+                read_arguments(facts, config[: self.longest])
+            case "/v1/models", _:
+                model = served_model(document, "vllm")
+                set_word(facts, "model", str(model.get("root") or model.get("id") or ""))
+                facts.add_whole("max_model_len", model.get("max_model_len"), "tokens")
 
     def _label(self, name: str, value: str, rank: str | None) -> None:
         facts, printed = self.facts, number_at(value, 0)
@@ -69,42 +84,3 @@ class PrometheusText(VllmLog):
         if "seq" not in stated and tokens is not None and concurrency is not None and tokens.rank == concurrency.rank:
             stated["seq"] = round(float(tokens.value) / float(concurrency.value))
         return stated, options
-
-
-def labels(text: str) -> dict[str, str]:
-    r"""The labels of one sample. If the text is cut, only complete labels are returned.
-
-    >>> labels('vllm:cache_config_info{block_size="16",note="a\\"b",num_gpu_blocks="24') == {"block_size": "16", "note": 'a"b'}
-    True
-    """
-    out: dict[str, str] = {}
-    place = text.find("{") + 1
-    while place and len(out) < _MOST_LABELS:
-        equals = text.find('="', place)
-        if equals < 0:
-            break
-        name = text[place:equals].strip(" ,")
-        value, place = _quoted(text, equals + 2)
-        if place < 0:
-            break
-        if len(name) <= _LONGEST_LABEL and len(value) <= _LONGEST_LABEL:
-            out[name] = value
-        if text[place : place + 1] == "}":
-            break
-    return out
-
-
-def _quoted(text: str, start: int) -> tuple[str, int]:
-    """The text up to the closing quote, and the position behind it, which is -1 if there is no closing quote."""
-    letters: list[str] = []
-    place = start
-    while place < len(text):
-        letter = text[place]
-        if letter == '"':
-            return "".join(letters), place + 1
-        if letter == "\\" and place + 1 < len(text):
-            place += 1
-            letter = {"n": "\n"}.get(text[place], text[place])
-        letters.append(letter)
-        place += 1
-    return "", -1

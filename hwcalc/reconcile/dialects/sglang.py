@@ -1,13 +1,19 @@
-"""The start-up log of SGLang. Its arguments tell the release: each one came with some argument, and a start prints them all.
+"""The start-up log of SGLang, and what a running server says.
 
-"GB" is 2^30 bytes. Pools are printed at their physical size, with one page and one slot more than the counts beside them. Sources of the
-wordings: SGLang ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py``, ``pool_configurator.py`` and ``managers/scheduler.py``.
+Its arguments tell the release: each one came with some argument, and a start prints them all. "GB" is 2^30 bytes. Pools are printed at
+their physical size, with one page and one slot more than the counts beside them. Sources of the wordings: SGLang
+``model_executor/model_runner.py``, ``mem_cache/memory_pool.py``, ``pool_configurator.py`` and ``managers/scheduler.py``.
+
+A server answers ``/server_info`` (older releases: ``/get_server_info``; ``entrypoints/http_server.py``, ``managers/scheduler.py``
+get_internal_state), and ``/metrics`` where it was started with ``--enable-metrics`` (``observability/metrics_collector.py``). The first has
+its API keys in it: only what is named here is taken.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -15,7 +21,7 @@ from hwcalc.engines.memory import Section
 from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Dialect, Facts, Row, add_device, compared, named_budget, number_after, spread, total
+from hwcalc.reconcile.facts import Dialect, Facts, Row, add_device, compared, named_budget, number_after, number_at, spread, total
 from hwcalc.units import MIB
 
 _COUNTS: Final = (
@@ -79,6 +85,14 @@ class SglangLog(Dialect):
         "full_layer_tokens=",
         "DSV4 pool sizes:",
     )
+    endpoints = ("/server_info", "/get_server_info", "/metrics")
+    metrics = "sglang:"
+    gauges = MappingProxyType({
+        "sglang:num_running_reqs": "running_requests", "sglang:num_queue_reqs": "waiting_requests", "sglang:token_usage": "usage_share",
+        "sglang:num_used_tokens": "used_tokens", "sglang:max_total_num_tokens": "tokens", "sglang:context_len": "context",
+    })  # fmt: skip
+    pool_of = "dp_rank"
+    limit = ("running", "max_running_requests")
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,19 +131,48 @@ class SglangLog(Dialect):
         if "KV Cache is allocated" in text or "Cache is allocated." in text:
             self._pool(text)
 
+    def answered(self, path: str, document: Any) -> None:
+        """Add the arguments, the version, and what each replica's scheduler states of its memory."""
+        from hwcalc.engines.sglang.rules import ARGUMENTS_SINCE
+
+        facts = self.facts
+        if not isinstance(document, dict) or "internal_states" not in document:
+            return
+        self._release(next((release for release, name in ARGUMENTS_SINCE.items() if name in document), None))
+        facts.add_release(str(document.get("version", "")))
+        for name, value in document.items():
+            if isinstance(value, str | int | float):
+                self._argument(name, str(value))
+        facts.add_whole("tokens", document.get("max_total_num_tokens"), "tokens")
+        states = document["internal_states"]
+        states = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+        for number, state in enumerate(states):
+            facts.add_whole("running", state.get("effective_max_running_requests_per_dp"))
+            match state.get("memory_usage"):
+                case {**sizes}:
+                    rank = f"{self.pool_of} {number}" if len(states) > 1 else None
+                    for fact, key in (("weights_bytes", "weight"), ("kv_bytes", "kvcache")):
+                        facts.add_bytes(fact, number_at(f"{sizes.get(key)} GB", 0), rank=rank)
+                    facts.add_whole("tokens", sizes.get("token_capacity"), "tokens", rank=rank)
+
     def _arguments(self, text: str) -> None:
         from hwcalc.engines.sglang.rules import ARGUMENTS_SINCE
-        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
 
-        release = next((release for release, name in ARGUMENTS_SINCE.items() if re.search(rf"\b{name}\b", text)), None)
+        self._release(next((release for release, name in ARGUMENTS_SINCE.items() if re.search(rf"\b{name}\b", text)), None))
+        for found in _ARGUMENT.finditer(text):
+            self._argument(found.group(1), found.group(3))
+
+    def _release(self, release: str | None) -> None:
         if release is not None:
             self.facts.add("version", release)
-        for found in _ARGUMENT.finditer(text):
-            name, value = found.group(1), found.group(3)
-            if value != "None" and name in (*ARGUMENTS, *SWITCHES, *_KEYWORDS, *_MORE):
-                self.facts.add(f"arg_{name}", value)
-                if name in ("model_path", "quantization"):
-                    self.facts.add(name.removesuffix("_path"), value)
+
+    def _argument(self, name: str, value: str) -> None:
+        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
+
+        if value != "None" and name in (*ARGUMENTS, *SWITCHES, *_KEYWORDS, *_MORE):
+            self.facts.add(f"arg_{name}", value)
+            if name in ("model_path", "quantization"):
+                self.facts.add(name.removesuffix("_path"), value)
 
     def _load(self, text: str) -> None:
         """The memory that is free before and after loading, and what the weights take."""
@@ -234,10 +277,7 @@ class SglangLog(Dialect):
             return rows, notes
         found = _budget(facts, occupancy)
         if found is None:
-            message = (
-                "The log does not say how many bytes the pools have: give them with --kv-memory, or name the GPU with --gpu."
-            )
-            return rows, [*notes, Note(code="budget-unknown", message=message)] if tokens is not None else notes
+            return rows, [*notes, self.without_budget] if tokens is not None else notes
         ends, meaning, definition = found
         pools = [occupancy.sizes(max(0, end)) for end in ends]
         for name, counted in (("tokens", "tokens"), ("window tokens", "swa_tokens"), ("state slots", "slots")):
@@ -276,13 +316,16 @@ def _budget(facts: Facts, occupancy: SglangOccupancy) -> tuple[list[int], str, s
     if loaded is not None:
         return loaded, "what loading leaves free, less the share that stays free", "engine"
     printed = [fact for prefix in ("", "swa_") for name in _POOLS if (fact := facts.last(f"{prefix}{name}")) is not None]
+    if not printed and not occupancy.deployment.slots:
+        # A server states keys and values together, and no states.
+        printed = [*facts.ranks("kv_bytes")[:1]]
     plain = occupancy.deployment.compressed is None and occupancy.settings.pp == 1
     if printed and plain and not _without_scales(facts):
         least, most = (sum(int(getattr(fact, end) or 0) for fact in printed) for end in ("low", "high"))
         stage, page = occupancy.deployment.layout.stages[0], occupancy.settings.page_size
         # Each pool has a page or a slot more than its tokens and slots; what a budget leaves over is less than these.
         padding = page * (stage.token_bytes + stage.swa_bytes) + stage.slot_bytes
-        return [(least + most - padding) // 2, least - 2 * padding, most + padding], "the log's own pools", "engine"
+        return [(least + most - padding) // 2, least - 2 * padding, most + padding], "the pools that it states", "engine"
     if (budget := named_budget(occupancy)) is not None:
         return [budget.expected, budget.low, budget.high], "pools of the planned budget", "estimate"
     return None

@@ -2,16 +2,31 @@
 
 The pool is made twice: a small one for the measurement, and then the real one, so that the last line counts. "GiB" is 2^30 bytes. Sources of
 the wordings: pyexecutor/_util.py configure_kv_cache_capacity, kv_cache_manager_v2.py, batch_manager/kvCacheManager.cpp of the sources of
-1.4, and logs in public repositories.
+1.4, and logs in public repositories. A running server: serve/openai_server.py, metrics/collector.py, and the iteration statistics of
+executor/types.h, which ``/metrics`` gives as a list, and only those since it was asked last.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.memory import Section
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Dialect, Fact, Range, Row, compared, named_budget, number_after, spread, total
+from hwcalc.reconcile.facts import (
+    Dialect,
+    Fact,
+    Range,
+    Row,
+    budget_rows,
+    compared,
+    named_budget,
+    number_after,
+    served_model,
+    spread,
+    total,
+)
+from hwcalc.reconcile.prometheus import Sample
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -54,6 +69,14 @@ class TensorrtLog(Dialect):
         "KV cache manager v2 device quota set to",
         "Memory used after loading model weights (inside torch)",
     )
+    endpoints = ("/prometheus/metrics", "/metrics", "/v1/models", "/version")
+    metrics = "trtllm_"
+    gauges = MappingProxyType({
+        "trtllm_num_requests_running": "running_requests", "trtllm_num_requests_waiting": "waiting_requests",
+        "trtllm_kv_cache_utilization": "usage_share", "trtllm_kv_cache_max_blocks": "blocks",
+        "trtllm_kv_cache_tokens_per_block": "block_tokens",
+    })  # fmt: skip
+    limit = ("max_batch_size", "max_batch_size")
 
     def read(self, text: str) -> None:
         """Add the facts that one line states."""
@@ -68,6 +91,37 @@ class TensorrtLog(Dialect):
         share = number_after(text, "fraction is set")
         if share is not None and 0 < share.value < 1:
             facts.add("fraction", float(share.value), "share")
+
+    def sampled(self, sample: Sample) -> None:
+        """Add the fact of a gauge, and the tokens of all blocks."""
+        super().sampled(sample)
+        self._count_tokens()
+
+    def answered(self, path: str, document: Any) -> None:
+        """Add the model, the version, and the last iteration: its requests, and the blocks of the pool."""
+        facts = self.facts
+        match path, document:
+            case "/version", {"version": str(version)}:
+                facts.add_release(version)
+            case "/v1/models", _:
+                if isinstance(model := served_model(document, "tensorrt_llm").get("id"), str):
+                    facts.add("model", model)
+            case "/metrics", [*_, {"kvCacheStats": {"maxNumBlocks": int(most), "usedNumBlocks": int(used)} as cache} as last] if (
+                most
+            ):
+                facts.add_whole("blocks", most, "blocks")
+                facts.add_whole("block_tokens", cache.get("tokensPerBlock"), "tokens")
+                facts.add("usage_share", min(1.0, max(0, used) / most), "share")
+                for fact, key in (("running_requests", "numActiveRequests"), ("waiting_requests", "numQueuedRequests")):
+                    if type(count := last.get(key)) is int:
+                        facts.add(fact, count)
+                facts.add_whole("max_batch_size", last.get("maxNumActiveRequests"))
+                self._count_tokens()
+
+    def _count_tokens(self) -> None:
+        blocks, size = self.facts.number("blocks"), self.facts.number("block_tokens")
+        if blocks is not None and size is not None:
+            self.facts.add_whole("tokens", int(blocks) * int(size), "tokens")
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The options that the log states."""
@@ -107,10 +161,10 @@ class TensorrtLog(Dialect):
         held = _tokens(facts.last("estimated_bytes") or facts.last("available_bytes"), occupancy)
         meaning = "max tokens of the pool that the available memory holds"
         rows += compared("tokens", facts.last("tokens"), held, tolerance, "engine", meaning)
-        if held is not None or tokens is None or budget is not None:
+        if held is not None or tokens is None:
             return rows, []
-        message = "The log does not say how many bytes the cache has: name the GPU with --gpu."
-        return rows, [Note(code="budget-unknown", message=message)]
+        more, _, notes = budget_rows(self, occupancy, tolerance)
+        return [*rows, *more], notes
 
     def batch_shape(self, occupancy: Occupancy) -> tuple[int, int]:
         """Tokens and rows of the dummy batch."""

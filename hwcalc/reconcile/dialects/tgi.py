@@ -1,11 +1,13 @@
 """The start-up log of TGI: the launcher's choice of attention, the blocks of the shards, the router's tokens.
 
 Read in ``launcher/src/main.rs``, ``models/flash_causal_lm.py`` and ``backends/v3/src/lib.rs`` of 3.3.6-dev0; the counts are exact.
+What a running server says: ``router/src/lib.rs`` (Info), ``backends/v3/src/backend.rs``; a request has its longest answer reserved.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.reconcile.facts import Dialect, budget_rows, number_after
 
@@ -25,6 +27,13 @@ class TgiLog(Dialect):
     name = "tgi"
     engine = "tgi"
     sought = ("KV-cache blocks", "Setting max batch total tokens to", "Using attention", "Default `max_batch_prefill_tokens` to")
+    endpoints = ("/info", "/metrics")
+    metrics = "tgi_"
+    gauges = MappingProxyType({
+        "tgi_batch_current_size": "running_requests", "tgi_queue_size": "waiting_requests",
+        "tgi_batch_current_max_tokens": "used_tokens", "tgi_batch_max_total_tokens": "tokens",
+    })  # fmt: skip
+    limit = ("max_concurrent_requests", "max_concurrent_requests")
 
     def read(self, text: str) -> None:
         """Add the facts that one line states."""
@@ -47,18 +56,29 @@ class TgiLog(Dialect):
         if "max_batch_prefill_tokens` to" in text:
             facts.add_count("max_batch_prefill_tokens", number_after(text, "max_batch_prefill_tokens` to"), "tokens")
 
+    def answered(self, path: str, document: Any) -> None:
+        """Add the model, the version and the limits; releases before 3.0 state the tokens of a batch here."""
+        match path, document:
+            case "/info", {"model_id": str(model), "router": str(), "version": str(version)}:
+                self.facts.add("model", model)
+                self.facts.add_release(version)
+                for name in ("max_total_tokens", "max_concurrent_requests"):
+                    self.facts.add_whole(name, document.get(name))
+                self.facts.add_whole("tokens", document.get("max_batch_total_tokens"), "tokens")
+
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
-        """The back end of attention and the tokens of the warm-up."""
+        """The longest request, the back end of attention and the tokens of the warm-up."""
         stated: dict[str, str] = {}
+        longest = self.facts.number("max_total_tokens")
         name, tokens = self.facts.word("attention"), self.facts.number("max_batch_prefill_tokens")
         name = name or _BLOCKS.get(int(self.facts.number("block_size") or 0))
         if name is not None:
             stated["attention"] = name
         if tokens is not None:
             stated["max_batch_prefill_tokens"] = str(int(tokens))
-        return {}, stated
+        return {} if longest is None else {"seq": int(longest)}, stated
 
     def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have."""
-        rows, _, notes = budget_rows(self.facts, occupancy, tolerance)
+        rows, _, notes = budget_rows(self, occupancy, tolerance)
         return rows, notes

@@ -437,10 +437,7 @@ class VllmLog(Dialect):
         pools = _pools(facts, occupancy, budget)
         if pools is None:
             if any(name in facts for name in ("tokens", "blocks", "concurrency", "needed_bytes")):
-                message = (
-                    "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
-                )
-                notes.append(Note(code="budget-unknown", message=message))
+                notes.append(self.without_budget)
             return rows, notes
         rows += _pool_rows(facts, occupancy, pools, tolerance)
         if pools.base == "blocks" and budget is not None:

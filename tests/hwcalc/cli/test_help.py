@@ -26,6 +26,8 @@ from hwcalc.report.emit import emitters
 from hwcalc.report.schema import json_schema
 from scripts import build_glossary
 from tests.hwcalc.command import QWEN, Capture, python, run
+from tests.hwcalc.reconcile.served import VLLM as SERVER
+from tests.hwcalc.reconcile.served import Served
 from tests.paths import ROOT
 
 EXAMPLES = [
@@ -113,12 +115,13 @@ def test_a_command_has_three_examples(capsys: Capture, name: str) -> None:
 @pytest.mark.usefixtures("folder")
 def test_every_example_runs(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str, example: Example) -> None:
     """Without network, with status 0, or 1 where the answer is no. A server ends at once."""
-    monkeypatch.setattr("socketserver.BaseServer.serve_forever", lambda _server: None)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     if name == "probe" and find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    words = shlex.split(example.line.partition(" > ")[0])
-    status, out, err = run(capsys, *words[1:])
+    with Served(SERVER) as served:
+        monkeypatch.setattr("socketserver.BaseServer.serve_forever", lambda _server: None)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+        words = shlex.split(example.line.partition(" > ")[0].replace("http://localhost:8000", served.address))
+        status, out, err = run(capsys, *words[1:])
 
     assert status in {0, 1}, err
     assert out or "-o" in words or words[1:] == ["mcp"]

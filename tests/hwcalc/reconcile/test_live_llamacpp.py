@@ -20,6 +20,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.quantization.gguf import file_tensors
 from hwcalc.reconcile import Reconciliation, reconcile
 from hwcalc.reconcile.facts import Fact
+from hwcalc.reconcile.server import Server
 from tests.llamacpp.library import wheel
 from tests.paths import ROOT
 
@@ -151,6 +152,32 @@ def test_weights_are_laid_out_anew_for_the_processor(name: str, files: dict[str,
     deployment = opened.deployment
     assert isinstance(deployment, LlamacppDeployment)
     assert any(abs(size - buffer.value) <= MIB // 100 for size in repacked_bytes(deployment).values())
+
+
+def test_a_server_that_runs_says_what_it_holds(files: dict[str, Path]) -> None:
+    """Two slots of 1,024 cells, none of which works, and the bytes of all tensors; it is asked once more."""
+    words = ("serve", str(files["plain"]), "n_ctx=2048", "n_parallel=2", "kv_unified=false", "endpoint_metrics=true")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.llamacpp.server", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    ) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        server = Server(started.stdout.readline().strip())
+        first, second = server.serving(str(files["plain"]), {"gpu": "cpu-8gb"}, None), server.again()
+        started.stdin.close()
+
+    assert first.reconciliation is not None
+    assert {row.name: row.within for row in first.reconciliation.rows} == {"cells of a slot": True, "weights": True}
+    for serving in (first, second):
+        assert (serving.engine, serving.running, serving.waiting, serving.most_running) == ("llamacpp", 0, 0, 2)
+        assert [(room.seq, room.users, room.limit) for room in serving.rooms] == [(1024, 2, "n_seq_max")]
 
 
 def test_what_is_said_to_developers_is_not_left_over(files: dict[str, Path]) -> None:

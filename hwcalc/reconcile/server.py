@@ -1,0 +1,285 @@
+"""What a running server holds, how full it is, and how many more users fit: its answers become the facts that its log would state.
+
+Every dialect names the paths under which its engine answers, and reads the answers. All of them are asked once; then those of the engine
+that answered. The comparison with a plan is that of a log (``core.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import DecodeError, json
+
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.errors import KvplanError, LogError, ServerError, UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.library.plan import load_request
+from hwcalc.model import ModelLike, Note
+from hwcalc.planner.options import ReconcileOptions, take_options, takes
+from hwcalc.planner.solve import last_yes
+from hwcalc.reconcile.core import TOLERANCE, Compared, LogRead, compare, load_own, reconciliation_of, share_of
+from hwcalc.reconcile.dialects import DIALECTS
+from hwcalc.reconcile.endpoint import Endpoint
+from hwcalc.reconcile.facts import Dialect, Facts
+from hwcalc.reconcile.prometheus import sample
+from hwcalc.reconcile.result import Reconciliation, Unread
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.engines.deployment import Occupancy
+
+_MOST_BYTES_OF_POOL: Final = 2**50
+_MOST_USERS: Final = 2**20
+_POOL: Final = "pool"
+"""What ends the room of a server, where it is no option of the engine: how long users are does not matter then."""
+
+
+class Room(Record):
+    """How many more users of ``seq`` tokens each fit, and what ends it: the ``pool``, or the engine's option for requests at once."""
+
+    seq: int
+    users: int
+    limit: str
+
+
+class Serving(Record):
+    """What a running server states of itself at ``time``.
+
+    ``pools`` is the number of pools that it has, one for each data-parallel replica; ``blocks``, ``tokens``, ``used_tokens``, ``running``,
+    ``waiting`` and ``most_running`` are those of all together, and what the server does not state is null. ``used_share`` is how full
+    they are, and ``rooms`` how many more users fit: of the planned length first, then as long as those that run are on average.
+    ``reconciliation`` compares it with the plan of its own settings, and has notes of its own; it is null where the server cannot be planned,
+    and in the readings that follow.
+    """
+
+    schema_version: str
+    kvplan_version: str
+    time: str
+    address: str
+    engine: str
+    engine_version: str | None
+    model: str | None
+    pools: int
+    blocks: int | None
+    tokens: int | None
+    used_share: float | None
+    used_tokens: int | None
+    running: int | None
+    waiting: int | None
+    most_running: int | None
+    rooms: tuple[Room, ...]
+    reconciliation: Reconciliation | None
+    notes: tuple[Note, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document, as plain dicts and lists."""
+        document: dict[str, Any] = document_of(self)
+        return document
+
+
+class Server:
+    """A running server, whose engine is known from its first reading on.
+
+    ``api_key_env`` names the variable of the environment that has its key. Raises :class:`~hwcalc.errors.UsageError` for a wrong
+    address, and every reading :class:`~hwcalc.errors.ServerError` if nothing answers as an engine does.
+    """
+
+    def __init__(self, address: str, api_key_env: str | None = None) -> None:
+        self._endpoint = Endpoint(address, api_key_env)
+        self._asked: tuple[type[Dialect], ...] = tuple(dialect for dialect in DIALECTS if dialect.endpoints)
+        self._compared: Compared | None = None
+        self.address = self._endpoint.address
+
+    def read(self) -> LogRead:
+        """Ask all paths, and read the answers in the dialect that knows most of them."""
+        dialects = [dialect() for dialect in self._asked]
+        notes = []
+        self._endpoint.statuses.clear()
+        for path in dict.fromkeys(path for dialect in dialects for path in dialect.endpoints):
+            text = self._endpoint.get(path)
+            if text is None:
+                continue
+            try:
+                document = json.decode(text) if text.lstrip()[:1] in ("{", "[") else None
+            except (DecodeError, RecursionError):
+                notes.append(Note(code="not-json", message=f"The answer to {path} is no JSON document, and was not read."))
+                continue
+            for dialect in dialects:
+                if path in dialect.endpoints:
+                    _take(dialect, path, text, document)
+        dialect = max(dialects, key=lambda dialect: len(dialect.facts))
+        if all(fact.name == "version" for fact in dialect.facts.all()):
+            raise self._endpoint.refusal or self._unknown()
+        self._asked = (type(dialect),)
+        answered = sum(status == 200 for status in self._endpoint.statuses.values())
+        return LogRead(dialect=dialect, lines=answered, unread=Unread(), notes=tuple(notes))
+
+    def serving(
+        self, model: ModelLike | None, options: Mapping[str, Any], engine: str | None, tolerance: float | str = TOLERANCE
+    ) -> Serving:
+        """The first reading, compared with a plan. ``options`` are keywords of :func:`hwcalc.plan`, which replace what the server states."""
+        _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
+        allowed, read, reconciliation = share_of(tolerance), self.read(), None
+        notes: list[Note] = []
+        try:
+            spec, keywords = load_own(read.dialect, asked) if model is None else load_request(model, asked)
+            self._compared = compared = compare(read, spec, keywords, asked, engine, allowed)
+        except KvplanError as error:
+            if isinstance(error, UsageError) or (model is not None and not isinstance(error, LogError)):
+                raise
+            notes += read.notes
+            notes.append(Note(code="not-compared", message=f"It is not compared with a plan: {error.message} {error.hint}"))
+        else:
+            if compared.rows:
+                reconciliation = reconciliation_of(read, compared, self.address, allowed, saved=None, verbose=False)
+            else:
+                notes += compared.notes
+        return self._state(read, reconciliation, tuple(notes))
+
+    def again(self) -> Serving:
+        """A further reading, with the plan of the first."""
+        read = self.read()
+        return self._state(read, None, read.notes)
+
+    def _state(self, read: LogRead, reconciliation: Reconciliation | None, notes: tuple[Note, ...]) -> Serving:
+        dialect, compared = read.dialect, self._compared
+        facts, occupancy = dialect.facts, None if compared is None else compared.occupancy
+        size = None if occupancy is None else _pool_bytes(occupancy, facts)
+        running, waiting, used = (_sum(facts, name) for name in ("running_requests", "waiting_requests", "used_tokens"))
+        pools = max(len(_of_pools(facts, name)) for name in ("tokens", "blocks", "usage_share", "running_requests"))
+        tokens = _sum(facts, "tokens")
+        if tokens is None and occupancy is not None and size is not None:
+            counted = occupancy.pool(size).value.tokens
+            tokens = None if counted is None else max(1, pools) * counted
+        shares = _of_pools(facts, "usage_share")
+        if not shares and used is not None and tokens:
+            shares = [min(1.0, used / tokens)]
+        share = sum(shares) / len(shares) if shares else None
+        if used is None and share is not None and tokens is not None:
+            used = round(share * tokens)
+        stated, name = facts.number(dialect.limit[0]), dialect.limit[1]
+        limit = None if stated is None else (int(stated) * max(1, pools), name)
+        rooms = []
+        if occupancy is not None:
+            mean = -(-used // running) if used and running else None
+            planned = int(occupancy.tokens)
+            lengths = [planned, *([mean] if mean is not None and mean < planned else [])]
+            free = [] if size is None else [size - round(size * used) for used in shares]
+            rooms = [_room(occupancy, free, seq, (running, waiting), limit or occupancy.most_sequences()) for seq in lengths]
+        return Serving(
+            schema_version=SCHEMA_VERSION,
+            kvplan_version=__version__,
+            time=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+            address=self.address,
+            engine=dialect.engine,
+            engine_version=facts.word("version"),
+            model=facts.word("model"),
+            pools=max(1, pools),
+            blocks=_sum(facts, "blocks"),
+            tokens=tokens,
+            used_share=share,
+            used_tokens=used,
+            running=running,
+            waiting=waiting,
+            most_running=None if limit is None else limit[0],
+            rooms=tuple(room for place, room in enumerate(rooms) if room is not None and (not place or room.limit == _POOL)),
+            reconciliation=reconciliation,
+            notes=notes,
+        )
+
+    def _unknown(self) -> ServerError:
+        answers = ", ".join(f"{path} {status}" for path, status in self._endpoint.statuses.items())
+        engines = ", ".join(dict.fromkeys(dialect.engine for dialect in DIALECTS if dialect.endpoints))
+        return ServerError(
+            f"{self.address} answers as no engine that is read ({answers}).",
+            hint=f"Read are: {engines}. llama-server has /metrics with --metrics, SGLang with --enable-metrics.",
+        )
+
+
+@takes(ReconcileOptions)
+def reconcile_server(
+    model: ModelLike | None,
+    address: str,
+    *,
+    api_key_env: str | None = None,
+    engine: str | None = None,
+    tolerance: float | str = TOLERANCE,
+    **options: Unpack[ReconcileOptions],
+) -> Serving:
+    """Ask a running server what it holds and how full it is, and compare that with the plan of its own settings.
+
+    ``address`` is ``http://HOST:PORT``; only GET is sent, and only to this host. ``api_key_env`` names the variable of the environment that
+    has the server's API key. Without ``model`` it is the one that the server names. ``options`` are as for
+    :func:`hwcalc.reconcile.reconcile`. Raises :class:`~hwcalc.errors.ServerError` if it cannot be reached or answers as no known engine.
+    """
+    return Server(address, api_key_env).serving(model, options, engine, tolerance)
+
+
+def _take(dialect: Dialect, path: str, text: str, document: Any) -> None:
+    """Let a dialect read an answer: a JSON document, or the lines of ``/metrics``. Its facts stand in no line of a log."""
+    facts, dialect.source = dialect.facts, "server"
+    facts.line, facts.text = 0, path
+    if document is not None:
+        dialect.answered(path, document)
+        return
+    for line in text.splitlines():
+        if line.startswith(dialect.metrics) and dialect.metrics:
+            dialect.sampled(sample(line[: dialect.longest]))
+
+
+def _of_pools(facts: Facts, name: str) -> list[float]:
+    """The values of a fact, one for each pool. A server that names its pools states the same of them without a name, too."""
+    stated = [fact for fact in facts.ranks(name) if not isinstance(fact.value, str)]
+    named = [fact for fact in stated if fact.rank is not None]
+    return [float(fact.value) for fact in named or stated if not isinstance(fact.value, str)]
+
+
+def _sum(facts: Facts, name: str) -> int | None:
+    values = _of_pools(facts, name)
+    return round(sum(values)) if values else None
+
+
+def _pool_bytes(occupancy: Occupancy, facts: Facts) -> int | None:
+    """The bytes of the smallest pool, by its blocks or tokens; ``None`` if it states neither, or the engine has no pool."""
+    for name in ("blocks", "tokens"):
+        stated = facts.smallest(name)
+        if (
+            stated is None
+            or isinstance(stated.value, str)
+            or getattr(occupancy.pool(_MOST_BYTES_OF_POOL).value, name, None) is None
+        ):
+            continue
+        count = stated.value
+        return 1 + last_yes(lambda size: (getattr(occupancy.pool(size).value, name) or 0) < count, _MOST_BYTES_OF_POOL)  # noqa: B023 - called at once
+    return None
+
+
+def _room(
+    occupancy: Occupancy,
+    free: list[int],
+    seq: int,
+    requests: tuple[int | None, int | None],
+    limit: tuple[int, str] | None,
+) -> Room | None:
+    """How many more users of ``seq`` tokens fit into the free bytes of each pool; ``None`` if nobody can say.
+
+    ``limit`` is how many requests run at once, and the option for it: as the server says, else as the plan does.
+    """
+    (running, waiting), replicas = requests, occupancy.request.replicas
+    ends: list[tuple[int, str]] = []
+    if limit is not None and running is not None:
+        ends.append((limit[0] - running, limit[1]))
+    if free:
+
+        def users_of(size: int) -> int:
+            return last_yes(lambda users: occupancy.sized(seq=seq, batch=users * replicas).holds(size), _MOST_USERS)
+
+        ends.append((sum(map(users_of, free)), _POOL))
+    if not ends:
+        return None
+    users, name = min(ends)
+    return Room(seq=seq, users=max(0, users - (waiting or 0)), limit=name)
