@@ -113,7 +113,7 @@ class ServerCheck(Check):
         if item.name != "fits" or plan.fit is None or (item.holds and item.certain):
             return item
         flags = flags_of(self.server)
-        users = flags.by_option.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
+        users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
         edits = tuple(one for one in item.edits if users is None or users.spelled not in one.flags.split())
         words = (word for one in edits for word in one.flags.split() if word.startswith("-"))
