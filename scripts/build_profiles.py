@@ -83,20 +83,11 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
 
 
 def compile_facts(facts: Iterable[tuple[str, str, Mapping[str, Any]]]) -> bytes:
-    """The bytes of :data:`COMPILED`: of each fact file its folder, its name and its content."""
-    index: dict[str, dict[str, tuple[int, int]]] = {}
-    lines: list[bytes] = []
-    start = 0
-    for folder, name, content in sorted(facts, key=lambda fact: fact[:2]):
-        line = _line(content)
-        index.setdefault(folder, {})[name] = (start, len(line))
-        lines.append(line)
-        start += len(line)
-    return _line(index) + b"".join(lines)
-
-
-def _line(content: Any) -> bytes:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    """The bytes of :data:`COMPILED`: a line of each fact file, with its folder, its name and its content."""
+    lines = sorted(facts, key=lambda fact: fact[:2])
+    return b"".join(
+        json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n" for line in lines
+    )
 
 
 def sold_facts(data: Mapping[str, Any]) -> Sold:

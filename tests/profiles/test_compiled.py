@@ -1,4 +1,4 @@
-"""The compiled fact files hold what the YAML files hold, and a look-up reads no more than it needs."""
+"""The compiled fact files hold what the YAML files hold."""
 
 from __future__ import annotations
 
@@ -67,45 +67,23 @@ def test_every_fact_file_is_in_it(builder: ModuleType) -> None:
             assert json.dumps(record(folder, name)) == json.dumps(content)
 
 
-def test_one_accelerator_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own bytes behind the index, which is a small part of the file."""
-    places: list[tuple[int, int]] = []
-    read = compiled._read
-
-    def watched(start: int, length: int) -> bytes:
-        places.append((start, length))
-        return read(start, length)
-
-    monkeypatch.setattr(compiled, "_read", watched)
-    compiled.record.cache_clear()
-
-    assert record("gpus", "h100-sxm5-80gb") is record("gpus", "h100-sxm5-80gb")
-    ((start, length),) = places
-    assert json.loads(read(start, length))["id"] == "h100-sxm5-80gb"
-    assert compiled._start()[0] + length < Path(COMPILED).stat().st_size / 10
-
-
 def test_a_lost_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As any fact file that cannot be read."""
     monkeypatch.setattr(compiled, "COMPILED", str(tmp_path / "lost.jsonl"))
-    compiled._start.cache_clear()
+    compiled._lines.cache_clear()
     try:
         with pytest.raises(InstallationError, match=r"lost\.jsonl cannot be read"):
             names("gpus")
     finally:
-        compiled._start.cache_clear()
+        compiled._lines.cache_clear()
 
 
 def test_any_text_keeps_its_place(builder: ModuleType) -> None:
     """Line ends, signs of other scripts and numbers of any size stay within their line."""
     contents: dict[str, dict[str, Any]] = {"a": {"x": "é\n\r\u2028\x85 ü"}, "b": {"x": 2**70, "y": 0.1}, "c": {}}
     written = builder.compile_facts(("f", name, content) for name, content in reversed(contents.items()))
-    index, *lines = written.split(b"\n")
 
-    assert [json.loads(line) for line in lines if line] == list(contents.values())
-    after = written[len(index) + 1 :]
-    for name, (start, length) in json.loads(index)["f"].items():
-        assert json.loads(after[start : start + length]) == contents[name]
+    assert [json.loads(line) for line in written.splitlines()] == [["f", name, content] for name, content in contents.items()]
 
 
 @pytest.mark.parametrize(
