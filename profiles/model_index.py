@@ -2,7 +2,8 @@
 
 To read all configs and to count all weights takes seconds. The index holds the results: of each model a few facts, and of each shape,
 which many models share, its layers and its weights in the formats that people publish. What only a model that is looked at more closely
-needs are its details, a line of another file. A test compares both with the catalog.
+needs stands in another file: a line of details for each shape, and behind these a line for each way to place a model's layers. A test
+compares both with the catalog.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class IndexedModel(NamedTuple):
 
     ``refused``: the engine of the index does not run it. ``None`` is unknown otherwise. ``naming`` is what its name says
     (:class:`hwcalc.library.candidates.Naming`), so that a list need not compile the expressions that read it. ``placed`` is
-    where its :func:`placing` stands.
+    the number of its :func:`placing`.
     """
 
     id: str
@@ -44,7 +45,7 @@ class IndexedModel(NamedTuple):
     shape: int | None
     refused: bool
     naming: Sequence[Any]
-    placed: tuple[int, int] | None
+    placed: int | None
 
 
 @lru_cache(maxsize=1)
@@ -76,37 +77,32 @@ def format_names(number: int) -> Sequence[str]:
 @lru_cache(maxsize=64)
 def details(number: int) -> Mapping[str, Any]:
     """The rest of a shape but its weights: the kinds of its layers, dimensions, and at most the bytes of a layer in each format."""
-    found: dict[str, Any] = json.loads(_details(number)[0])
+    found: dict[str, Any] = json.loads(_parts(number)[0])
     return found
 
 
 def weights(number: int, name: str) -> Sequence[Any]:
     """The weights of a shape in the format ``name``, by their use."""
-    found: list[Any] = json.loads(_details(number)[1 + format_names(number).index(name)])
+    found: list[Any] = json.loads(_parts(number)[1 + format_names(number).index(name)])
     return found
 
 
-def placing(start: int, length: int) -> Mapping[str, Any]:
+def placing(number: int) -> Mapping[str, Any]:
     """What it takes to place the layers of a model: its hyperparameters, and the tensors of the formats in which a part lies on the host."""
-    found: dict[str, Any] = json.loads(_text(start, length))
+    found: dict[str, Any] = json.loads(_details()[len(shapes()) + number])
     return found
 
 
-@lru_cache(maxsize=4)
-def _details(number: int) -> Sequence[bytes]:
+def _parts(number: int) -> Sequence[bytes]:
     """The details of a shape and its weights in each format, of which one is read."""
-    return _text(*shapes()[number]["details"]).split(SEPARATOR.encode())
-
-
-def _text(start: int, length: int) -> bytes:
-    return _all_details()[start : start + length]
+    return _details()[number].split(SEPARATOR.encode())
 
 
 @lru_cache(maxsize=1)
-def _all_details() -> bytes:
-    """The file of details. A list looks at hundreds of its lines, which takes longer to read one by one than the whole file."""
+def _details() -> Sequence[bytes]:
+    """The lines of the file of details."""
     with reading_data(DETAILS), open(DETAILS, "rb") as file:
-        return file.read()
+        return file.read().splitlines()
 
 
 def packed(values: Iterable[int]) -> list[int]:

@@ -37,35 +37,28 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def written(ids: Iterable[str]) -> tuple[str, str]:
-    """The texts of the files: one line for each model, each list of formats and each shape, which says where its details stand, and one for
-    the details of each.
+    """The texts of the files: one line for each model, each list of formats and each shape, and one for the details of each shape and
+    placing.
     """
     shapes: dict[tuple[str, str], int] = {}
     formats: dict[str, int] = {}
     places: dict[str, int] = {}
-    models, start = [], 0
+    models = []
     for model_id in ids:
         entry = find_entry(model_id)
         if entry is None or entry.user:
             continue
         row, shape = indexed(model_id, entry.data)
         if shape is not None:
-            head, rest, placing = shape[0], shape[1], _line(shape[2])
+            head, rest, placing = shape
             names = formats.setdefault(_line(head["formats"]), len(formats))
             lines = _line(head | {"formats": names}), SEPARATOR.join(map(_line, (rest["about"], *rest["weights"])))
-            if placing not in places:
-                places[placing] = start
-                start += len(placing) + 1
-            number = shapes.setdefault(lines, len(shapes))
-            row = row._replace(shape=number, placed=(places[placing], len(placing)))
+            number, placed = shapes.setdefault(lines, len(shapes)), places.setdefault(_line(placing), len(places))
+            row = row._replace(shape=number, placed=placed)
         models.append(_line(row))
-    heads = []
-    for line, details in shapes:
-        heads.append(f'{line.removesuffix("}")},"details":[{start},{len(details)}]}}')
-        start += len(details) + 1
-    parts = {"models": models, "formats": formats, "shapes": heads}
+    parts = {"models": models, "formats": formats, "shapes": [head for head, _ in shapes]}
     index = "{" + ",".join(f'"{name}":[\n{_lines(lines)}\n]' for name, lines in parts.items()) + "}\n"
-    return index, "".join(f"{line}\n" for line in (*places, *(details for _, details in shapes)))
+    return index, "".join(f"{line}\n" for line in (*(details for _, details in shapes), *places))
 
 
 def indexed(model_id: str, data: Any) -> tuple[IndexedModel, tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None]:

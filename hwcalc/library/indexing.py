@@ -65,12 +65,12 @@ class Formats(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _model_at(start: int, length: int) -> ModelSpec:
+def _model_at(placed: int) -> ModelSpec:
     """A model with what llama.cpp needs to lay out a context, and without tensors."""
     model = ModelSpec(
         id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
     )
-    read = _indexed_hparams(index.placing(start, length)["hparams"])
+    read = _indexed_hparams(index.placing(placed)["hparams"])
     model.once(HPARAMS, lambda: read)
     model.once(groups_key(None), lambda: None)
     return model
@@ -101,7 +101,7 @@ def stack_at(number: int) -> Stack:
 def placed_model(row: index.IndexedModel, name: str | None) -> ModelSpec | None:
     """The model of a row with what llama.cpp needs to place its layers; ``None`` in a format of which the index has no tensors."""
     assert row.placed is not None
-    made = index.placing(*row.placed)
+    made = index.placing(row.placed)
     if name not in made["formats"]:
         return None
     assert row.shape is not None
@@ -197,7 +197,7 @@ class Quick:
         self._whole: dict[tuple[object, int], Whole | None] = {}
         self._deployments: dict[int, LlamacppDeployment] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
-        """The deployments, and their layouts by tokens, by where the :func:`placing` of their model starts."""
+        """The deployments, and their layouts by tokens, by the number of the :func:`placing` of their model."""
 
     def knows(self, row: index.IndexedModel) -> bool:
         """Whether the index has what is asked for."""
@@ -208,17 +208,17 @@ class Quick:
     def layout(self, row: index.IndexedModel, tokens: int) -> Layout:
         """A context of one sequence with all layers on the GPU, without the bytes of the weights."""
         assert row.placed is not None
-        placed = row.placed[0]
+        placed = row.placed
         if (placed, tokens) not in self._layouts:
             if placed not in self._deployments:
-                self._deployments[placed] = LlamacppDeployment(Llamacpp(), _model_at(*row.placed), self._setup)
+                self._deployments[placed] = LlamacppDeployment(Llamacpp(), _model_at(placed), self._setup)
             self._layouts[placed, tokens] = self._deployments[placed].layout_at(tokens, 1)
         return self._layouts[placed, tokens]
 
     def whole(self, row: index.IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
         assert row.shape is not None
-        key = ((row.shape, *(row.placed or ())), tokens)
+        key = ((row.shape, row.placed), tokens)
         if key in self._whole:
             return self._whole[key]
         self._whole[key] = None

@@ -42,10 +42,9 @@ def test_the_index_is_up_to_date(name: str) -> None:
     assert row == kept._replace(shape=None, placed=None)
     found = None
     if kept.shape is not None and kept.placed is not None:
-        head = {name: value for name, value in shapes()[kept.shape].items() if name != "details"}
-        head["formats"] = format_names(kept.shape)
+        head = {**shapes()[kept.shape], "formats": format_names(kept.shape)}
         each = [weights(kept.shape, name) for name in head["formats"]]
-        found = [head, {"about": details(kept.shape), "weights": each}, placing(*kept.placed)]
+        found = [head, {"about": details(kept.shape), "weights": each}, placing(kept.placed)]
     assert (None if made is None else json.loads(json.dumps(made))) == found
 
 
