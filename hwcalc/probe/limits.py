@@ -8,7 +8,7 @@ reserve.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.engines.deployment import Occupancy
@@ -116,8 +116,8 @@ def find_max(
         tries[value] = Try(value=value, bytes=size or 0, outcome=outcome)
         return outcome == ALLOCATED
 
-    expected = _last_yes_near(fits, bound, max(1, min(bound, answer.value)))
-    value = _last_yes_near(allocates, bound, max(1, expected))
+    expected = solve.last_yes(fits, bound, max(1, min(bound, answer.value)))
+    value = solve.last_yes(allocates, bound, max(1, expected))
     failed = [one for one in tries.values() if one.outcome != ALLOCATED]
     return MaxResult(
         what=what,
@@ -181,36 +181,3 @@ def _outcome(tensors: tuple[Allocation, ...], usable: int, device: Device) -> st
         after = device.counters().reserved
     taken = 0 if before is None or after is None else after - before
     return BEYOND if taken > usable else ALLOCATED
-
-
-def _last_yes_near(good: Callable[[int], bool], bound: int, guess: int) -> int:
-    """The largest number from 0 to ``bound`` that is good, if all numbers below a good one are good. A near ``guess`` saves calls.
-
-    >>> asked = []
-    >>> _last_yes_near(lambda n: not asked.append(n) and n <= 50, 100, 50), asked
-    (50, [50, 51])
-    """
-    step = 1
-    if good(guess):
-        low, high = guess, guess
-        while low == high:
-            if low == bound:
-                return bound
-            high = min(bound, low + step)
-            if good(high):
-                low = high
-            step *= 2
-    else:
-        low, high = guess, guess
-        while low == high:
-            low = max(0, high - step)
-            if low and not good(low):
-                high = low
-            step *= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if good(middle):
-            low = middle
-        else:
-            high = middle
-    return low

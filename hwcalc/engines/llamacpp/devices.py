@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from hwcalc.engines.llamacpp.layout import reads_of
 from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.engines.subjects import Devices
+from hwcalc.formulas.arithmetic import last_good
 from hwcalc.model import Note, Noted
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ class LlamacppDevices(Devices):
         if entire.surely_fits:
             return Noted(None)
         shortest = min(options.shortest, occupancy.tokens)
-        low, high = shortest // CELLS, occupancy.tokens // CELLS
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if entire.sized(seq=middle * CELLS).surely_fits else (low, middle)
-        tokens = max(shortest, low * CELLS)
+        least = shortest // CELLS
+        more: int = last_good(
+            occupancy.tokens // CELLS - 1 - least, lambda more: entire.sized(seq=(least + more) * CELLS).surely_fits
+        )
+        tokens = max(shortest, (least + more) * CELLS)
         if tokens >= occupancy.tokens:
             return Noted(None)
         how = (

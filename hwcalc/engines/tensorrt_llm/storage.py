@@ -152,11 +152,8 @@ class Dealt:
             )
             return all(count <= have for count, have in zip(need, slots, strict=True))
 
-        low, high = 0, max(slots, default=0) + 1
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low * self.block
+        blocks: int = last_good(max(slots, default=0), fits)
+        return blocks * self.block
 
     def held(self, quota: int) -> tuple[list[int], bool]:
         """The slots of each pool, and whether the quota holds what must fit; integers or arrays."""
