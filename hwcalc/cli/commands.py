@@ -18,7 +18,7 @@ from hwcalc._version import __version__
 from hwcalc.cli import completion
 from hwcalc.cli.line import aliases, aliases_of, with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, GROUPS, Example, Option, command, command_meant, find_command, typed_again
-from hwcalc.cli.output import Answer, answer_lists, colored
+from hwcalc.cli.output import Answer, answer_lists, colored, output_width
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.text import shown
@@ -280,7 +280,7 @@ def short_help(name: str, width: int) -> str:
     before = ""
     for group, second, text in rows:
         room = max(width - groups - widest - 6, 20)
-        first, *others = wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        first, *others = _wrapped(text, room)
         title = group if group != before else ""
         lines.append(f"  {title:<{groups}}  {second:<{widest}}  {first}")
         lines += [f"  {'':<{groups}}  {'':<{widest}}  {other}" for other in others]
@@ -323,7 +323,7 @@ def short_root_help(width: int) -> str:
     }
     lines.append("")
     for title, text in paragraphs.items():
-        first, *others = wrap(text, width - 12, break_long_words=False, break_on_hyphens=False)
+        first, *others = _wrapped(text, width - 12)
         lines += [f"  {title:<8}  {first}", *(f"{'':<12}{other}" for other in others)]
     return "\n".join(lines)
 
@@ -390,20 +390,71 @@ def help(*, words: list[str] | None, every: bool) -> Answer:  # noqa: A001 - the
     name = " ".join(words or ())
     if not name or name in COMMANDS:
         return Answer(text=help_of(name or None, whole=every))
-    from hwcalc.cli.output import output_width
-    from hwcalc.cli.words import explained, listed, word_meant
-
+    columns = min(output_width(), _WIDTH)
     if name in WORDS:
-        return Answer(text=listed(output_width()))
-    if said := explained(name, output_width()):
+        return Answer(text=_all_words(columns))
+    if said := _word_explained(name, columns):
         return Answer(text=said)
-    near = command_meant(name) or word_meant(name)
+    near = command_meant(name) or _word_meant(name)
     hint = f"Did you mean: kvplan help {near}" if near else f"Commands: {', '.join(COMMANDS)}. Words: kvplan help words."
     raise UsageError(f"there is no command or word {shown(name, 40)}.", hint=hint)
 
 
 WORDS: Final = frozenset({"words", "terms", "glossary"})
 """Names of the list of all words."""
+
+
+def _word_explained(name: str, columns: int) -> str:
+    """The meaning of a word or an option, with the options and JSON keys that belong to it; empty for an unknown one."""
+    from hwcalc.planner.options import OTHER_NAMES, ROWS
+    from hwcalc.profiles.glossary import find_term
+    from hwcalc.report.text import filled
+
+    option = name.lstrip("-").replace("-", "_")
+    option = OTHER_NAMES.get(option, option)
+    term = find_term(name)
+    if term is None and option not in ROWS:
+        return ""
+    lines = []
+    if term is not None:
+        also = f" (also: {', '.join(term.also)})" if term.also else ""
+        lines += [f"{term.word}{also}", *(f"  {line}" for line in _wrapped(term.text, columns - 2)), ""]
+    for each in dict.fromkeys((*(term.options if term is not None else ()), *((option,) if option in ROWS else ()))):
+        row = ROWS[each]
+        lines += [
+            f"  {', '.join(row.spellings)} {row.metavar}".rstrip(),
+            *(f"    {line}" for line in _wrapped(row.help, columns - 4)),
+        ]
+    if term is not None:
+        lines += [f"  in JSON: {term.key}"] if term.key else []
+        lines += [filled(f"  see also: {', '.join(term.see)}", columns)] if term.see else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _all_words(columns: int) -> str:
+    """All words, group by group."""
+    from hwcalc.profiles.glossary import groups, terms
+
+    parts = []
+    for group, title in groups().items():
+        words = ", ".join(term.word for term in terms() if term.group == group)
+        parts.append("\n".join((title, *(f"  {line}" for line in _wrapped(words, columns - 2)))))
+    return "\n".join([*parts, "", "What one of them means: kvplan help WORD"]) + "\n"
+
+
+def _word_meant(name: str) -> str:
+    """The word that a mistyped one resembles; else empty."""
+    from difflib import get_close_matches
+
+    from hwcalc.profiles.glossary import spellings
+
+    return next(iter(get_close_matches(name.lower(), spellings(), n=1, cutoff=0.75)), "")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 @command(
