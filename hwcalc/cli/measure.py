@@ -163,9 +163,9 @@ def _beside_server(
     from hwcalc.report.server import server_csv, server_text
 
     view, given = view_of(**options), given_options("reconcile", options)
-    seconds, engine, server = None if watch is None else _seconds(watch), given.pop("engine", None), Server(address, api_key_env)
+    seconds, server = None if watch is None else _seconds(watch), Server(address, api_key_env)
     with reading(model or address):
-        first = server.serving(model, given, engine, tolerance)
+        first = server.serving(model, tolerance=tolerance, **given)
     status = 0 if first.reconciliation is not None and first.reconciliation.within else 1
     if view.format == "json":
         text = dumps(first.to_dict(), None if seconds is not None else 2)
@@ -328,7 +328,7 @@ def reconcile(
     if log is None and model is not None and (model == "-" or _is_log(Path(model))):
         model, log = None, model
     if log is None:
-        hint = "Write: kvplan reconcile FILE, or kvplan reconcile MODEL --log FILE; - is standard input."
+        hint = "Write: kvplan reconcile FILE, kvplan reconcile http://HOST:PORT, or kvplan reconcile MODEL --log FILE; - is standard input."
         raise UsageError("no log is named.", hint=hint)
     if log == model == "-":
         hint = "Name the model: kvplan reconcile MODEL --log -"

@@ -1,4 +1,4 @@
-"""Compare an engine's own log with a plan: :func:`reconcile`; a running server: ``hwcalc.reconcile.server.reconcile_server``; and a benchmark
+"""Compare an engine's own log with a plan: :func:`reconcile`; a running server: ``hwcalc.reconcile.server.Server``; and a benchmark
 of one: ``hwcalc.reconcile.speeds.reconcile_bench``.
 """
 

@@ -128,9 +128,9 @@ class Facts:
         if printed is not None and printed.decimals == 0 and printed.digits >= least:
             self.add(name, printed.digits, unit, rank=rank)
 
-    def add_whole(self, name: str, value: object, unit: str = "", *, rank: str | None = None) -> None:
-        """Add a value of a JSON document that is a whole number of at least 1; anything else is left out."""
-        if type(value) is int and 0 < value < _LARGEST:
+    def add_whole(self, name: str, value: object, unit: str = "", *, least: int = 1, rank: str | None = None) -> None:
+        """Add a value of a JSON document that is a whole number of at least ``least``; anything else is left out."""
+        if type(value) is int and least <= value < _LARGEST:
             self.add(name, value, unit, rank=rank)
 
     def add_release(self, version: str) -> None:

@@ -6,7 +6,6 @@ that answered. The comparison with a plan is that of a log (``core.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +81,7 @@ class Serving(Record):
 
 
 class Server:
-    """A running server, whose engine is known from its first reading on.
+    """A running server at ``http://HOST:PORT``, whose engine is known from its first reading on. Only GET is sent, and only to this host.
 
     ``api_key_env`` names the variable of the environment that has its key. Raises :class:`~hwcalc.errors.UsageError` for a wrong
     address, and every reading :class:`~hwcalc.errors.ServerError` if nothing answers as an engine does.
@@ -118,10 +117,16 @@ class Server:
         answered = sum(status == 200 for status in self._endpoint.statuses.values())
         return LogRead(dialect=dialect, lines=answered, unread=Unread(), notes=tuple(notes))
 
+    @takes(ReconcileOptions)
     def serving(
-        self, model: ModelLike | None, options: Mapping[str, Any], engine: str | None, tolerance: float | str = TOLERANCE
+        self,
+        model: ModelLike | None = None,
+        *,
+        engine: str | None = None,
+        tolerance: float | str = TOLERANCE,
+        **options: Unpack[ReconcileOptions],
     ) -> Serving:
-        """The first reading, compared with a plan. ``options`` are keywords of :func:`hwcalc.plan`, which replace what the server states."""
+        """The first reading, compared with the plan of what the server states; all else is as for :func:`hwcalc.reconcile.reconcile`."""
         _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
         allowed, read, reconciliation = share_of(tolerance), self.read(), None
         notes: list[Note] = []
@@ -200,25 +205,6 @@ class Server:
         )
 
 
-@takes(ReconcileOptions)
-def reconcile_server(
-    model: ModelLike | None,
-    address: str,
-    *,
-    api_key_env: str | None = None,
-    engine: str | None = None,
-    tolerance: float | str = TOLERANCE,
-    **options: Unpack[ReconcileOptions],
-) -> Serving:
-    """Ask a running server what it holds and how full it is, and compare that with the plan of its own settings.
-
-    ``address`` is ``http://HOST:PORT``; only GET is sent, and only to this host. ``api_key_env`` names the variable of the environment that
-    has the server's API key. Without ``model`` it is the one that the server names. ``options`` are as for
-    :func:`hwcalc.reconcile.reconcile`. Raises :class:`~hwcalc.errors.ServerError` if it cannot be reached or answers as no known engine.
-    """
-    return Server(address, api_key_env).serving(model, options, engine, tolerance)
-
-
 def _take(dialect: Dialect, path: str, text: str, document: Any) -> None:
     """Let a dialect read an answer: a JSON document, or the lines of ``/metrics``. Its facts stand in no line of a log."""
     facts, dialect.source = dialect.facts, "server"
@@ -233,9 +219,8 @@ def _take(dialect: Dialect, path: str, text: str, document: Any) -> None:
 
 def _of_pools(facts: Facts, name: str) -> list[float]:
     """The values of a fact, one for each pool. A server that names its pools states the same of them without a name, too."""
-    stated = [fact for fact in facts.ranks(name) if not isinstance(fact.value, str)]
-    named = [fact for fact in stated if fact.rank is not None]
-    return [float(fact.value) for fact in named or stated if not isinstance(fact.value, str)]
+    stated = [(fact.rank, float(fact.value)) for fact in facts.ranks(name) if not isinstance(fact.value, str)]
+    return [value for rank, value in stated if rank is not None] or [value for _, value in stated]
 
 
 def _sum(facts: Facts, name: str) -> int | None:
@@ -245,16 +230,11 @@ def _sum(facts: Facts, name: str) -> int | None:
 
 def _pool_bytes(occupancy: Occupancy, facts: Facts) -> int | None:
     """The bytes of the smallest pool, by its blocks or tokens; ``None`` if it states neither, or the engine has no pool."""
+    most = occupancy.pool(_MOST_BYTES_OF_POOL).value
     for name in ("blocks", "tokens"):
-        stated = facts.smallest(name)
-        if (
-            stated is None
-            or isinstance(stated.value, str)
-            or getattr(occupancy.pool(_MOST_BYTES_OF_POOL).value, name, None) is None
-        ):
-            continue
-        count = stated.value
-        return 1 + last_yes(lambda size: (getattr(occupancy.pool(size).value, name) or 0) < count, _MOST_BYTES_OF_POOL)  # noqa: B023 - called at once
+        count = min(_of_pools(facts, name), default=None)
+        if count is not None and getattr(most, name, None) is not None:
+            return 1 + last_yes(lambda size: (getattr(occupancy.pool(size).value, name) or 0) < count, _MOST_BYTES_OF_POOL)  # noqa: B023 - called at once
     return None
 
 

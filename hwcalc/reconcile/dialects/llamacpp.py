@@ -170,9 +170,9 @@ class LlamacppLog(Dialect):
                 if isinstance(file := document.get("model_path"), str):
                     facts.add("model", file)
             case "/slots", [{"is_processing": _}, *_]:
-                busy = [slot for slot in document if slot.get("is_processing") is True]
+                busy = [slot for slot in document if isinstance(slot, dict) and slot.get("is_processing") is True]
                 facts.add("running_requests", len(busy))
-                facts.add("used_tokens", sum(map(_tokens_of, busy)), "tokens")
+                facts.add_whole("used_tokens", sum(map(_tokens_of, busy)), "tokens", least=0)
             case "/v1/models", _:
                 match served_model(document, "llamacpp"):
                     case {"meta": {"size": size}}:

@@ -47,7 +47,8 @@ _MORE: Final = (
 )  # fmt: skip
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
 _POOLS: Final = ("key_bytes", "value_bytes", "latent_bytes", "conv_bytes", "state_bytes")
-_NO_CHUNKS: Final = "-1"
+_MOST_GB: Final = 10_000
+"""No GPU has more."""
 
 
 def _older_dtype(facts: Facts, named_version: str | None) -> str | None:
@@ -152,7 +153,9 @@ class SglangLog(Dialect):
                 case {**sizes}:
                     rank = f"{self.pool_of} {number}" if len(states) > 1 else None
                     for fact, key in (("weights_bytes", "weight"), ("kv_bytes", "kvcache")):
-                        facts.add_bytes(fact, number_at(f"{sizes.get(key)} GB", 0), rank=rank)
+                        printed = number_at(f"{sizes.get(key)} GB", 0)
+                        if printed is not None and 0 < printed.value < _MOST_GB:
+                            facts.add_bytes(fact, printed, rank=rank)
                     facts.add_whole("tokens", sizes.get("token_capacity"), "tokens", rank=rank)
 
     def _arguments(self, text: str) -> None:

@@ -106,15 +106,12 @@ class TensorrtLog(Dialect):
             case "/v1/models", _:
                 if isinstance(model := served_model(document, "tensorrt_llm").get("id"), str):
                     facts.add("model", model)
-            case "/metrics", [*_, {"kvCacheStats": {"maxNumBlocks": int(most), "usedNumBlocks": int(used)} as cache} as last] if (
-                most
-            ):
+            case "/metrics", [*_, {"kvCacheStats": {"maxNumBlocks": int(most), "usedNumBlocks": int(used)} as cache} as last]:
                 facts.add_whole("blocks", most, "blocks")
                 facts.add_whole("block_tokens", cache.get("tokensPerBlock"), "tokens")
-                facts.add("usage_share", min(1.0, max(0, used) / most), "share")
+                facts.add("usage_share", min(1.0, max(0, used) / max(1, most)), "share")
                 for fact, key in (("running_requests", "numActiveRequests"), ("waiting_requests", "numQueuedRequests")):
-                    if type(count := last.get(key)) is int:
-                        facts.add(fact, count)
+                    facts.add_whole(fact, last.get(key), least=0)
                 facts.add_whole("max_batch_size", last.get("maxNumActiveRequests"))
                 self._count_tokens()
 

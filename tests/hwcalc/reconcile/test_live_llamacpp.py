@@ -170,7 +170,7 @@ def test_a_server_that_runs_says_what_it_holds(files: dict[str, Path]) -> None:
         assert started.stdin is not None
         assert started.stdout is not None
         server = Server(started.stdout.readline().strip())
-        first, second = server.serving(str(files["plain"]), {"gpu": "cpu-8gb"}, None), server.again()
+        first, second = server.serving(str(files["plain"]), gpu="cpu-8gb"), server.again()
         started.stdin.close()
 
     assert first.reconciliation is not None

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,9 +17,10 @@ import pytest
 
 from hwcalc.errors import ServerError, UsageError
 from hwcalc.reconcile import endpoint, reconcile
+from hwcalc.reconcile.dialects import DIALECTS
 from hwcalc.reconcile.prometheus import Sample, sample
 from hwcalc.reconcile.result import Reconciliation
-from hwcalc.reconcile.server import Serving, reconcile_server
+from hwcalc.reconcile.server import Server, Serving
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.reconcile.logs import GIB, figures
 from tests.hwcalc.reconcile.served import LLAMACPP, MODEL, SGLANG, TENSORRT, TGI, VLLM, Answer, Served, send
@@ -37,7 +38,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(answers: dict[str, Answer], model: str | None = None, **options: Any) -> Serving:
     """What a server with these answers holds."""
     with Served(answers) as served:
-        return reconcile_server(model, served.address, **options)
+        return Server(served.address).serving(model, **options)
 
 
 def rooms(serving: Serving) -> list[tuple[int, int, str]]:
@@ -159,7 +160,7 @@ def test_a_model_that_nobody_knows_is_not_compared() -> None:
     """What the server states is told all the same, and how to name its model."""
     models = {"data": [{"id": "chat", "owned_by": "vllm", "root": "/data/ours", "parent": None, "max_model_len": 8192}]}
     with Served({**VLLM, "/v1/models": models}) as served:
-        unknown, named = reconcile_server(None, served.address), reconcile_server(MODEL, served.address)
+        unknown, named = Server(served.address).serving(), Server(served.address).serving(MODEL)
 
     assert (unknown.reconciliation, unknown.rooms, unknown.running) == (None, (), 20)
     assert "kvplan reconcile MODEL --log URL" in unknown.notes[0].message
@@ -271,6 +272,27 @@ def test_a_malformed_answer_is_left_out(answer: str) -> None:
     assert (serving.engine, serving.blocks) == ("vllm", 10_001)
 
 
+def spoiled(value: Any) -> Iterator[Any]:
+    """The document with each of its parts in turn replaced by what does not belong there."""
+    yield from (None, True, -1, 2**70, 1e308, "a\x00b" * 2000, [], {}, [None], {"data": [3]})
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        for part in spoiled(value[key]):
+            yield {**value, key: part} if isinstance(value, dict) else [*value[:key], part, *value[key + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "answers", [VLLM, SGLANG, LLAMACPP, TGI, TENSORRT], ids=["vllm", "sglang", "llamacpp", "tgi", "tensorrt-llm"]
+)
+def test_no_document_breaks_a_dialect(answers: dict[str, Answer]) -> None:
+    """Whatever stands where, every dialect reads on; numbers stay counts."""
+    for path, answer in answers.items():
+        for document in () if isinstance(answer, str) else spoiled(answer):
+            for kind in DIALECTS:
+                dialect = kind()
+                dialect.answered(path, document)
+                assert all(isinstance(fact.value, str) or 0 <= fact.value <= 2**53 for fact in dialect.facts.all())
+
+
 @pytest.mark.parametrize(
     "address",
     [
@@ -286,7 +308,7 @@ def test_a_malformed_answer_is_left_out(answer: str) -> None:
 def test_wrong_addresses(address: str) -> None:
     """Wrong usage; a password is not repeated."""
     with pytest.raises(UsageError) as caught:
-        reconcile_server(None, address)
+        Server(address)
 
     assert "word" not in caught.value.message.replace("password", "")
 
@@ -294,17 +316,15 @@ def test_wrong_addresses(address: str) -> None:
 def test_the_end_of_an_address_may_be_a_path_of_the_server() -> None:
     """People copy ``/v1`` and ``/metrics``. What comes before is part of the address."""
     with Served({f"/a/b{path}": answer for path, answer in VLLM.items()}) as served:
-        assert reconcile_server(None, f"{served.address}/a/b/v1/").blocks == 10_001
+        assert Server(f"{served.address}/a/b/v1/").serving().blocks == 10_001
         assert set(served.asked) >= {"/a/b/metrics", "/a/b/v1/models"}
 
 
 def test_only_the_engine_that_answered_is_asked_again() -> None:
     """All paths once, then its own."""
-    from hwcalc.reconcile.server import Server
-
     with Served(LLAMACPP) as served:
         server = Server(served.address)
-        server.serving(None, {}, None)
+        server.serving()
         first, served.asked = served.asked, []
         serving = server.again()
 
