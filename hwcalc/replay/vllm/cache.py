@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.replay.pool import BlockPool
-from hwcalc.replay.vllm.groups import NEVER, PLAIN, Column, Group, Kept, Names, StateGroup, Table
+from hwcalc.replay.vllm.groups import NEVER, Column, Group, Kept, Names, StateGroup, Table
 
 if TYPE_CHECKING:
     from hwcalc.replay.content import Content
@@ -35,7 +35,7 @@ class Hit:
 class Held:
     """What one request holds, and how many of its tokens are where."""
 
-    __slots__ = ("computed", "content", "in_flight", "junction", "known", "prompt", "tables")
+    __slots__ = ("computed", "content", "filled", "in_flight", "junction", "known", "prompt", "tables")
 
     def __init__(self, content: Content, prompt: int) -> None:
         self.content = content
@@ -47,6 +47,8 @@ class Held:
         self.in_flight = 0
         """Of them those of the step that runs while the next one is scheduled (async scheduling)."""
         self.junction = 0
+        self.filled = 0
+        """Tokens whose blocks are to be named, at the latest when they are given back."""
         self.tables: list[Table] = []
 
 
@@ -155,16 +157,14 @@ class PagedCache:
 
     def _grow_whole(self, held: Held, total: int, slots: int) -> bool:
         """The same where all groups keep every token, which most requests of most models need in most steps."""
-        more = [
-            max(0, -(-slots // group.size) - len(table.columns)) for group, table in zip(self.groups, held.tables, strict=True)
-        ]
-        needed = sum(more)
+        needed = sum(
+            [max(0, -(-slots // group.size) - len(table.columns)) for group, table in zip(self.groups, held.tables, strict=True)]
+        )
         if needed > self.pool.free:
             return False
         if needed:
-            self.pool.take(needed)
-            for table, blocks in zip(held.tables, more, strict=True):
-                table.columns += [PLAIN] * blocks
+            for group, table in zip(self.groups, held.tables, strict=True):
+                group.extend(table, slots, self.pool)
         self.publish(held, min(total, held.known))
         return True
 
@@ -177,7 +177,21 @@ class PagedCache:
             tokens = min(tokens - rules.unsettled, held.known - rules.hash_ahead)
         if len(self.groups) > 1:
             tokens = tokens // self.alignment * self.alignment
-        kept = self._dense
+        if not self._drops and self._is_own(held):
+            # Nobody else can have what follows, so that it has time until it is given back.
+            held.filled = max(held.filled, tokens)
+        else:
+            self._name(held, tokens)
+
+    def _is_own(self, held: Held) -> bool:
+        """Whether all blocks of a request are named that another may have, too."""
+        ahead, content = self.rules.hash_ahead, held.content
+        return all(
+            table.hashed >= len(content.shared(group.size, ahead)) for group, table in zip(self.groups, held.tables, strict=True)
+        )
+
+    def _name(self, held: Held, tokens: int) -> None:
+        kept, rules = self._dense, self.rules
         for group, table in zip(self.groups, held.tables, strict=True):
             if tokens // group.size > table.hashed:
                 if group.sparse and kept is self._dense and not self._dense.dense:
@@ -187,6 +201,9 @@ class PagedCache:
 
     def release(self, held: Held) -> None:
         """Take everything back from a request."""
+        if held.filled:
+            self._name(held, held.filled)
+            held.filled = 0
         for group, table in zip(self.groups, held.tables, strict=True):
             group.release(table, self.pool)
         held.tables = []
