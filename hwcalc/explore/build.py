@@ -16,7 +16,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
@@ -396,7 +396,7 @@ def _axes(asked: Asked, gpus: tuple[str, ...]) -> PageAxes:
     return replace(
         usual,
         gpus=gpus,
-        layouts=tuple(sorted(layouts, key=lambda one: (one.count, one.tp))),
+        layouts=tuple(sorted(layouts, key=astuple)),
         batches=tuple(sorted({*usual.batches, asked.batch})),
         most_tokens=max(MOST_TOKENS, asked.seq or 0),
         dtypes=() if asked.dtype is None else (asked.dtype,),

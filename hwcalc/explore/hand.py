@@ -8,6 +8,7 @@ further form is a check. A number that is no polynomial in the dimensions is ref
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm, prod
@@ -72,11 +73,22 @@ class Fit:
         self._points, self._reached = tuple(points), tuple(reached)
         self._bases = tuple(_Basis(points, names) for names in (_LAYERS, _OF_A_LAYER, _OF_ALL))
         self._widths = tuple(_Basis(points, names) for names in _WIDTHS)
+        self._of_these: dict[tuple[tuple[str, ...], ...], _Basis] = {}
         self._known: dict[tuple[int | float, ...], Any] = {}
 
-    def count(self, values: Sequence[int | float]) -> Any:
-        """The polynomial as JSON (``Count`` in ``page/types.d.ts``); raises :class:`Irregular`."""
+    def count(self, values: Sequence[int | float], like: Any = None) -> Any:
+        """The polynomial as JSON (``Count`` in ``page/types.d.ts``); raises :class:`Irregular`.
+
+        If ``like`` is a polynomial, it has its monomials, so that fewer points are enough.
+        """
         key = tuple(values)
+        if isinstance(like, list):
+            names = tuple(tuple(monomial) for _, monomial in like)
+            basis = self._of_these.setdefault(names, _Basis(self._points, names))
+            found = basis.through(dict(enumerate(key)))
+            if found is None:
+                raise Irregular(f"no such polynomial: {key[:3]}")
+            return _as_json(found)
         if key not in self._known:
             self._known[key] = self._found(key)
         if self._known[key] is None:
@@ -90,7 +102,7 @@ class Fit:
         for basis in self._bases:
             found = basis.through(dict(enumerate(values)))
             if found is not None:
-                return [[coefficient, list(names)] for coefficient, names in found]
+                return _as_json(found)
         # A constant, as that of an MLP, until something that grows is larger.
         least = min(values)
         larger = {place: value for place, value in enumerate(values) if value > least}
@@ -99,7 +111,7 @@ class Fit:
             if found is not None and all(
                 max(least, _value(found, point)) == value for point, value in zip(self._points, values, strict=True)
             ):
-                return {"max": [[[least, []]], [[coefficient, list(names)] for coefficient, names in found]]}
+                return {"max": [[[least, []]], _as_json(found)]}
         return None
 
 
@@ -179,25 +191,35 @@ def _sum(row: Sequence[int], values: Sequence[int | Fraction]) -> int | Fraction
     return sum(share * value for share, value in zip(row, values, strict=True) if share)
 
 
+def _as_json(polynomial: Polynomial) -> list[Any]:
+    return [[coefficient, list(names)] for coefficient, names in polynomial]
+
+
 def _value(polynomial: Polynomial, point: Dimensions) -> int | float:
     return sum(coefficient * prod(point[name] for name in names) for coefficient, names in polynomial)
 
 
-def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
-    """Forms as one, where numbers that differ are polynomials. Raises :class:`Irregular` if anything else differs."""
+def merged(trees: Sequence[Any], fit: Fit, key: str = "", like: Any = None) -> Any:
+    """Forms as one, where numbers that differ are polynomials. Raises :class:`Irregular` if anything else differs.
+
+    ``like`` is such a form: then polynomials have its monomials.
+    """
     first = trees[0]
     if all(tree == first for tree in trees):
         return first
     if all(isinstance(tree, dict) and tree.keys() == first.keys() for tree in trees):
-        return {name: merged([tree[name] for tree in trees], fit, name) for name in first}
+        known = like if isinstance(like, dict) else {}
+        return {name: merged([tree[name] for tree in trees], fit, name, known.get(name)) for name in first}
     if all(isinstance(tree, list) and len(tree) == len(first) for tree in trees):
         rows = _ROWS.get(key, "")
-        return [merged([tree[place] for tree in trees], fit, _LISTS.get((key, place), rows)) for place in range(len(first))]
+        likes = like if isinstance(like, list) and len(like) == len(first) else [None] * len(first)
+        columns = enumerate(zip(zip(*trees, strict=True), likes, strict=True))
+        return [merged(column, fit, _LISTS.get((key, place), rows), known) for place, (column, known) in columns]
     if key == "layers":
         # Which layers these are is said for the model's own number of them.
         return first
     if key in _COUNTS and all(isinstance(tree, (int, float)) for tree in trees):
-        return fit.count(trees)
+        return fit.count(trees, like)
     raise Irregular(f"{key}: {first} is not alike")
 
 
@@ -223,8 +245,9 @@ _NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: no one formula
 _NOT_ITSELF: Final = "By hand the page has numbers only where it has those of the model itself:"
 _ONE_GPU: Final = "By hand the page has no runs of layers on several GPUs: they are seldom as many on each."
 _ALWAYS: Final = 3
-"""Nodes that stand first: the model itself and the ends of the sliders. A polynomial of which the monomials are known is found of these and of
-every second of the others."""
+"""Nodes that stand first: the model itself and the ends of the sliders."""
+_FEW: Final = 5
+"""A polynomial of which the monomials are known is found of these and of every fifth of the others."""
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
@@ -341,8 +364,8 @@ class _Runs:
         self._opened: dict[Place, Occupancy] = {}
         self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
         self._made: dict[tuple[Place, int], int] = {}
-        self._shapes: dict[int, list[Any]] = {}
-        """Of each piece the polynomials that were found of all forms, without their numbers."""
+        self._known: dict[int, list[Any]] = {}
+        """Of each piece those that were made of all forms."""
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
@@ -466,30 +489,27 @@ class _Runs:
         In other formats, on other GPUs and on more ranks a piece mostly has the same polynomials with other numbers: if a few forms give
         these, the others are not made.
         """
-        shapes = self._shapes.setdefault(number, [])
-        if shapes:
-            try:
-                piece = self._merged_of(place, of, few=True)
-            except Irregular:
-                pass
-            else:
-                if _shape(piece) in shapes:
+        known = self._known.setdefault(number, [])
+        for like in known:
+            with suppress(Irregular):
+                piece = self._merged_of(place, of, _FEW, like)
+                if _shape(piece) == _shape(like):
                     return piece
-        piece = self._merged_of(place, of, few=False)
-        shapes.append(_shape(piece))
+        piece = self._merged_of(place, of, 1)
+        known.append(piece)
         return piece
 
-    def _merged_of(self, place: Place, of: Callable[[dict[str, Any]], Any], *, few: bool) -> dict[str, Any]:
-        """As :meth:`_merged`, of a few forms or of all."""
+    def _merged_of(self, place: Place, of: Callable[[dict[str, Any]], Any], every: int, like: Any = None) -> dict[str, Any]:
+        """As :meth:`_merged`, of every so manieth form, with the monomials of ``like``."""
         tp = self._sizes(place).tp
         nodes = self._family.nodes(tp)
-        numbers = (*range(_ALWAYS), *range(_ALWAYS, len(nodes), 2)) if few else tuple(range(len(nodes)))
+        numbers = (*range(_ALWAYS), *range(_ALWAYS, len(nodes), every))
         names = set(self._names(place).values())
         trees = [self._tree(place, nodes, number) for number in numbers]
         if any(tree["parts"].keys() != names for tree in trees):
             raise Irregular("not the parts of the model itself")
         fit = self._family.fit(tp, tuple(nodes[number] for number in numbers))
-        merged_piece: dict[str, Any] = merged(list(map(of, trees)), fit)
+        merged_piece: dict[str, Any] = merged(list(map(of, trees)), fit, like=like)
         return merged_piece
 
     def _tree(self, place: Place, nodes: Sequence[Dimensions], number: int) -> dict[str, Any]:
