@@ -70,6 +70,10 @@ def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
             alike = _alike(runs[engine], len(axes.gpus)) if same_kinds else [[number] for number in range(len(axes.gpus))]
             cells: dict[tuple[int, ...], int | None] = {}
             for numbers in alike:
+                place = (0, 0, 0, numbers[0])
+                if changed.stack == model.stack and "curve" in runs[engine] and cell_of(runs[engine]["refused"], place) is None:
+                    cells |= {(number,): cell_of(runs[engine]["curve"], place) for number in numbers}
+                    continue
                 first, last = (_curve(changed, engine, axes.gpus[number], axes, pools) for number in (numbers[0], numbers[-1]))
                 for number in numbers:
                     cells[number,] = first if first == last else _curve(changed, engine, axes.gpus[number], axes, pools)
