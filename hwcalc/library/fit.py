@@ -106,10 +106,10 @@ def fit(
     search = Search(host=host, wishes=wishes)
     # The catalog, unless what is here or a folder is asked for.
     given: list[Iterable[Candidate]] = [*map(from_folder, folders), *([on_this_machine()] if here else [])]
-    found = ordered(search.rows(folded(chain.from_iterable(given or [catalog()]))), wishes.words)
-    apart = found if each else alike(found)
+    rows = ordered(search.rows(folded(chain.from_iterable(given or [catalog()]))), wishes.words)
+    apart = rows if each else alike(rows)
     of_family: Counter[str] = Counter()
-    kept: list[Found] = []
+    kept: list[Entry] = []
     for row in apart:
         of_family[row.family] += 1
         if each or of_family[row.family] <= OF_A_FAMILY:
@@ -195,15 +195,15 @@ class Wishes(Record):
         """Whether neither names nor a modality were asked for."""
         return not (self.words or self.families or self.modality)
 
-    def has(self, one: Candidate) -> bool:
+    def has(self, candidate: Candidate) -> bool:
         """Whether what is known without reading the model is what is wanted."""
         if not (self.words or self.families):
-            return one.modality != EMBEDDING if self.any_kind else one.modality == self.modality
-        names, series = f"{one.id} {one.model_type}".lower(), f"{one.family} {one.model_type}".lower()
+            return candidate.modality != EMBEDDING if self.any_kind else candidate.modality == self.modality
+        names, series = f"{candidate.id} {candidate.model_type}".lower(), f"{candidate.family} {candidate.model_type}".lower()
         return (
             all(word in names for word in self.words)
             and (not self.families or any(word in series for word in self.families))
-            and (self.modality is None or one.modality == self.modality)
+            and (self.modality is None or candidate.modality == self.modality)
         )
 
     def of_size(self, parameters: int | None) -> bool:
@@ -224,10 +224,10 @@ def _speed(given: object) -> float:
     return speed
 
 
-class Found(NamedTuple):
+class Entry(NamedTuple):
     """A model that runs, by what its place in the list depends on; ``family`` in lower case. ``finish`` works out its row, which takes longer."""
 
-    one: Candidate
+    candidate: Candidate
     family: str
     also: tuple[str, ...]
     weights: str | None
@@ -245,7 +245,7 @@ class Found(NamedTuple):
     @property
     def id(self) -> str:
         """The id of the model."""
-        return self.one.id
+        return self.candidate.id
 
 
 class Search:
@@ -262,17 +262,17 @@ class Search:
         self._quick: Quick | None = None
         self._shared: dict[tuple[int | None, int | None, int, str | None], Runnable | None] = {}
 
-    def rows(self, candidates: Iterable[Candidate]) -> Iterator[Found]:
+    def rows(self, candidates: Iterable[Candidate]) -> Iterator[Entry]:
         """The models that run, in the order of the candidates."""
-        for one in candidates:
-            self._left_out("considered", one)
-            wanted = self._wishes.has(one) and (one.parameters is None or self._wishes.of_size(one.parameters))
-            why = "embeddings" if one.modality == EMBEDDING and self._wishes.any_kind else "filtered"
-            row = self._row(one) if wanted else self._left_out(why, one)
+        for candidate in candidates:
+            self._left_out("considered", candidate)
+            wanted = self._wishes.has(candidate) and (candidate.parameters is None or self._wishes.of_size(candidate.parameters))
+            why = "embeddings" if candidate.modality == EMBEDDING and self._wishes.any_kind else "filtered"
+            row = self._row(candidate) if wanted else self._left_out(why, candidate)
             if row is not None:
                 yield row
 
-    def listed(self, rows: Sequence[Found], most: int) -> Iterator[Runnable]:
+    def listed(self, rows: Sequence[Entry], most: int) -> Iterator[Runnable]:
         """The first rows with all of their figures, at most so many, or all if that is 0; within limits of time those that keep them."""
         if self._host.asked.given.isdisjoint(WITHIN):
             yield from map(self.finished, rows[:most] if most else rows)
@@ -281,83 +281,89 @@ class Search:
         for row in rows:
             if most and number == most:
                 return
-            made = self._in_time(row.one, self.finished(row))
+            made = self._in_time(row.candidate, self.finished(row))
             if made is not None:
                 number += 1
                 yield made
 
-    def _in_time(self, one: Candidate, row: Runnable) -> Runnable | None:
+    def _in_time(self, candidate: Candidate, row: Runnable) -> Runnable | None:
         """The row with its users within the limits of time; ``None`` if the planned ones are beyond them, or if nothing is known of it."""
         from hwcalc.planner.plan import plan_model
 
         asked = {**self._host.asked.keywords(), "seq": row.seq, "weights": row.weights}
-        within = plan_model(one.load(), advise=False, **asked).within
+        within = plan_model(candidate.load(), advise=False, **asked).within
         if within is None or not within.holds:
             self.late += 1
-            self._left_out("slow", one)
+            self._left_out("slow", candidate)
             return None
         served = within.at_batch
         times = {"ttft_s": served.ttft_s.expected, "itl_s": served.itl_s.expected}
         return replace(row, users=within.users, users_low=within.users_low, **times)
 
-    def finished(self, row: Found) -> Runnable:
+    def finished(self, row: Entry) -> Runnable:
         """The row with all of its figures. What takes long is worked out for rows that are listed."""
         return replace(row.finish(), also=row.also)
 
-    def _left_out(self, what: str, one: Candidate) -> Found | None:
+    def _left_out(self, what: str, candidate: Candidate) -> Entry | None:
         """No row, but a count of the reason."""
-        self.counts[what] += 1 + len(one.also)
+        self.counts[what] += 1 + len(candidate.also)
         return None
 
-    def _row(self, one: Candidate) -> Found | None:
-        row = one.row
+    def _row(self, candidate: Candidate) -> Entry | None:
+        row = candidate.row
         if row is not None and row.shape is not None:
             if not self._asked_quick:
                 self._asked_quick, self._quick = True, quick(self._host)
             seq = self._host.seq_for(row.max_position_embeddings)
             if self._quick is not None and self._quick.knows(row):
-                return self._of_speed(one, self._known(one, row, self._quick, seq))
+                return self._of_speed(candidate, self._known(candidate, row, self._quick, seq))
         if row is not None and row.refused and self._host.engine.name == ENGINE:
-            return self._left_out("refused", one)
-        if self._host.hopeless(one.parameters):
-            return self._left_out("too_large", one)
-        longest = None if row is None or one.parameters is None else row.max_position_embeddings
+            return self._left_out("refused", candidate)
+        if self._host.hopeless(candidate.parameters):
+            return self._left_out("too_large", candidate)
+        longest = None if row is None or candidate.parameters is None else row.max_position_embeddings
         if longest is not None and self._host.seq_for(longest) > longest:
-            return self._left_out("short", one)
-        return self._of_speed(one, self._planned(one))
+            return self._left_out("short", candidate)
+        return self._of_speed(candidate, self._planned(candidate))
 
-    def _of_speed(self, one: Candidate, row: Found | None) -> Found | None:
+    def _of_speed(self, candidate: Candidate, row: Entry | None) -> Entry | None:
         """A row, unless it is slower than asked for."""
         least = self._wishes.least_speed
         if row is None or least is None:
             return row
         made = self.finished(row)
-        return _place_of(one, made) if (made.decode_tokens_per_s_bound or 0) >= least else self._left_out("slow", one)
+        return _entry_of(candidate, made) if (made.decode_tokens_per_s_bound or 0) >= least else self._left_out("slow", candidate)
 
-    def _known(self, one: Candidate, row: IndexedModel, found: Quick, seq: int) -> Found | None:
+    def _known(self, candidate: Candidate, row: IndexedModel, index: Quick, seq: int) -> Entry | None:
         """By the index: as a whole, or else in the smallest format with a part on the host."""
         if seq > (row.max_position_embeddings or seq):
-            return self._left_out("short", one)
-        if found.without_gpu:
-            return self._hosted(one, row, found.hosted(row, seq), seq)
-        whole = found.whole(row, seq)
-        usual = None if self._wishes.only_whole else found.beside_host(row, whole)
-        beside = None if usual is None else self._beside_host(one, row, found, seq, usual, sure=whole is not None)
+            return self._left_out("short", candidate)
+        if index.without_gpu:
+            return self._hosted(candidate, row, index.hosted(row, seq), seq)
+        whole = index.whole(row, seq)
+        usual = None if self._wishes.only_whole else index.beside_host(row, whole)
+        beside = None if usual is None else self._beside_host(candidate, row, index, seq, usual, sure=whole is not None)
         if beside is not None:
             return beside
         if whole is None:
-            smallest = found.smallest(row)
-            apart = None if self._wishes.only_whole else found.apart(row, seq, smallest)
+            smallest = index.smallest(row)
+            apart = None if self._wishes.only_whole else index.apart(row, seq, smallest)
             if apart is None and not self._wishes.only_whole:
-                return self._placed(one, smallest, row.parameters, row.active)
-            return self._apart(one, row, found, seq, smallest) if apart else self._left_out("too_large", one)
-        return self._found(
-            one, row, seq, whole.weights, whole.weights_bytes, lambda: self._finished_whole(one, row, found, whole, seq), whole
+                return self._placed(candidate, smallest, row.parameters, row.active)
+            return self._apart(candidate, row, index, seq, smallest) if apart else self._left_out("too_large", candidate)
+        return self._entry(
+            candidate,
+            row,
+            seq,
+            whole.weights,
+            whole.weights_bytes,
+            lambda: self._finished_whole(candidate, row, index, whole, seq),
+            whole,
         )
 
-    def _found(
+    def _entry(
         self,
-        one: Candidate,
+        candidate: Candidate,
         row: IndexedModel,
         seq: int,
         weights: str,
@@ -365,12 +371,12 @@ class Search:
         finish: Callable[[], Runnable],
         whole: Whole | None = None,
         verdict: Verdict = Verdict.FITS,
-    ) -> Found:
+    ) -> Entry:
         """A model of the index that runs, as a whole or else with a part on the host."""
-        return Found(
-            one=one,
-            family=one.family.lower(),
-            also=one.also,
+        return Entry(
+            candidate=candidate,
+            family=candidate.family.lower(),
+            also=candidate.also,
             weights=weights,
             file_type=None,
             seq=seq,
@@ -385,29 +391,29 @@ class Search:
         )
 
     def _beside_host(
-        self, one: Candidate, row: IndexedModel, found: Quick, seq: int, weights: str, *, sure: bool
-    ) -> Found | None:
+        self, candidate: Candidate, row: IndexedModel, index: Quick, seq: int, weights: str, *, sure: bool
+    ) -> Entry | None:
         """With experts in the memory of the host, in this format; ``None`` if that does not fit, or not for sure where it is to be ``sure``."""
-        apart = None if sure else found.apart(row, seq, weights)
+        apart = None if sure else index.apart(row, seq, weights)
         if apart is not None:
-            return self._apart(one, row, found, seq, weights) if apart else None
+            return self._apart(candidate, row, index, seq, weights) if apart else None
         # A format that does not fit is no model that is left out.
         counts = dict(self.counts)
-        placed = self._placed(one, weights, row.parameters, row.active)
+        placed = self._placed(candidate, weights, row.parameters, row.active)
         self.counts = counts
         return placed if placed is not None and (placed.verdict.certain or not sure) else None
 
-    def _apart(self, one: Candidate, row: IndexedModel, found: Quick, seq: int, weights: str) -> Found:
+    def _apart(self, candidate: Candidate, row: IndexedModel, index: Quick, seq: int, weights: str) -> Entry:
         """With a part on the host in this format, in which it fits."""
 
         def finish() -> Runnable:
-            made = self._made(one, weights, seq, row.parameters, row.active)
-            made = replace(made, all_layers=found.layers(row), weights_bytes=found.weights_bytes(row, weights))
-            return self._whole_row(one, made) or made
+            made = self._made(candidate, weights, seq, row.parameters, row.active)
+            made = replace(made, all_layers=index.layers(row), weights_bytes=index.weights_bytes(row, weights))
+            return self._whole_row(candidate, made) or made
 
         # For its place in the list: its row says what the plan says.
-        verdict = Verdict.FITS if found.surely_apart(row, seq, weights) else Verdict.PROBABLY
-        return self._found(one, row, seq, weights, found.weights_bytes(row, weights), finish, verdict=verdict)
+        verdict = Verdict.FITS if index.surely_apart(row, seq, weights) else Verdict.PROBABLY
+        return self._entry(candidate, row, seq, weights, index.weights_bytes(row, weights), finish, verdict=verdict)
 
     def _finished_whole(self, candidate: Candidate, row: IndexedModel, index: Quick, placement: Whole, seq: int) -> Runnable:
         """The row of a model that lies on the GPU as a whole."""
@@ -430,68 +436,70 @@ class Search:
         speed, bound_by = index.speed(row, placement, seq)
         return replace(made, max_seq=index.longest(row, placement, seq), decode_tokens_per_s_bound=speed, bound_by=bound_by)
 
-    def _hosted(self, one: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Found | None:
+    def _hosted(self, candidate: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Entry | None:
         """Without a GPU, in the first of these formats that surely fits, or in the smallest that fits at all."""
-        rows = [replace(self._made(one, name, seq, row.parameters, row.active), needed_bytes=needed) for name, needed in formats]
+        rows = [
+            replace(self._made(candidate, name, seq, row.parameters, row.active), needed_bytes=needed) for name, needed in formats
+        ]
         if len(rows) == 1:
-            return _place_of(one, rows[0], lambda: self._whole_row(one, rows[0]) or rows[0])
+            return _entry_of(candidate, rows[0], lambda: self._whole_row(candidate, rows[0]) or rows[0])
         for made in rows:
             # A format that does not fit is no model that is left out.
             counts = dict(self.counts)
-            whole = self._whole_row(one, made)
+            whole = self._whole_row(candidate, made)
             self.counts = counts
             if whole is not None and (whole.verdict.certain or made is rows[-1]):
-                return _place_of(one, whole)
-        return self._left_out("too_large", one)
+                return _entry_of(candidate, whole)
+        return self._left_out("too_large", candidate)
 
-    def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Found | None:
+    def _placed(self, candidate: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Entry | None:
         """In this format, as the engine places it by itself."""
         try:
-            model = None if one.row is None or self._quick is None else placed_model(one.row, weights)
-            return self._judged(one, self._host.apart(model or one.load(), weights), parameters, active)
+            model = None if candidate.row is None or self._quick is None else placed_model(candidate.row, weights)
+            return self._judged(candidate, self._host.apart(model or candidate.load(), weights), parameters, active)
         except KvplanError:
-            return self._left_out("refused", one)
+            return self._left_out("refused", candidate)
 
-    def _whole_row(self, one: Candidate, row: Runnable) -> Runnable | None:
+    def _whole_row(self, candidate: Candidate, row: Runnable) -> Runnable | None:
         """The figures of a model of which a part lies on the host. Models of one shape and length have the same."""
-        assert one.row is not None
-        key = (one.row.shape, one.row.max_position_embeddings, row.seq, row.weights)
+        assert candidate.row is not None
+        key = (candidate.row.shape, candidate.row.max_position_embeddings, row.seq, row.weights)
         if key not in self._shared:
-            made = self._placed(one, row.weights, row.parameters, row.active_parameters)
+            made = self._placed(candidate, row.weights, row.parameters, row.active_parameters)
             self._shared[key] = None if made is None else made.finish()
         known = self._shared[key]
         return None if known is None else replace(row, **{name: getattr(known, name) for name in _OF_SHAPE})
 
-    def _planned(self, one: Candidate) -> Found | None:
+    def _planned(self, candidate: Candidate) -> Entry | None:
         """By reading the model and asking the engine."""
         try:
-            model = one.load()
+            model = candidate.load()
         except KvplanError as error:
-            self.unread.append(_unread(one, error))
+            self.unread.append(_unread(candidate, error))
             return None
         counted = model.parameters or Parameters()
-        parameters, active = one.parameters or counted.total, one.active or counted.active
+        parameters, active = candidate.parameters or counted.total, candidate.active or counted.active
         if not self._wishes.of_size(parameters):
-            return self._left_out("filtered", one)
+            return self._left_out("filtered", candidate)
         longest = model.max_position_embeddings
         if longest is not None and self._host.seq_for(longest) > longest:
-            return self._left_out("short", one)
+            return self._left_out("short", candidate)
         try:
-            fitted = self._host.best(model, stored=one.stored, whole=self._wishes.only_whole)
+            fitted = self._host.best(model, stored=candidate.stored, whole=self._wishes.only_whole)
         except KvplanError as error:
-            if one.source != "catalog":
-                self.unread.append(_unread(one, error))
-            return self._left_out("refused", one)
-        return self._judged(one, fitted, parameters, active)
+            if candidate.source != "catalog":
+                self.unread.append(_unread(candidate, error))
+            return self._left_out("refused", candidate)
+        return self._judged(candidate, fitted, parameters, active)
 
-    def _judged(self, one: Candidate, fitted: Fitted, parameters: int | None, active: int | None) -> Found | None:
+    def _judged(self, candidate: Candidate, fitted: Fitted, parameters: int | None, active: int | None) -> Entry | None:
         """A planned model that fits; else it is counted."""
         if not fitted.verdict.fits or (self._wishes.only_whole and not fitted.whole):
-            return self._left_out("too_large", one)
+            return self._left_out("too_large", candidate)
         opened = fitted.opened
         made = replace(
-            self._made(one, opened.setup.weights, opened.load.seq, parameters, active),
-            model_type=one.model_type or opened.model.model_type,
+            self._made(candidate, opened.setup.weights, opened.load.seq, parameters, active),
+            model_type=candidate.model_type or opened.model.model_type,
             kv_dtype=opened.dtypes.kv,
             cache_bytes=opened.stored_bytes,
             headroom_bytes=fitted.usable_bytes - fitted.needed_bytes,
@@ -507,12 +515,12 @@ class Search:
                 return row
             return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)
 
-        return _place_of(one, made, finish)
+        return _entry_of(candidate, made, finish)
 
-    def _made(self, one: Candidate, weights: str | None, seq: int, parameters: int | None, active: int | None) -> Runnable:
+    def _made(self, candidate: Candidate, weights: str | None, seq: int, parameters: int | None, active: int | None) -> Runnable:
         """A row without its figures, and with the line that plans it."""
         asked = self._host.asked
-        line = CommandLine(model=one.word, given={**asked.values, "seq": seq, "weights": weights})
+        line = CommandLine(model=candidate.word, given={**asked.values, "seq": seq, "weights": weights})
         figures = ("weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq")
         unknown = ("file_type", "expected_max_seq", "gpu_layers", "all_layers", "host_bytes", "host_experts")
         without: dict[str, Any] = {
@@ -520,36 +528,36 @@ class Search:
             **dict.fromkeys((*unknown, "decode_tokens_per_s_bound", "bound_by")),
         }
         return Runnable(
-            id=one.id,
-            also=one.also,
-            family=one.family,
-            model_type=one.model_type,
-            source=one.source,
-            stored=one.stored,
-            modality=one.modality,
+            id=candidate.id,
+            also=candidate.also,
+            family=candidate.family,
+            model_type=candidate.model_type,
+            source=candidate.source,
+            stored=candidate.stored,
+            modality=candidate.modality,
             parameters=parameters,
             active_parameters=active,
-            released=one.released,
+            released=candidate.released,
             weights=weights,
             seq=seq,
             batch=asked.batch,
             kv_dtype="",
-            max_position_embeddings=None if one.row is None else one.row.max_position_embeddings,
+            max_position_embeddings=None if candidate.row is None else candidate.row.max_position_embeddings,
             verdict=Verdict.FITS,
             command=line.text,
             **without,
         )
 
 
-def _unread(one: Candidate, error: KvplanError) -> Unread:
+def _unread(candidate: Candidate, error: KvplanError) -> Unread:
     """The row of a model that could not be read."""
-    return Unread(id=one.word, source=one.source, message=error.message, hint=error.hint)
+    return Unread(id=candidate.word, source=candidate.source, message=error.message, hint=error.hint)
 
 
-def _place_of(one: Candidate, row: Runnable, finish: Callable[[], Runnable] | None = None) -> Found:
+def _entry_of(candidate: Candidate, row: Runnable, finish: Callable[[], Runnable] | None = None) -> Entry:
     """What the place of a row depends on; ``finish`` makes what the row still lacks, if anything."""
-    return Found(
-        one=one,
+    return Entry(
+        candidate=candidate,
         family=row.family.lower(),
         also=row.also,
         weights=row.weights,
@@ -583,20 +591,20 @@ def ability(parameters: int | None, active: int | None, age: float) -> float:
     return sqrt((parameters or 0) * (active or parameters or 0)) / 2**age
 
 
-def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ...]:
+def ordered(rows: Iterable[Entry], words: Sequence[str] = ()) -> tuple[Entry, ...]:
     """The best of each family first, and the families in the order of their best, among those that fit as well; before all, models with
     these words in their ids.
 
     The best are those of most :func:`ability` that lie on the GPU, or there but for experts in host memory, in four bits and more.
     """
     given = tuple(rows)
-    newest = max((_years(row.one.released) for row in given if row.one.released), default=0.0)
+    newest = max((_years(row.candidate.released) for row in given if row.candidate.released), default=0.0)
     families: dict[str, list[str]] = {}
     for row in given:
         families.setdefault(row.family, []).extend((row.id, *row.also))
     raw = frozenset[str]().union(*map(pretrained_of, families.values()))
 
-    def rank(row: Found) -> tuple[object, ...]:
+    def rank(row: Entry) -> tuple[object, ...]:
         form = row.weights or row.file_type
         longest = row.max_position_embeddings
         return (
@@ -608,7 +616,9 @@ def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ..
             # Then what follows instructions, what the context asked for does not fill, and what is able.
             row.id in raw,
             longest is not None and longest < _ROOMY * row.seq,
-            -ability(row.parameters, row.active_parameters, newest - _years(row.one.released) if row.one.released else _OLD),
+            -ability(
+                row.parameters, row.active_parameters, newest - _years(row.candidate.released) if row.candidate.released else _OLD
+            ),
             row.id,
         )
 
@@ -621,19 +631,29 @@ def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ..
     return tuple(row for _, row in sorted(ranked, key=lambda pair: places[*pair[0][:_TIER], pair[1].family]))
 
 
-def _is_quick(row: Found) -> bool:
+def _is_quick(row: Entry) -> bool:
     """Whether experts of which few work on a token lie in the memory of the host."""
     parameters, active = row.parameters or 0, row.active_parameters or 0
     return 0 < active < parameters and active <= _QUICK
 
 
-def alike(rows: Iterable[Found]) -> tuple[Found, ...]:
+def alike(rows: Iterable[Entry]) -> tuple[Entry, ...]:
     """Models of a family of the same size as one row, which names the others."""
-    groups: dict[tuple[object, ...], list[Found]] = {}
+    groups: dict[tuple[object, ...], list[Entry]] = {}
     for row in rows:
-        key = (row.family, row.weights, row.weights_bytes, row.needed_bytes, row.seq, row.one.modality, row.one.stored)
-        groups.setdefault((*key, row.id) if row.one.stored else key, []).append(row)
+        key = (
+            row.family,
+            row.weights,
+            row.weights_bytes,
+            row.needed_bytes,
+            row.seq,
+            row.candidate.modality,
+            row.candidate.stored,
+        )
+        groups.setdefault((*key, row.id) if row.candidate.stored else key, []).append(row)
     return tuple(
-        first if not others else first._replace(also=(*first.also, *(name for one in others for name in (one.id, *one.also))))
+        first
+        if not others
+        else first._replace(also=(*first.also, *(name for other in others for name in (other.id, *other.also))))
         for first, *others in groups.values()
     )

@@ -68,5 +68,5 @@ def recommend(
     spec, request = load_request(model, asked)
     flags = {name: read_flag(value, name) for name, value in {"strict": strict, "every": every, "any_layout": any_layout}.items()}
     line = command_line(spec, request, model=model, asked=asked)
-    found = recommend_model(spec, candidates, replace(wishes, **flags), line=line, **request)
-    return replace(found, notes=(*found.notes, *notes)) if notes else found
+    result = recommend_model(spec, candidates, replace(wishes, **flags), line=line, **request)
+    return replace(result, notes=(*result.notes, *notes)) if notes else result

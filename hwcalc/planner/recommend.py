@@ -137,8 +137,8 @@ class Recommendation(Answer, Record):
 
     def headline(self) -> str:
         best = f"{self.offers[0].gpus} x {self.offers[0].gpu} first" if self.offers else "nothing holds it"
-        found = f"{len(self.offers) + self.more:,} would do, " if self.offers else ""
-        return f"{self.model}, {self.seq:,} tokens x {self.batch:,}, {self.engine}: {found}{best}"
+        count = f"{len(self.offers) + self.more:,} would do, " if self.offers else ""
+        return f"{self.model}, {self.seq:,} tokens x {self.batch:,}, {self.engine}: {count}{best}"
 
     def records(self) -> list[dict[str, Any]]:
         left_out = ("also", "notes")
@@ -245,8 +245,8 @@ class _Match(Struct, frozen=True):
     @property
     def common(self) -> tuple[bool, tuple[float, ...]]:
         """The sort key of what people can get."""
-        one = self.candidate
-        key = _common_key(one.gpu, one.availability, self.layout.gpus, self.nodes, self.filled, self.total_bytes)
+        candidate = self.candidate
+        key = _common_key(candidate.gpu, candidate.availability, self.layout.gpus, self.nodes, self.filled, self.total_bytes)
         return not self.certain, key
 
     @property
@@ -429,7 +429,7 @@ class _Search:
         self._serves = serving(opened)
         self.matches: list[_Match] = []
         self._on_gpu: dict[tuple[object, ...], Occupancy | KvplanError] = {}
-        self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
+        self._seen: dict[tuple[object, ...], list[solve.HoldingLayout]] = {}
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
         """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
@@ -447,12 +447,12 @@ class _Search:
                 self.alone += candidate.instance is None and gpu.whole_machine
                 # Those that could have more GPUs than ``max_gpus`` allows.
                 self.limited += count > self.most if count is not None else not gpu.whole_machine or gpu.node > self.most
-            for found in self._seen[key]:
-                certain = found.certain and not opened.hardware_warnings
-                total, filled = budget.total_bytes * found.layout.gpus, 1.0
-                if found.layout.gpus == 1 and budget.requested_bytes > 0:
+            for fitting in self._seen[key]:
+                certain = fitting.certain and not opened.hardware_warnings
+                total, filled = budget.total_bytes * fitting.layout.gpus, 1.0
+                if fitting.layout.gpus == 1 and budget.requested_bytes > 0:
                     filled -= (budget.expected - opened.needed_bytes) / budget.requested_bytes
-                yield _Match(candidate, found.layout, certain, total, open=bool(opened.hardware_warnings), filled=filled)
+                yield _Match(candidate, fitting.layout, certain, total, open=bool(opened.hardware_warnings), filled=filled)
 
     def _on_one(self, candidate: Candidate) -> tuple[Occupancy, Budget] | None:
         """The occupancy on one GPU of a candidate, and its budget.
@@ -477,9 +477,9 @@ class _Search:
             return None
         return opened, budget
 
-    def _layouts(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve.Found]:
+    def _layouts(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve.HoldingLayout]:
         """The best layouts of the fewest GPUs that hold the sequences for certain, and of the fewest that probably hold them."""
-        node, least, out = node_of(candidate.gpu, candidate.count), 1, list[solve.Found]()
+        node, least, out = node_of(candidate.gpu, candidate.count), 1, list[solve.HoldingLayout]()
         if budget.requested_bytes > 0:
             # Several GPUs may round blocks differently.
             roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
@@ -493,10 +493,10 @@ class _Search:
         for gpus in self._counts(candidate):
             if gpus < least:
                 continue
-            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica, serves=self._serves)
-            if found is not None and (found.certain or not out):
-                out.append(found)
-                if found.certain:
+            fitting = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica, serves=self._serves)
+            if fitting is not None and (fitting.certain or not out):
+                out.append(fitting)
+                if fitting.certain:
                     break
         return out
 

@@ -343,7 +343,7 @@ MOST_SEARCHED: Final = 512
 """The most GPUs among which the fewest are searched for where a request for more fits: each node takes up to 75 ms."""
 
 
-class Found(Record):
+class HoldingLayout(Record):
     """A layout that holds the planned sequences, and whether it does so even at the high end of the estimates."""
 
     layout: Layout
@@ -366,7 +366,7 @@ def best_layout(
     any_layout: bool = False,
     replica: int = 1,
     serves: Callable[[Occupancy], bool] | None = None,
-) -> Found | None:
+) -> HoldingLayout | None:
     """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
 
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
@@ -374,15 +374,15 @@ def best_layout(
     memory for a copy of the weights; where attention alone is data parallel, replicas share the other weights and can have fewer. Of
     layouts that hold the sequences only those count that ``serves`` says yes to.
     """
-    likely: Found | None = None
+    likely: HoldingLayout | None = None
     shares = opened.deployment.traits.deals_experts
     deals = shares and has_experts(opened.model)
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
         if layout.tp * layout.pp < replica and not shares:
             continue
         dealt = replace(layout, ep=layout.tp * layout.dp)
-        for one in (layout, dealt) if deals and layout.ep < dealt.ep else (layout,):
-            sizes = {**asdict(one), "dcp": 1}
+        for sized in (layout, dealt) if deals and layout.ep < dealt.ep else (layout,):
+            sizes = {**asdict(sized), "dcp": 1}
             # The planned layout is opened already.
             placed = opened if sizes == asdict(opened.setup.parallel) else tried(opened, **sizes)
             if placed is not None and opened.engine.facts.splits_layers:
@@ -395,8 +395,8 @@ def best_layout(
         if placed is None or not holds(placed) or (serves is not None and not serves(placed)):
             continue
         if holds(placed, "low"):
-            return Found(layout=one, certain=True)
-        likely = likely or Found(layout=one, certain=False)
+            return HoldingLayout(layout=sized, certain=True)
+        likely = likely or HoldingLayout(layout=sized, certain=False)
     return likely
 
 

@@ -131,7 +131,7 @@ class Chart(Record):
     remarks: tuple[str, ...] = ()
 
 
-class _Asked(NamedTuple):
+class _Subject(NamedTuple):
     """A request, its plan, and the lengths to draw."""
 
     opened: Occupancy
@@ -152,12 +152,12 @@ def chart_of(
     axes are linear, and those of a frontier logarithmic. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
     scale = scale or ("log" if kind == "frontier" else "linear")
-    asked = []
+    subjects = []
     for model, request in models:
         opened = _laid_out(model, request)
         longest = opened.tokens if not whole else model.max_position_embeddings or _LONGEST
-        asked.append(_Asked(opened, plan_opened(opened), model.id, _lengths(opened, least, longest, scale)))
-    return _KINDS[kind](asked, scale)
+        subjects.append(_Subject(opened, plan_opened(opened), model.id, _lengths(opened, least, longest, scale)))
+    return _KINDS[kind](subjects, scale)
 
 
 def _laid_out(model: ModelSpec, request: Mapping[str, Any]) -> Occupancy:
@@ -188,31 +188,31 @@ def _lengths(opened: Occupancy, least: int | None, longest: int, scale: str) -> 
     return tuple(sorted({least, longest} | between | full))
 
 
-def _memory(asked: Sequence[_Asked], scale: str) -> Chart:
+def _memory(subjects: Sequence[_Subject], scale: str) -> Chart:
     """Bytes of the cache, and with a GPU of everything on the fullest one, against length."""
     lines: list[Line] = []
     levels: dict[str, Level] = {}
-    for one in asked:
-        sized = list(_answered(one, lambda opened: opened.needed_bytes))
+    for subject in subjects:
+        sized = list(_answered(subject, lambda opened: opened.needed_bytes))
         xs = tuple(opened.tokens for opened, _ in sized)
-        if one.plan.fit is None:
-            lines.append(Line(label=one.label, xs=xs, ys=tuple(opened.stored_bytes for opened, _ in sized)))
+        if subject.plan.fit is None:
+            lines.append(Line(label=subject.label, xs=xs, ys=tuple(opened.stored_bytes for opened, _ in sized)))
             continue
-        if one.plan.fit.budget is None:
-            lines.append(Line(label=one.label, xs=xs, ys=tuple(size for _, size in sized), mark=_longest(one)))
+        if subject.plan.fit.budget is None:
+            lines.append(Line(label=subject.label, xs=xs, ys=tuple(size for _, size in sized), mark=_longest(subject)))
         else:
             ends = [_needed(opened, size) for opened, size in sized]
             low, ys, high = (tuple(end[place] for end in ends) for place in range(3))
-            lines.append(Line(label=one.label, xs=xs, ys=ys, low=low, high=high, areas=_areas(sized), mark=_longest(one)))
-        fit = one.plan.fit
+            lines.append(Line(label=subject.label, xs=xs, ys=ys, low=low, high=high, areas=_areas(sized), mark=_longest(subject)))
+        fit = subject.plan.fit
         label = f"usable of {'each of ' if fit.gpus > 1 else ''}{fit.gpus} x {fit.gpu}"
         label = "the given budget" if fit.budget is None else label
         levels[label] = Level(label, fit.usable_bytes)
-    on_gpu = any(one.plan.fit is not None for one in asked)
+    on_gpu = any(subject.plan.fit is not None for subject in subjects)
     return Chart(
         kind="memory",
-        title=_title(asked, "memory of the fullest GPU" if on_gpu else "cache", "against sequence length"),
-        caption=_caption(asked),
+        title=_title(subjects, "memory of the fullest GPU" if on_gpu else "cache", "against sequence length"),
+        caption=_caption(subjects),
         y_label="bytes on the fullest GPU" if on_gpu else "bytes of the cache",
         scale=scale,
         lines=tuple(lines),
@@ -230,11 +230,11 @@ def _areas(sized: Sequence[tuple[Occupancy, int]]) -> tuple[Area, ...]:
     return tuple(Area(label=name, ys=tuple(each)) for name, each in sizes.items() if any(each))
 
 
-def _answered(one: _Asked, ask: Callable[[Occupancy], int]) -> Iterator[tuple[Occupancy, int]]:
+def _answered(subject: _Subject, ask: Callable[[Occupancy], int]) -> Iterator[tuple[Occupancy, int]]:
     """The request at each length, with an answer; lengths that the engine or a policy refuses are left out."""
-    for length in one.lengths:
+    for length in subject.lengths:
         try:
-            sized = one.opened.changed(seq=length)
+            sized = subject.opened.changed(seq=length)
             yield sized, ask(sized)
         except KvplanError:
             continue
@@ -250,31 +250,31 @@ def _needed(opened: Occupancy, cache: int) -> tuple[int, int, int]:
     return max(0, low), expected, high
 
 
-def _longest(one: _Asked) -> Mark | None:
+def _longest(subject: _Subject) -> Mark | None:
     """The longest length that fits by the expected value, if the memory of the GPU ends it within the picture."""
-    fit = one.plan.fit
-    if fit is None or fit.expected_max_seq is None or not fit.expected_max_seq or fit.expected_max_seq >= one.lengths[-1]:
+    fit = subject.plan.fit
+    if fit is None or fit.expected_max_seq is None or not fit.expected_max_seq or fit.expected_max_seq >= subject.lengths[-1]:
         return None
     try:
-        opened = one.opened.changed(seq=fit.expected_max_seq)
+        opened = subject.opened.changed(seq=fit.expected_max_seq)
         height = opened.needed_bytes if fit.budget is None else _needed(opened, opened.needed_bytes)[1]
     except KvplanError:
         return None
     return Mark(f"fits up to {fit.expected_max_seq:,} tokens", fit.expected_max_seq, height)
 
 
-def _frontier(asked: Sequence[_Asked], scale: str) -> Chart:
+def _frontier(subjects: Sequence[_Subject], scale: str) -> Chart:
     """The most sequences that fit at once, against length: for certain, and by the expected value."""
     lines, remarks = [], []
-    for one in asked:
-        if one.plan.fit is None:
-            unknown = f"{one.label}: what it needs beside its cache is not known."
-            message = "a frontier needs the memory of a GPU." if one.opened.setup.hardware.gpu is None else unknown
+    for subject in subjects:
+        if subject.plan.fit is None:
+            unknown = f"{subject.label}: what it needs beside its cache is not known."
+            message = "a frontier needs the memory of a GPU." if subject.opened.setup.hardware.gpu is None else unknown
             raise UsageError(message, hint="Add: --gpu h100, or --kv-memory 20GiB")
         sure, expected = [], []
-        for length in one.lengths:
+        for length in subject.lengths:
             try:
-                opened = one.opened.changed(seq=length)
+                opened = subject.opened.changed(seq=length)
                 most = solve.most(opened)
                 certain = solve.most(opened, "low", most.value)
             except KvplanError:
@@ -284,17 +284,17 @@ def _frontier(asked: Sequence[_Asked], scale: str) -> Chart:
             expected.append((length, most.value))
             sure.append(certain.value)
         if not expected:
-            remarks.append(f"{one.label}: not one sequence of {one.lengths[0]:,} tokens fits.")
+            remarks.append(f"{subject.label}: not one sequence of {subject.lengths[0]:,} tokens fits.")
             continue
         xs, ys = zip(*expected, strict=True)
         last = None
-        if xs[-1] < one.lengths[-1]:
-            last = Mark(f"one sequence: {one.plan.fit.expected_max_seq:,} tokens", xs[-1], ys[-1])
-        lines.append(Line(label=one.label, xs=xs, ys=ys, low=tuple(sure), high=ys, mark=last))
+        if xs[-1] < subject.lengths[-1]:
+            last = Mark(f"one sequence: {subject.plan.fit.expected_max_seq:,} tokens", xs[-1], ys[-1])
+        lines.append(Line(label=subject.label, xs=xs, ys=ys, low=tuple(sure), high=ys, mark=last))
     return Chart(
         kind="frontier",
-        title=_title(asked, "most sequences at once", "against sequence length"),
-        caption=_caption(asked, batch=False),
+        title=_title(subjects, "most sequences at once", "against sequence length"),
+        caption=_caption(subjects, batch=False),
         y_label="sequences at once",
         scale=scale,
         lines=tuple(lines),
@@ -302,23 +302,24 @@ def _frontier(asked: Sequence[_Asked], scale: str) -> Chart:
     )
 
 
-def _layers(asked: Sequence[_Asked], scale: str) -> Chart:
+def _layers(subjects: Sequence[_Subject], scale: str) -> Chart:
     """The cache of each layer, model by model."""
-    tokens = {one.plan.request.seq for one in asked}
+    tokens = {subject.plan.request.seq for subject in subjects}
     length = f"at {tokens.pop():,} tokens" if len(tokens) == 1 else "at each model's own length"
     return Chart(
         kind="layers",
-        title=_title(asked, "cache of each layer", length),
-        caption=_caption(asked),
+        title=_title(subjects, "cache of each layer", length),
+        caption=_caption(subjects),
         y_label="bytes of a layer",
         scale=scale,
         profiles=tuple(
-            Profile(label=one.label, layers=layer_bytes(one.plan), total_bytes=one.plan.cache.total_bytes) for one in asked
+            Profile(label=subject.label, layers=layer_bytes(subject.plan), total_bytes=subject.plan.cache.total_bytes)
+            for subject in subjects
         ),
     )
 
 
-_KINDS: Final[Mapping[str, Callable[[Sequence[_Asked], str], Chart]]] = {
+_KINDS: Final[Mapping[str, Callable[[Sequence[_Subject], str], Chart]]] = {
     "memory": _memory,
     "frontier": _frontier,
     "layers": _layers,
@@ -378,17 +379,17 @@ def _cell(variant: Variant, node: str, row: int) -> Cell:
     )
 
 
-def _title(asked: Sequence[_Asked], what: str, how: str) -> str:
-    name = f"{asked[0].label}: " if len(asked) == 1 else ""
+def _title(subjects: Sequence[_Subject], what: str, how: str) -> str:
+    name = f"{subjects[0].label}: " if len(subjects) == 1 else ""
     words = f"{what} {how}"
     return f"{name}{words}" if name else f"{words[0].upper()}{words[1:]}"
 
 
-def _caption(asked: Sequence[_Asked], *, batch: bool = True) -> str:
+def _caption(subjects: Sequence[_Subject], *, batch: bool = True) -> str:
     """Engine, numbers, formats, ranks and what the bytes are; what differs between models is left to the legend."""
-    request, fit = asked[0].plan.request, asked[0].plan.fit
-    dtypes = dict.fromkeys(one.plan.request.kv_dtype for one in asked)
-    definitions = dict.fromkeys(one.plan.cache.definition.value for one in asked)
+    request, fit = subjects[0].plan.request, subjects[0].plan.fit
+    dtypes = dict.fromkeys(subject.plan.request.kv_dtype for subject in subjects)
+    definitions = dict.fromkeys(subject.plan.cache.definition.value for subject in subjects)
     parts = [" ".join(filter(None, (request.engine, request.engine_version)))]
     parts += [f"{request.batch:,} sequence{'s' if request.batch > 1 else ''}"] if batch else []
     parts.append(f"KV dtype {' or '.join(dtypes)}")
