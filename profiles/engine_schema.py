@@ -471,6 +471,18 @@ class VendorRow(Facts):
     visible: Words | None = None
 
 
+class LibraryFile(EngineFile):
+    """``engines/ollama/library.yaml``: names of models by their ids, and how the library spells formats."""
+
+    source: Words
+    formats: dict[Words, Words]
+    models: dict[Words, Words]
+    published: dict[Words, Words]
+
+    def place(self) -> tuple[str, ...]:
+        return (self.id, "library.yaml")
+
+
 class LaunchFile(FactFile):
     """``launch.yaml``: what commands and manifests are made of, whatever engine they start."""
 
@@ -502,5 +514,6 @@ ENGINE_FORMS: Final[dict[str, type[EngineFile]]] = {
     "classes": ClassesFile,
     "flags": EngineFlagsFile,
     "hardware": EngineHardwareFile,
+    "library": LibraryFile,
 }
 """The form of each file in an engine's folder."""

@@ -204,3 +204,17 @@ def llamacpp_builds() -> LlamacppBuilds:
         latents=data["latents"],
         ollama={**data["ollama"], **data["ollama_vendored"]},
     )
+
+
+def ollama_name(model: str, weights: str | None) -> str | None:
+    """The name in Ollama's library of a model in a GGUF format, or as it was published; ``None`` if it has none.
+
+    >>> ollama_name("Qwen/Qwen3-14B", "q4_k_m"), ollama_name("openai/gpt-oss-20b", None), ollama_name("Qwen/Qwen3-14B", "iq3_xxs")
+    ('qwen3:14b-q4_K_M', 'gpt-oss:20b', None)
+    """
+    data = record("engines", "ollama/library")
+    if weights is None:
+        published: str | None = data["published"].get(model)
+        return published
+    name, form = data["models"].get(model), data["formats"].get(weights)
+    return f"{name}-{form}" if name and form else None

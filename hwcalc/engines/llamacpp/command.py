@@ -14,6 +14,7 @@ from hwcalc.engines.facts import Told
 from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
 from hwcalc.profiles.engine_flags import engine_flags
+from hwcalc.profiles.engines import ollama_name
 from hwcalc.text import brief
 
 _FLAGS: Final = engine_flags("llamacpp")
@@ -209,6 +210,14 @@ _NOT_OLLAMAS: Final = ("n_rs_seq", "load_mtp", "fit_target", "ctx_type", "main_g
 """Options of llama.cpp that a Modelfile and the variables of ``ollama serve`` have no word for."""
 
 
+def in_library(planned: CommandInput) -> str | None:
+    """The name of the model in Ollama's library, which ``ollama run`` fetches; ``None`` if it has none in the planned format."""
+    if not planned.made:
+        return planned.library
+    as_published = planned.weights is None or planned.weights.upper() == planned.published
+    return ollama_name(planned.model, None if as_published else planned.weights)
+
+
 def modelfile(planned: CommandInput) -> EmittedFile:
     """The Modelfile of a plan, with the variables of ``ollama serve`` that it needs beside it."""
     for name in ("lora", "draft"):
@@ -222,9 +231,10 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     options = {**planned.options, "n_gpu_layers": "0"} if planned.on_host else planned.options
     slots = int(options.get("n_seq_max", planned.batch))
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
-    # A model of Ollama's own, a file here, or a repository of GGUF files on the Hub.
-    as_is = planned.library or f"hf.co/{planned.model}"
-    source = _made(planned) if planned.made else planned.path if planned.path and not planned.library else as_is
+    # A model of Ollama's library, a file here, or a repository of GGUF files on the Hub.
+    library = in_library(planned)
+    fetched = library or (None if planned.made or planned.path else f"hf.co/{planned.model}")
+    source = fetched or (_made(planned) if planned.made else planned.path)
     own = []
     layers, batch = options.get("n_gpu_layers", "auto"), options.get("n_ubatch", options.get("n_batch"))
     if layers not in ("auto", "-1"):
@@ -240,7 +250,7 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     flash = _flash_attention(options.get("flash_attn"))
     variables += [f"OLLAMA_FLASH_ATTENTION={int(flash[-1] == 'on')}"] if flash else []
     variables += [f"OLLAMA_NUM_PARALLEL={slots}"] if slots > 1 else []
-    name = planned.library or _last_name(planned.path or planned.model.partition(":")[0])
+    name = library or _last_name(planned.path or planned.model.partition(":")[0])
     name = re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.") or "model"
     made = f"{name}-{context if context % 1024 else f'{context // 1024}k'}"
     return EmittedFile(
@@ -249,7 +259,7 @@ def modelfile(planned: CommandInput) -> EmittedFile:
         environment=tuple(variables),
         command=("ollama", "create", made, "-f", "Modelfile"),
         run=("ollama", "run", made),
-        as_is=None if own or planned.made or (planned.path and not planned.library) else ("ollama", "run", as_is),
+        as_is=None if own or fetched is None else ("ollama", "run", fetched),
         context=f"OLLAMA_CONTEXT_LENGTH={context}",
     )
 

@@ -293,7 +293,9 @@ class OllamaCommand(Command):
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
         """What to write where a Modelfile names a file that the model's publisher does not have."""
-        if not planned.made:
+        from hwcalc.engines.llamacpp.command import in_library
+
+        if not planned.made or in_library(planned):
             return (), ""
         return (), f"For a published file write FROM hf.co/USER/NAME-GGUF:{(planned.weights or planned.published).upper()} in it."
 
