@@ -70,10 +70,16 @@ def format_name(text: str | None) -> str | None:
             hint=f"Give the file itself, such as ./model.gguf or org/repo:FILE.gguf, or a mix of llama.cpp: --weights {nearest}.",
         )
     if by_bits is None:
+        from difflib import get_close_matches
+
+        bits = re.fullmatch(r"(?:q|int|w)?_?([1-8])_?(?:b|bits?)?", name)
+        like = [f"q{bits[1]}_k_m", f"q{bits[1]}_0", f"mlx_{bits[1]}bit"] if bits else get_close_matches(name, known, 2)
+        like = [each for each in like if each in known or named_by_bits(each)]
+        meant = f"Did you mean {' or '.join(like)}? " if like else ""
         raise UnknownNameError(
             f"--weights {shown(text, 40)} is not a known weight format.",
             option="weights",
-            hint=f"Known: {', '.join(known)}; exl2, exl3 and mlx with other bits: exl2 3.5bpw.",
+            hint=f"{meant}Known: {', '.join(known)}; exl2, exl3 and mlx with other bits: exl2 3.5bpw.",
         )
     return by_bits
 

@@ -324,6 +324,17 @@ def test_weights_option() -> None:
         plan("Qwen/Qwen3-8B", seq=100, weights="fp7")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("4bit", "q4_k_m or q4_0 or mlx_4bit"), ("q5", "q5_k_m or q5_0 or mlx_5bit"), ("nvfp5", "nvfp4")]
+)
+def test_a_format_by_its_bits(given: str, meant: str) -> None:
+    """Who names only bits hears the formats that have them."""
+    with pytest.raises(UsageError) as caught:
+        plan("Qwen/Qwen3-8B", seq=100, weights=given)
+
+    assert meant in (caught.value.hint or "").partition("? Known:")[0]
+
+
 QUANTISED = [
     model_id
     for model_id in list_models()
