@@ -253,6 +253,11 @@ def parse_check_file(text: str, path: str) -> CheckFile:
     """The same for a text that was read from ``path``."""
     reader = _Reader("standard input" if path == "-" else printable(path))
     tree = parse_tree(text, reader.name)
+    if not (isinstance(tree.value, dict) and {"checks", "schema_version"} & tree.value.keys()):
+        from hwcalc.launch.read import read_launch
+
+        if read_launch(text):
+            raise reader.error(tree, "this starts servers, and is no check file", f"Plan them: kvplan launch {operand(path)}")
     checks: tuple[Check, ...] = ()
     with suppress(_EnoughError), reader.keeping():
         checks = reader.checks(tree)

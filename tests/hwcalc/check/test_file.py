@@ -225,6 +225,22 @@ checks:
 """
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "services:\n  vllm:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model Qwen/Qwen3-8B --max-model-len 16384\n",
+        "#!/bin/sh\nvllm serve Qwen/Qwen3-8B\n",
+    ],
+    ids=["compose", "script"],
+)
+def test_a_file_that_starts_servers(text: str) -> None:
+    """It is sent to the command that plans it."""
+    with pytest.raises(CheckUsageError, match="is no check file") as caught:
+        parse_check_file(text, "f.yml")
+
+    assert caught.value.hint == "Plan them: kvplan launch f.yml"
+
+
 def test_all_faults_of_a_file() -> None:
     """Each once, with its line, in their order; a fault of the defaults is not one of every check."""
     with pytest.raises(CheckUsageError) as caught:
