@@ -107,8 +107,8 @@ def pretrained_of(family: Iterable[str]) -> frozenset[str]:
     (['Qwen/Qwen3-8B-Base'], ['google/gemma-2-2b'])
     """
     said = {name: naming(name) for name in family}
-    raw = frozenset(name for name, one in said.items() if one.raw)
-    taught = frozenset(name for name, one in said.items() if one.taught)
+    raw = frozenset(name for name, marks in said.items() if marks.raw)
+    taught = frozenset(name for name, marks in said.items() if marks.taught)
     return raw if raw or not taught else frozenset(said) - taught
 
 
@@ -208,8 +208,8 @@ def on_this_machine() -> Iterator[Candidate]:
     from hwcalc.sources.caches import cached_config, cached_ids
     from hwcalc.sources.listing import installed_models
 
-    for one in installed_models():
-        yield _of_file(one)
+    for model in installed_models():
+        yield _of_file(model)
     for name in cached_ids():
         if cached_config(name) is not None:
             load = partial(_read, name, offline=True, headers=False)
@@ -226,33 +226,33 @@ def from_folder(folder: str) -> Iterator[Candidate]:
     root = Path(os.path.expanduser(folder))  # noqa: PTH111
     if not os.path.isdir(root):  # noqa: PTH112
         raise UsageError(f"--folder {shown(folder, 80)} is not a folder here.", hint="Give the folder that has the .gguf files.")
-    for one in models_in_folder(root):
-        yield _of_file(one)
+    for model in models_in_folder(root):
+        yield _of_file(model)
 
 
-def _of_file(one: InstalledModel) -> Candidate:
-    name = one.path.name if one.source == "folder" else one.name
-    load, sense = partial(_read, one.path), modality_of(name)
-    return Candidate(word=one.name, id=name, source=one.source, load=load, stored=True, modality=sense)
+def _of_file(model: InstalledModel) -> Candidate:
+    name = model.path.name if model.source == "folder" else model.name
+    load, sense = partial(_read, model.path), modality_of(name)
+    return Candidate(word=model.name, id=name, source=model.source, load=load, stored=True, modality=sense)
 
 
 def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """One candidate for all pages and formats of a model, which names the others."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
-    for one in candidates:
-        same = one.row.naming[_SAME] if one.row is not None else naming(one.id).same
-        key = (one.source, one.word if one.stored else same)
-        groups.setdefault(key, []).append(one)
+    for candidate in candidates:
+        same = candidate.row.naming[_SAME] if candidate.row is not None else naming(candidate.id).same
+        key = (candidate.source, candidate.word if candidate.stored else same)
+        groups.setdefault(key, []).append(candidate)
     for group in groups.values():
         if len(group) == 1:
             yield group[0]
             continue
         first, *others = sorted(group, key=_rank)
-        parameters = first.parameters or next((one.parameters for one in others if one.parameters), None)
-        yield first._replace(also=tuple(one.id for one in others), parameters=parameters)
+        parameters = first.parameters or next((candidate.parameters for candidate in others if candidate.parameters), None)
+        yield first._replace(also=tuple(candidate.id for candidate in others), parameters=parameters)
 
 
-def _rank(one: Candidate) -> tuple[bool, bool, str, int, str]:
+def _rank(candidate: Candidate) -> tuple[bool, bool, str, int, str]:
     """The model itself before copies of it, and its first page before others."""
-    said = naming(one.id)
-    return said.copy, said.pretrained, one.released or "9", len(one.id), one.id
+    said = naming(candidate.id)
+    return said.copy, said.pretrained, candidate.released or "9", len(candidate.id), candidate.id

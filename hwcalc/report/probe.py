@@ -48,7 +48,7 @@ def probe_text(probed: Probed, more: More | None, view: View) -> str:
     figures, tensors = [], []
     for rank in probed.ranks:
         start = (str(rank.rank),) if several else ()
-        figures += [start + _row(one) for one in rank.comparisons]
+        figures += [start + _row(compared) for compared in rank.comparisons]
         tensors += [start + row for row in _tensors(rank)]
     if figures:
         sections.append(view.table(first + _COLUMNS, figures, right=range(len(first) + 1, len(first) + 4)))
@@ -66,17 +66,19 @@ def probe_csv(probed: Probed, more: More | None) -> str:
     """One row for each tensor and each figure of each rank."""
     rows: list[tuple[object, ...]] = []
     for rank in probed.ranks:
-        for one in rank.tensors:
-            difference = None if one.measured_bytes is None else one.measured_bytes - one.predicted_bytes
-            cells = (one.dtype, "x".join(map(str, one.shape)), one.predicted_bytes, one.measured_bytes, difference, 0)
-            rows.append((rank.rank, "tensor", one.name, *cells))
+        for tensor in rank.tensors:
+            difference = None if tensor.measured_bytes is None else tensor.measured_bytes - tensor.predicted_bytes
+            cells = (tensor.dtype, "x".join(map(str, tensor.shape)), tensor.predicted_bytes, tensor.measured_bytes, difference, 0)
+            rows.append((rank.rank, "tensor", tensor.name, *cells))
         for figure in rank.comparisons:
             numbers = (figure.predicted_bytes, figure.measured_bytes, figure.difference_bytes, figure.tolerance_bytes)
             rows.append((rank.rank, "figure", figure.name, "", "", *numbers))
     live = () if more is None or more.live is None else more.live.rows()
     rows += (("", "live", name, "", "", predicted, measured, measured - predicted, 0) for name, predicted, measured in live)
     figures = () if more is None or more.policy is None else more.policy.figures
-    rows += [("", "policy", f"{one.name} ({one.unit})", "", "", one.predicted, one.measured, "", "") for one in figures]
+    rows += [
+        ("", "policy", f"{figure.name} ({figure.unit})", "", "", figure.predicted, figure.measured, "", "") for figure in figures
+    ]
     return csv_text(_CSV, rows)
 
 
@@ -85,7 +87,7 @@ def verified_text(verified: Verified, view: View) -> str:
     words = "still as predicted" if verified.agrees else "no longer as predicted"
     head = f"{clean(verified.model)}  {clean(verified.receipt)}: {words}\n"
     head += f"measured {clean(verified.date)} on {clean(verified.device)} by {clean(verified.measured_with)}\n"
-    rows = [_row(one) for one in verified.comparisons]
+    rows = [_row(compared) for compared in verified.comparisons]
     table = view.table(_COLUMNS, rows, right=(1, 2, 3)) if rows else ""
     drift = "".join(f"drift  {clean(line)}\n" for line in verified.drift)
     return "\n".join(filter(None, (head, table, drift)))
@@ -94,7 +96,8 @@ def verified_text(verified: Verified, view: View) -> str:
 def verify_csv(verified: Verified) -> str:
     """One row for each figure and for each difference from the receipt."""
     rows: list[tuple[object, ...]] = [
-        ("figure", one.name, one.predicted_bytes, one.measured_bytes, one.difference_bytes) for one in verified.comparisons
+        ("figure", compared.name, compared.predicted_bytes, compared.measured_bytes, compared.difference_bytes)
+        for compared in verified.comparisons
     ]
     rows += [("drift", line, "", "", "") for line in verified.drift]
     return csv_text(("what", "name", "predicted_bytes", "measured_bytes", "difference_bytes"), rows)
@@ -130,19 +133,21 @@ def _head(probed: Probed, *, color: bool) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _row(one: Compared) -> tuple[str, ...]:
-    numbers = ("unknown" if value is None else exact(value) for value in (one.predicted_bytes, one.measured_bytes))
-    difference = "" if one.difference_bytes is None else "0" if not one.difference_bytes else f"{one.difference_bytes:+,} B"
-    word = "for information" if one.tolerance_bytes is None else "agrees" if one.agrees else "DIFFERS"
-    return (one.name, *numbers, difference, word)
+def _row(compared: Compared) -> tuple[str, ...]:
+    numbers = ("unknown" if value is None else exact(value) for value in (compared.predicted_bytes, compared.measured_bytes))
+    difference = (
+        "" if compared.difference_bytes is None else "0" if not compared.difference_bytes else f"{compared.difference_bytes:+,} B"
+    )
+    word = "for information" if compared.tolerance_bytes is None else "agrees" if compared.agrees else "DIFFERS"
+    return (compared.name, *numbers, difference, word)
 
 
 def _tensors(rank: RankResult) -> list[tuple[str, ...]]:
     """Equal tensors share a row, with their count and their name without the layer's number: ``layers.keys`` for ``layers.0.keys``."""
     forms: dict[tuple[Any, ...], list[TensorResult]] = {}
-    for one in rank.tensors:
-        kind = ".".join(part for part in one.name.split(".") if not part.isdecimal())
-        forms.setdefault((kind, one.dtype, one.shape, one.measured_bytes), []).append(one)
+    for tensor in rank.tensors:
+        kind = ".".join(part for part in tensor.name.split(".") if not part.isdecimal())
+        forms.setdefault((kind, tensor.dtype, tensor.shape, tensor.measured_bytes), []).append(tensor)
     rows: list[tuple[str, ...]] = []
     for (kind, dtype, shape, measured), equal in forms.items():
         name = equal[0].name if len(equal) == 1 else f"{len(equal):,} x {kind}"

@@ -23,31 +23,35 @@ _NAMES: Final = {
 _MEANING: Final = "times: the measured time in times of the expected one; above 1 is slower"
 
 
-def bench_csv(found: BenchReconciliation) -> str:
+def bench_csv(compared: BenchReconciliation) -> str:
     """One row for each figure, with numbers without units and separators."""
     return csv_text(
-        SpeedRow.__struct_fields__, [[getattr(row, name) for name in SpeedRow.__struct_fields__] for row in found.rows]
+        SpeedRow.__struct_fields__, [[getattr(row, name) for name in SpeedRow.__struct_fields__] for row in compared.rows]
     )
 
 
-def bench_text(found: BenchReconciliation, view: View) -> str:
+def bench_text(compared: BenchReconciliation, view: View) -> str:
     """The verdict, the figures side by side, and what to do with them."""
-    version = f" {found.engine_version}" if found.engine_version else ""
-    title = clean(f"{found.model} on {found.gpus:,} x {found.gpu} beside {found.file} ({found.tool}, {found.engine}{version})")
-    said = verdict(found)
+    version = f" {compared.engine_version}" if compared.engine_version else ""
+    title = clean(
+        f"{compared.model} on {compared.gpus:,} x {compared.gpu} beside {compared.file} ({compared.tool}, {compared.engine}{version})"
+    )
+    said = verdict(compared)
     if view.format == "markdown":
         head = f"### {escaped(title)}\n\n**{said}**\n\n"
     else:
-        head = f"{title}\n{marked(said, DIFFERS if found.within is False else AGREES, color=view.color)}\n"
-    table = view.table(_HEADER, [_cells(row) for row in found.rows], right=(3, 4, 5, 6, 7))
+        head = f"{title}\n{marked(said, DIFFERS if compared.within is False else AGREES, color=view.color)}\n"
+    table = view.table(_HEADER, [_cells(row) for row in compared.rows], right=(3, 4, 5, 6, 7))
     if view.quiet:
         return head + table
-    lines = [("expected", f"{found.source}; {_MEANING}")]
-    if found.saved is not None:
-        lines.append(("kept", f"{factors(found)}, for later plans with {found.engine} on {found.gpu}: {found.saved.path}"))
-    elif found.decode_times is not None and found.within is False:
-        lines.append(("keep", f"--calibrate keeps it for later plans: {factors(found)}"))
-    lines += [("note", note.message) for note in found.notes]
+    lines = [("expected", f"{compared.source}; {_MEANING}")]
+    if compared.saved is not None:
+        lines.append(
+            ("kept", f"{factors(compared)}, for later plans with {compared.engine} on {compared.gpu}: {compared.saved.path}")
+        )
+    elif compared.decode_times is not None and compared.within is False:
+        lines.append(("keep", f"--calibrate keeps it for later plans: {factors(compared)}"))
+    lines += [("note", note.message) for note in compared.notes]
     if view.format == "markdown":
         return head + table + "\n" + view.paragraphs([f"{label}: {text}" for label, text in lines])
     return (
@@ -58,23 +62,23 @@ def bench_text(found: BenchReconciliation, view: View) -> str:
     )
 
 
-def verdict(found: BenchReconciliation) -> str:
+def verdict(compared: BenchReconciliation) -> str:
     """How many figures lie in their range."""
-    beyond = sum(row.beats_bound for row in found.rows)
+    beyond = sum(row.beats_bound for row in compared.rows)
     faster = f"; {beyond:,} faster than the bound" if beyond else ""
-    if found.within is None:
-        return f"no expected speed of {found.engine} on {found.gpu}: beside the bound alone{faster}"
-    inside = sum(row.within is True for row in found.rows)
-    return f"{'as expected' if found.within else 'not as expected'}: {inside:,} of {len(found.rows):,} figures in their range{faster}"
+    if compared.within is None:
+        return f"no expected speed of {compared.engine} on {compared.gpu}: beside the bound alone{faster}"
+    inside = sum(row.within is True for row in compared.rows)
+    return f"{'as expected' if compared.within else 'not as expected'}: {inside:,} of {len(compared.rows):,} figures in their range{faster}"
 
 
-def factors(found: BenchReconciliation) -> str:
+def factors(compared: BenchReconciliation) -> str:
     """How much longer it took, in words."""
-    if found.decode_times is None or found.prompt_times is None:
+    if compared.decode_times is None or compared.prompt_times is None:
         return ""
-    if found.decode_times == found.prompt_times:
-        return f"{found.decode_times:.2f} times the expected time"
-    return f"{found.decode_times:.2f} times the expected time of decoding, {found.prompt_times:.2f} times that of prompts"
+    if compared.decode_times == compared.prompt_times:
+        return f"{compared.decode_times:.2f} times the expected time"
+    return f"{compared.decode_times:.2f} times the expected time of decoding, {compared.prompt_times:.2f} times that of prompts"
 
 
 def _cells(row: SpeedRow) -> list[str]:

@@ -40,21 +40,21 @@ def operations(count: int) -> str:
     return f"{scaled:.3g} {_POWERS[power]}FLOP"
 
 
-def strategies_text(found: Strategies, view: View) -> str:
+def strategies_text(answer: Strategies, view: View) -> str:
     """All strategies; behind them what each trades, other heads and pairs of tokens."""
-    timed = any(one.step_s_bound is not None for one in found.strategies)
+    timed = any(strategy.step_s_bound is not None for strategy in answer.strategies)
     header = (*_BYTES, *_COST, *(("a step takes",) if timed else ()))
-    tables = [([header, *(_row(one, timed=timed) for one in found.strategies)], len(_BYTES))]
-    if found.heads:
-        tables.append(([_HEADS, *map(_head_row, found.heads)], len(_HEADS)))
-    parts = [_head(found, view)]
+    tables = [([header, *(_row(strategy, timed=timed) for strategy in answer.strategies)], len(_BYTES))]
+    if answer.heads:
+        tables.append(([_HEADS, *map(_head_row, answer.heads)], len(_HEADS)))
+    parts = [_head(answer, view)]
     for rows, together in tables:
         listed = _parted(rows, together, view.width) if view.format == "table" else [rows]
         parts += [view.table(part[0], part[1:], right=range(1, len(part[0]))) for part in listed]
     if not view.quiet:
-        told = [(one.name, f"{one.title}; {one.trades} ({one.used_by})") for one in found.strategies]
+        told = [(strategy.name, f"{strategy.title}; {strategy.trades} ({strategy.used_by})") for strategy in answer.strategies]
         parts.append(view.table(("strategy", "what it trades (who does it)"), told))
-    parts.append(_lines([] if view.quiet else _tail(found), view))
+    parts.append(_lines([] if view.quiet else _tail(answer), view))
     return "\n".join(parts)
 
 
@@ -69,18 +69,18 @@ def _parted(rows: Sequence[tuple[str, ...]], together: int, width: int) -> list[
         return [list(rows)]
     places: list[list[int]] = []
     for place in range(1, len(sizes)):
-        taken = sizes[0] + sum(sizes[one] for one in places[-1]) if places else 0
+        taken = sizes[0] + sum(sizes[column] for column in places[-1]) if places else 0
         if not places or place == together or taken + sizes[place] - _BETWEEN > width:
             places.append([])
         places[-1].append(place)
-    return [[(row[0], *(row[one] for one in part)) for row in rows] for part in places]
+    return [[(row[0], *(row[column] for column in part)) for row in rows] for part in places]
 
 
-def strategy_text(found: Strategies, view: View) -> str:
+def strategy_text(answer: Strategies, view: View) -> str:
     """The strategies of the answer, each figure with its formula and numbers."""
-    parts = [_head(found, view)]
-    for one in found.strategies:
-        section = strategy_section(one)
+    parts = [_head(answer, view)]
+    for strategy in answer.strategies:
+        section = strategy_section(strategy)
         rows: list[tuple[str, str]] = []
         for name, lines, _ in figure_lines(section.figures):
             rows += [(name if not number else "", line) for number, line in enumerate(lines)]
@@ -94,71 +94,74 @@ def strategy_text(found: Strategies, view: View) -> str:
     return "\n".join(parts)
 
 
-def strategies_csv(found: Strategies) -> str:
+def strategies_csv(answer: Strategies) -> str:
     """A row for each strategy, with its request; all numbers are whole and exact."""
     names = ("model", "engine", "engine_version", "seq", "batch", "prompt", "kv_dtype", "block_size", "lengths", "needed_bytes")
-    request = [getattr(found, name) for name in names]
-    rows = found.records()
+    request = [getattr(answer, name) for name in names]
+    rows = answer.records()
     return csv_text((*names, *rows[0]), ([*request, *row.values()] for row in rows))
 
 
-def _head(found: Strategies, view: View) -> str:
+def _head(answer: Strategies, view: View) -> str:
     """The model, what was asked, and the lengths that sequences have now."""
-    engine = "" if found.engine == DEFAULT else f", {found.engine} {found.engine_version or ''}".rstrip()
-    gpu = "" if found.gpu is None else f", {found.gpu}"
-    encoder = f", {found.encoder_seq:,} encoder tokens" if found.encoder_seq else ""
+    engine = "" if answer.engine == DEFAULT else f", {answer.engine} {answer.engine_version or ''}".rstrip()
+    gpu = "" if answer.gpu is None else f", {answer.gpu}"
+    encoder = f", {answer.encoder_seq:,} encoder tokens" if answer.encoder_seq else ""
     first = (
-        f"{found.model}: {plural(found.batch, 'sequence')} of up to {found.seq:,} tokens, prompt {found.prompt:,}{encoder}, "
-        f"KV dtype {found.kv_dtype}, blocks of {found.block_size:,}{engine}{gpu}"
+        f"{answer.model}: {plural(answer.batch, 'sequence')} of up to {answer.seq:,} tokens, prompt {answer.prompt:,}{encoder}, "
+        f"KV dtype {answer.kv_dtype}, blocks of {answer.block_size:,}{engine}{gpu}"
     )
-    return _lines([first, f"now: {found.lengths}; they need {human_bytes(found.needed_bytes)}"], view)
+    return _lines([first, f"now: {answer.lengths}; they need {human_bytes(answer.needed_bytes)}"], view)
 
 
-def _row(one: Strategy, *, timed: bool) -> tuple[str, ...]:
-    step = one.attention_flops_per_step if one.flops_per_step is None else one.flops_per_step
-    total = one.attention_total_flops if one.total_flops is None else one.total_flops
-    now = ("" if size is None else human_bytes(size) for size in (one.held_bytes, one.wasted_bytes, one.most_wasted_bytes))
-    peak = (_BOUND if one.peak_definition == "bound" else "") + human_bytes(one.peak_bytes)
-    host = human_bytes(one.host_bytes) if one.host_bytes else ""
-    row = (one.name, human_bytes(one.full_bytes), *now, peak, host, operations(step), operations(total))
+def _row(strategy: Strategy, *, timed: bool) -> tuple[str, ...]:
+    step = strategy.attention_flops_per_step if strategy.flops_per_step is None else strategy.flops_per_step
+    total = strategy.attention_total_flops if strategy.total_flops is None else strategy.total_flops
+    now = (
+        "" if size is None else human_bytes(size)
+        for size in (strategy.held_bytes, strategy.wasted_bytes, strategy.most_wasted_bytes)
+    )
+    peak = (_BOUND if strategy.peak_definition == "bound" else "") + human_bytes(strategy.peak_bytes)
+    host = human_bytes(strategy.host_bytes) if strategy.host_bytes else ""
+    row = (strategy.name, human_bytes(strategy.full_bytes), *now, peak, host, operations(step), operations(total))
     if not timed:
         return row
-    return (*row, "" if one.step_s_bound is None else f"{_BOUND}{_seconds(one.step_s_bound)}")
+    return (*row, "" if strategy.step_s_bound is None else f"{_BOUND}{_seconds(strategy.step_s_bound)}")
 
 
 def _seconds(seconds: float) -> str:
     return f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
 
 
-def _head_row(one: HeadChoice) -> tuple[str, ...]:
-    difference = one.parameters_difference
+def _head_row(choice: HeadChoice) -> tuple[str, ...]:
+    difference = choice.parameters_difference
     words = ""
     if difference is not None:
         more = f"{'+' if difference > 0 else '-'}{parameters(abs(difference))}"
-        words = "its own" if one.own else more if difference else "the same"
-    heads = "" if one.num_key_value_heads is None else f"{one.num_key_value_heads:,}"
-    return (one.name, heads, human_bytes(one.full_bytes), f"{one.share:,.4g} {TIMES}", words)
+        words = "its own" if choice.own else more if difference else "the same"
+    heads = "" if choice.num_key_value_heads is None else f"{choice.num_key_value_heads:,}"
+    return (choice.name, heads, human_bytes(choice.full_bytes), f"{choice.share:,.4g} {TIMES}", words)
 
 
-def _tail(found: Strategies) -> list[str]:
+def _tail(answer: Strategies) -> list[str]:
     """Pairs of tokens, copies, what moves over the bus, notes, and what to type next."""
-    pairs = found.pairs
+    pairs = answer.pairs
     since = "the first token on" if pairs.prompt == 1 else f"a prompt of {pairs.prompt:,} on"
     without = f"{pairs.recomputed:,} without a cache ({pairs.recomputed_scores:,} scores, if a pass makes whole squares)"
     quoted = f"Often quoted: n^3 = {pairs.quoted_recomputed:,} and n^2 = {pairs.quoted_cached:,}."
     counts = f"from {since} to {pairs.tokens:,}: {without}, {pairs.cached:,} with one. {quoted}"
     lines = [f"pairs of tokens in a layer of full attention, {counts}"]
-    copied = next((one for one in found.strategies if one.copied_bytes), None)
+    copied = next((strategy for strategy in answer.strategies if strategy.copied_bytes), None)
     if copied is not None:
         lines.append(f"copies: growing writes {human_bytes(copied.copied_bytes)} in all.")
-    moved = next((one for one in found.strategies if one.bus_bytes_per_step), None)
+    moved = next((strategy for strategy in answer.strategies if strategy.bus_bytes_per_step), None)
     if moved is not None:
-        link, time = found.host_link, ""
+        link, time = answer.host_link, ""
         if link is not None and moved.bus_s_bound is not None:
             time = f", {_seconds(moved.bus_s_bound)} at least over {link.name} ({link.gbps:.1f} GB/s)"
         moves = f"moves {human_bytes(moved.bus_bytes_per_step)} to the device in a step, and as much back{time}"
         lines.append(f"bus: offloading {moves}.")
-    lines += [clean(note.message) for note in found.notes]
+    lines += [clean(note.message) for note in answer.notes]
     return [*lines, "other lengths now: --fill 30% or --lengths 1k,2k,8k; how a number comes about: --explain pages"]
 
 
