@@ -91,17 +91,17 @@ def models(
         return _kinds(words, view)
     from hwcalc.sources.listing import list_known_models
 
-    found = list_known_models(words)
+    matching = list_known_models(words)
     if view.format == "json":
-        return answer_lists(models=found)
-    if not found:
+        return answer_lists(models=matching)
+    if not matching:
         words = shown(words, 60)
         raise ModelNotFoundError(f"no known model has {words} in its id or type.", hint="List all of them: kvplan models")
     from hwcalc.report.columns import listed
     from hwcalc.report.text import PIPED_WIDTH, parameters, plural
 
     whole, rows = view.format == "csv", []
-    for model in found:
+    for model in matching:
         count = "" if model.parameters is None else str(model.parameters) if whole else parameters(model.parameters)
         fidelity = model.fidelity or ""
         kind = (model.model_type or "", count, model.released or "")
@@ -110,7 +110,7 @@ def models(
     short = whole or (view.format == "table" and view.width < PIPED_WIDTH)
     header = ("id", "type", "parameters" if short else "published parameters", "released", "source", "fidelity")
     text, left_out = listed(view, header, rows, ("source", "fidelity", "type", "released"), right=(2,))
-    remarks = () if view.quiet else (f"{plural(len(found), 'model')}; {_COUNTED}", *left_out)
+    remarks = () if view.quiet else (f"{plural(len(matching), 'model')}; {_COUNTED}", *left_out)
     return Answer(text=text, remarks=remarks)
 
 
@@ -147,20 +147,20 @@ def _types(words: str, view: View) -> Answer:
     """Every known model type with the kinds of layers that its models have. All ``words`` must occur in the type or the kinds."""
     from hwcalc.parsers.known_types import listed_types
 
-    found = []
+    matching = []
     for row in listed_types():
         texts = (row.model_type.lower(), *row.families)
         if all(any(word in text for text in texts) for word in words.lower().split()):
-            found.append(row)
+            matching.append(row)
     if view.format == "json":
-        return answer_lists(types=[{"model_type": row.model_type, "families": row.families} for row in found])
-    if not found:
+        return answer_lists(types=[{"model_type": row.model_type, "families": row.families} for row in matching])
+    if not matching:
         message = f"no known type has {shown(words, 60)} in its name or its layers."
         raise ModelNotFoundError(message, hint="List all of them: kvplan models --types")
     from hwcalc.report.text import plural
 
-    text = view.table(("type", "layers"), [(row.model_type, ", ".join(row.families)) for row in found])
-    remarks = (plural(len(found), "type"), "To read a config as one of them: kvplan MODEL --assume TYPE")
+    text = view.table(("type", "layers"), [(row.model_type, ", ".join(row.families)) for row in matching])
+    remarks = (plural(len(matching), "type"), "To read a config as one of them: kvplan MODEL --assume TYPE")
     return Answer(text=text, remarks=() if view.quiet else remarks)
 
 
@@ -170,18 +170,18 @@ def _kinds(words: str, view: View) -> Answer:
     from hwcalc.parsers.written import kinds_described, signature
 
     texts = ((row, " ".join((*row.names, row.keeps)).lower()) for row in kinds_described())
-    found = [row for row, text in texts if all(word in text for word in words.lower().split())]
+    matching = [row for row, text in texts if all(word in text for word in words.lower().split())]
     if view.format == "json":
-        return answer_lists(kinds=found)
-    if not found:
+        return answer_lists(kinds=matching)
+    if not matching:
         message = f"no kind of layer has {shown(words, 60)} in its names or in what it keeps."
         raise ModelNotFoundError(message, hint="List all of them: kvplan models --kinds")
     from hwcalc.report.text import plural
 
-    rows = [(row.names[0], signature(KINDS[row.kind]), row.keeps) for row in found]
+    rows = [(row.names[0], signature(KINDS[row.kind]), row.keeps) for row in matching]
     text = view.table(("kind", "parameters", "keeps"), rows)
     remarks = (
-        plural(len(found), "kind"),
+        plural(len(matching), "kind"),
         "To write a model of them: kvplan --layers-of '12*KIND(PARAMETER=N, ...) + 4*KIND(...)' --seq 32k",
     )
     return Answer(text=text, remarks=() if view.quiet else remarks)
@@ -212,25 +212,25 @@ def engines(*, name: str | None, kinds: bool, hardware: bool, **output: Any) -> 
     With --hardware: on which accelerators each runs, by version, and the formats that need more, with source.
     """
     view = view_of(**output)
-    found = _engine_infos(name)
+    infos = _engine_infos(name)
     if view.format == "json":
-        return answer_lists(engines=found)
+        return answer_lists(engines=infos)
     if kinds:
-        matrix = [(kind, *(engine.kinds[kind] for engine in found)) for kind in found[0].kinds]
-        names = ("layers", *(engine.name for engine in found))
+        matrix = [(kind, *(engine.kinds[kind] for engine in infos)) for kind in infos[0].kinds]
+        names = ("layers", *(engine.name for engine in infos))
         return Answer(text=view.table(names, matrix), remarks=() if view.quiet else _WORDS)
     if hardware:
-        return _hardware(found, view)
+        return _hardware(infos, view)
     if view.format == "csv":
         bare, known = [], []
-        for engine in found:
+        for engine in infos:
             first = (engine.name, " ".join(engine.versions), engine.definition)
             known += [(*first, option.name, option.default, option.help) for option in engine.options]
             bare += [] if engine.options else [(*first, "", "", "")]
         return Answer(text=view.table(("engine", "versions", "numbers", "option", "default", "meaning"), bare + known))
     if name is None:
         rows = []
-        for engine in found:
+        for engine in infos:
             several = len(engine.versions) > 1
             versions = f"{engine.versions[-1]} to {engine.versions[0]}" if several else " ".join(engine.versions)
             options = ", ".join(option.name for option in engine.options)
@@ -239,7 +239,7 @@ def engines(*, name: str | None, kinds: bool, hardware: bool, **output: Any) -> 
 
         text, left_out = listed(view, ("engine", "versions", "numbers", "what", "options"), rows, ("options", "numbers"))
         return Answer(text=text, remarks=() if view.quiet else ("one engine with its options: kvplan engines NAME", *left_out))
-    engine = found[0]
+    engine = infos[0]
     versions = ", ".join(engine.versions) or "none"
     facts = [("engine", engine.name), ("what", engine.title), ("versions", versions), ("numbers", engine.definition)]
     text = view.table(("", ""), [*facts, ("source", engine.source)])
@@ -309,7 +309,7 @@ def _engine_infos(name: str | None) -> list[EngineInfo]:
     for spelling in ENGINES if name is None else (name,):
         engine, version = find_engine(spelling)
         resolved = engine.version(version)
-        options = (OptionInfo(name=one.name, default=one.default, help=one.help) for one in engine.options.values())
+        options = (OptionInfo(name=option.name, default=option.default, help=option.help) for option in engine.options.values())
         out.append(
             EngineInfo(
                 name=engine.name,
@@ -412,20 +412,20 @@ def policies(*, name: str | None, **output: Any) -> Answer:
 
     view = view_of(**output)
     chosen = policies().values() if name is None else (find_policy(name.partition(":")[0]),)
-    found = [policy_info(policy) for policy in chosen]
+    infos = [policy_info(policy) for policy in chosen]
     if view.format == "json":
-        return answer_lists(policies=found)
+        return answer_lists(policies=infos)
     if view.format == "csv":
         rows: list[tuple[str, ...]] = []
-        for policy in found:
+        for policy in infos:
             first = (policy.name, policy.press, policy.effect.text, policy.definition)
             last = (policy.keeps, policy.formula, policy.kernel, policy.source)
-            options = [(one.name, one.default, one.help) for one in policy.options] or [("", "", "")]
+            options = [(option.name, option.default, option.help) for option in policy.options] or [("", "", "")]
             rows += [(*first, *option, *last) for option in options]
         return Answer(text=view.table(_POLICIES_HEADER, rows))
     if name is not None:
-        return Answer(text=_one(found[0], view), remarks=() if view.quiet else (_in_a_plan(found[0]),))
-    rows = [(policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found]
+        return Answer(text=_one(infos[0], view), remarks=() if view.quiet else (_in_a_plan(infos[0]),))
+    rows = [(policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in infos]
     header: tuple[str, ...] = ("policy", "memory", "what", "attention", "source")
     if view.format == "table":
         # A line or two for each: the reason for a kernel, and sources, stand beside the policy alone.
@@ -443,9 +443,9 @@ _MORE: Final = (
 
 def _in_a_plan(policy: PolicyInfo) -> str:
     """The option of a plan that names the policy with its required options, else with the first option on how much it keeps."""
-    needed = [one for one in policy.options if one.required or one.kind in _PARTS]
-    usual = [one for one in policy.options if one.kind == "ratio" or one.name.endswith("budget")][:1]
-    words = [f"{one.name}={_SAMPLES.get(one.kind, one.default)}" for one in needed or usual]
+    needed = [option for option in policy.options if option.required or option.kind in _PARTS]
+    usual = [option for option in policy.options if option.kind == "ratio" or option.name.endswith("budget")][:1]
+    words = [f"{option.name}={_SAMPLES.get(option.kind, option.default)}" for option in needed or usual]
     written = f"{policy.name}:{','.join(words)}" if words else policy.name
     return f"in a plan: kvplan MODEL --policy {shell_word(written)}"
 
@@ -484,15 +484,18 @@ def _one(policy: PolicyInfo, view: View) -> str:
     )
     text = view.table(("", ""), facts)
     if policy.options:
-        rows = [(one.name, "required" if one.required else one.default or "none", one.help) for one in policy.options]
+        rows = [
+            (option.name, "required" if option.required else option.default or "none", option.help) for option in policy.options
+        ]
         text += "\n" + view.table(("option", "default", "meaning"), rows)
     if policy.quality:
         figures = [
-            (one.model, one.benchmark, f"{one.budget:,}", f"{one.accuracy:g}", f"{one.full_accuracy:g}") for one in policy.quality
+            (figure.model, figure.benchmark, f"{figure.budget:,}", f"{figure.accuracy:g}", f"{figure.full_accuracy:g}")
+            for figure in policy.quality
         ]
         header = ("model", "benchmark", "budget", "accuracy %", "whole cache %")
         text += "\n" + view.table(header, figures, right=(2, 3, 4))
-        sources = ", ".join(dict.fromkeys(one.source for one in policy.quality))
+        sources = ", ".join(dict.fromkeys(figure.source for figure in policy.quality))
         text += f"\nright answers as published by {sources}, no promise\n"
     return text
 
