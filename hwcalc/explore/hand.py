@@ -82,31 +82,47 @@ class Fit:
         If ``like`` is a polynomial, it has its monomials, so that fewer points are enough.
         """
         key = tuple(values)
+        found: Any
         if isinstance(like, list):
-            names = tuple(tuple(monomial) for _, monomial in like)
-            basis = self._of_these.setdefault(names, _Basis(self._points, names))
-            found = basis.through(dict(enumerate(key)))
-            if found is None:
-                raise Irregular(f"no such polynomial: {key[:3]}")
-            return _as_json(found)
-        if key not in self._known:
-            self._known[key] = self._found(key)
-        if self._known[key] is None:
+            polynomial = self._with(like).through(dict(enumerate(key)))
+            found = None if polynomial is None else _as_json(polynomial)
+        elif isinstance(like, dict):
+            found = self._within(key) or self._until(key, (self._with(like["max"][1]),))
+        else:
+            if key not in self._known:
+                self._known[key] = self._found(key)
+            found = self._known[key]
+        if found is None:
             raise Irregular(f"no polynomial: {key[:3]}")
-        return self._known[key]
+        return found
+
+    def _with(self, like: Sequence[Any]) -> _Basis:
+        """The monomials of a polynomial."""
+        names = tuple(tuple(monomial) for _, monomial in like)
+        if names not in self._of_these:
+            self._of_these[names] = _Basis(self._points, names)
+        return self._of_these[names]
+
+    def _within(self, values: tuple[int | float, ...]) -> int | float | None:
+        """The value at all points that are within reach, if it is the same."""
+        within = {value for value, reached in zip(values, self._reached, strict=True) if reached}
+        return within.pop() if len(within) == 1 else None
 
     def _found(self, values: tuple[int | float, ...]) -> Any:
-        within = {value for value, reached in zip(values, self._reached, strict=True) if reached}
-        if len(within) == 1:
-            return within.pop()
+        constant = self._within(values)
+        if constant is not None:
+            return constant
         for basis in self._bases:
             found = basis.through(dict(enumerate(values)))
             if found is not None:
                 return _as_json(found)
-        # A constant, as that of an MLP, until something that grows is larger.
+        return self._until(values, self._widths)
+
+    def _until(self, values: tuple[int | float, ...], bases: Sequence[_Basis]) -> Any:
+        """A constant, as that of an MLP, until a polynomial is larger; ``None`` if that is not so."""
         least = min(values)
         larger = {place: value for place, value in enumerate(values) if value > least}
-        for basis in self._widths:
+        for basis in bases:
             found = basis.through(larger)
             if found is not None and all(
                 max(least, _value(found, point)) == value for point, value in zip(self._points, values, strict=True)
@@ -234,6 +250,26 @@ def _shape(piece: Any) -> Any:
     return list(map(_shape, piece)) if isinstance(piece, list) else piece if isinstance(piece, str) else None
 
 
+def _unknowns(piece: Any) -> int:
+    """How many numbers the longest polynomial of a piece has, or the longest two of which the larger counts.
+
+    >>> _unknowns({"low": [[16, ["heads"]], [2, []]], "high": {"max": [[[9, []]], [[1, ["layers"]], [4, []]]]}})
+    3
+    """
+    if isinstance(piece, dict):
+        if piece.keys() == {"max"}:
+            return sum(map(_unknowns, piece["max"]))
+        return max(map(_unknowns, piece.values()), default=0)
+    if not isinstance(piece, list):
+        return 0
+    is_polynomial = bool(piece) and all(isinstance(each, list) and len(each) == 2 and _are_names(each[1]) for each in piece)
+    return len(piece) if is_polynomial else max(map(_unknowns, piece), default=0)
+
+
+def _are_names(piece: Any) -> bool:
+    return isinstance(piece, list) and all(isinstance(name, str) for name in piece)
+
+
 Changed = Callable[[Dimensions], "ModelSpec"]
 """Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
 
@@ -245,18 +281,17 @@ _NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: no one formula
 _NOT_ITSELF: Final = "By hand the page has numbers only where it has those of the model itself:"
 _ONE_GPU: Final = "By hand the page has no runs of layers on several GPUs: they are seldom as many on each."
 _ALWAYS: Final = 3
-"""Nodes that stand first: the model itself and the ends of the sliders."""
-_FEW: Final = 5
-"""A polynomial of which the monomials are known is found of these and of every fifth of the others."""
+"""Nodes that stand first: the model itself and the ends of the sliders. A polynomial of which the monomials are known is found of these, and of
+as many of the next nodes as it has numbers."""
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
-        (2, 1, 1, 1), (5, 2, 2, 4), (3, 4, 8, 2), (7, 3, 24, 3), (11, 16, 16, 8), (4, 16, 64, 8), (13, 12, 32, 7), (6, 16, 64, 6),
-        (17, 15, 40, 8), (9, 14, 16, 7), (64, 8, 4, 4), (96, 5, 40, 5), (32, 4, 2, 3), (128, 12, 48, 8), (10, 16, 1, 8),
-        (31, 8, 64, 8), (12, 24, 192, 8), (3, 32, 128, 8), (8, 32, 256, 7), (2, 48, 384, 8), (5, 36, 288, 8), (21, 40, 320, 8),
+        (12, 24, 192, 8), (8, 32, 256, 7), (128, 12, 48, 8), (2, 48, 384, 8), (31, 8, 64, 8), (2, 1, 1, 1), (5, 2, 2, 4), (3, 4, 8, 2),
+        (7, 3, 24, 3), (11, 16, 16, 8), (4, 16, 64, 8), (13, 12, 32, 7), (6, 16, 64, 6), (17, 15, 40, 8), (9, 14, 16, 7), (64, 8, 4, 4),
+        (96, 5, 40, 5), (32, 4, 2, 3), (10, 16, 1, 8), (3, 32, 128, 8), (5, 36, 288, 8), (21, 40, 320, 8),
     )
 )  # fmt: skip
-"""Dimensions whose forms are made, spread over the sliders, and beyond them to where attention is wider than any MLP."""
+"""Dimensions whose forms are made, spread over the sliders, and beyond them to where attention is wider than any MLP, which stand first."""
 
 
 def hand_of(
@@ -492,18 +527,20 @@ class _Runs:
         known = self._known.setdefault(number, [])
         for like in known:
             with suppress(Irregular):
-                piece = self._merged_of(place, of, _FEW, like)
+                piece = self._merged_of(place, of, like)
                 if _shape(piece) == _shape(like):
                     return piece
-        piece = self._merged_of(place, of, 1)
+        piece = self._merged_of(place, of)
         known.append(piece)
         return piece
 
-    def _merged_of(self, place: Place, of: Callable[[dict[str, Any]], Any], every: int, like: Any = None) -> dict[str, Any]:
-        """As :meth:`_merged`, of every so manieth form, with the monomials of ``like``."""
+    def _merged_of(self, place: Place, of: Callable[[dict[str, Any]], Any], like: Any = None) -> dict[str, Any]:
+        """As :meth:`_merged`, of all forms, or with the monomials of ``like`` of as many as tell them and check them."""
         tp = self._sizes(place).tp
         nodes = self._family.nodes(tp)
-        numbers = (*range(_ALWAYS), *range(_ALWAYS, len(nodes), every))
+        numbers = tuple(range(len(nodes)))
+        if like is not None:
+            numbers = numbers[: _ALWAYS + _unknowns(like)]
         names = set(self._names(place).values())
         trees = [self._tree(place, nodes, number) for number in numbers]
         if any(tree["parts"].keys() != names for tree in trees):

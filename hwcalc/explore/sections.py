@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.memory import Budget
     from hwcalc.explore.runs import PageAxes
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec
@@ -175,13 +176,14 @@ def policy_rows(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
     if not any(kind.acts_by_token for layer in model.stack for kind in layer):
         return None
     lengths = sampled_lengths(model, _FACTOR, _LEAST)
+    plain: _Plain = {}
     alike = {engine: _alike_under_policies(runs[engine], axes, pools) for engine in axes.engines}
     rows = []
     for policy in POLICIES:
         chosen = parse_policy(policy)
         assert chosen is not None
         effect = chosen.policy.effect
-        answers = {engine: _answers(model, lengths, engine, chosen, axes, pools, alike[engine]) for engine in axes.engines}
+        answers = {engine: _answers(model, lengths, engine, chosen, axes, pools, alike[engine], plain) for engine in axes.engines}
         memory = "frees memory" if effect is Effect.FREES else f"{effect.text}, frees nothing"
         rows.append({"policy": policy, "title": chosen.policy.title, "memory": memory, "engines": answers})
     return {"lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
@@ -207,6 +209,7 @@ def _answers(
     axes: PageAxes,
     pools: Pools,
     alike: Sequence[Sequence[str]],
+    plain: _Plain,
 ) -> dict[str, Any] | int:
     """The numbers of one engine on every GPU of the page, or the text that says why there are none."""
     opened: dict[str, Occupancy] = {}
@@ -226,7 +229,7 @@ def _answers(
     columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "refused")}
     for seq, batch in product(lengths, BATCHES):
         try:
-            point = _point(usual[1].sized(seq=seq, batch=batch).checked()) or {"refused": pools.text(_UNKNOWN)}
+            point = _point(usual[1].sized(seq=seq, batch=batch).checked(), plain) or {"refused": pools.text(_UNKNOWN)}
         except KvplanError as error:
             point = {"refused": pools.text(sentence(error))}
         for name, column in columns.items():
@@ -235,30 +238,39 @@ def _answers(
     last = {name: column[-1] for name, column in columns.items()}
     for gpu, one in others:
         with suppress(KvplanError):
-            if {**dict.fromkeys(columns), **_point(one.sized(seq=lengths[-1], batch=BATCHES[-1]).checked())} != last:
+            if {**dict.fromkeys(columns), **_point(one.sized(seq=lengths[-1], batch=BATCHES[-1]).checked(), plain)} != last:
                 refusals[gpu] = pools.text(
                     f"Under a policy {one.engine.label} takes other bytes on this GPU: the command line below plans it."
                 )
     for group in alike:
         if refusals.get(group[0]) != refusals.get(group[-1]):
-            return _answers(model, lengths, engine, policy, axes, pools, [[gpu] for gpu in axes.gpus])
+            return _answers(model, lengths, engine, policy, axes, pools, [[gpu] for gpu in axes.gpus], plain)
         refusals |= {gpu: refusals[group[0]] for gpu in group if group[0] in refusals}
     # One value where all are equal.
     packed = {name: column[0] if all(value == column[0] for value in column) else column for name, column in columns.items()}
     return {**packed, **({"gpus": refusals} if refusals else {})}
 
 
-def _point(opened: Occupancy) -> dict[str, Any]:
+_Plain: TypeAlias = dict[Any, "Budget | None"]
+"""Budgets without a policy, by engine, accelerator, tokens and sequences: they are the same beside every policy."""
+
+
+def _point(opened: Occupancy, plain: _Plain) -> dict[str, Any]:
     """The numbers of a plan; none without a verdict, or if the policy changes other parts of the memory than cache and activations."""
-    budget = opened.budget
-    plain = None if budget is None else opened.changed(policy=None).budget
-    if budget is None or plain is None:
+    budget, gpu = opened.budget, opened.setup.hardware.gpu
+    if budget is None or gpu is None:
+        return {}
+    key = (opened.engine.name, gpu.id, opened.tokens, opened.batch)
+    if key not in plain:
+        plain[key] = opened.changed(policy=None).budget
+    without = plain[key]
+    if without is None:
         return {}
     kept, usual = (
         [(part.name, part.low, part.expected, part.high) for part in one.parts if part.section in _OTHERS]
-        for one in (budget, plain)
+        for one in (budget, without)
     )
-    if kept != usual or budget.usable != plain.usable:
+    if kept != usual or budget.usable != without.usable:
         return {}
     taken = [part for part in budget.parts if part.section == "activations"]
     ends = {end: sum(getattr(part, end) for part in taken) for end in ("low", "expected", "high")}

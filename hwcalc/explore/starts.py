@@ -46,14 +46,14 @@ def starts_of(model: ModelSpec, engine: str, axes: PageAxes, runs: Mapping[str, 
     sizes = (len(runs["dtypes"]), len(runs["weights"]), len(axes.layouts))
     stored = [replace(given, weights=None if name == AS_PUBLISHED else name) for name in runs["weights"]]
     cells: dict[Place, int | None] = {}
+    layouts = [layout.parallel(engine) for layout in axes.layouts]
     for place in every(sizes):
         dtype, weights, layout = place
-        planned = replace(
-            stored[weights],
-            kv_dtype=runs["dtypes"][dtype],
-            kv_dtype_named=dtype > 0,
-            parallel=axes.layouts[layout].parallel(engine),
-        )
+        alike = layouts.index(layouts[layout])
+        if alike < layout:
+            cells[place] = cells[dtype, weights, alike]
+            continue
+        planned = replace(stored[weights], kv_dtype=runs["dtypes"][dtype], kv_dtype_named=dtype > 0, parallel=layouts[layout])
         template = template_of(engine, planned)
         cells[place] = None if template is None else pools.text(template)
     grid = grid_of(cells, sizes)
