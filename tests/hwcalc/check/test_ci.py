@@ -17,12 +17,12 @@ import yaml
 
 from hwcalc.cli.options import find_command
 from hwcalc.report.check import FORMATS
-from tests.hwcalc.check.files import PER_TOKEN, check_file
+from tests.hwcalc.check.files import PER_TOKEN, check_file, write
 from tests.hwcalc.command import REPOSITORY
 
 ACTION: Final = yaml.safe_load((REPOSITORY / "action.yml").read_text(encoding="utf-8"))
 STEP: Final = next(step for step in ACTION["runs"]["steps"] if step.get("id") == "check")
-(HOOK,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+HOOK, DEPLOYMENTS = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
 CHECK: Final = {"name": "one", "model": "./tiny", "seq": 1024, "max_cache": 1024 * PER_TOKEN}
 
 
@@ -181,6 +181,45 @@ def test_the_hook_takes_check_files(name: str, taken: bool) -> None:
     assert (re.search(HOOK["files"], name) is not None) is taken
 
 
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("compose.yaml", True),
+        ("stack/docker-compose.prod.yml", True),
+        ("Dockerfile", True),
+        ("llm/Modelfile.chat", True),
+        ("units/chat.service", True),
+        ("charts/llm/values-prod.yaml", True),
+        ("deploy/a/b.sh", True),
+        ("k8s/chat.yaml", True),
+        ("kvplan.yaml", False),
+        ("src/deploy.py", False),
+        ("docs/deployment.md", False),
+        ("myvalues.yaml", False),
+    ],
+)
+def test_the_hook_takes_deployments(name: str, taken: bool) -> None:
+    """Under the names that they have as a rule; the rest of the two hooks is one."""
+    assert (re.search(DEPLOYMENTS["files"], name) is not None) is taken
+    apart = ("id", "name", "description", "files")
+    assert {key: value for key, value in HOOK.items() if key not in apart} == {
+        key: value for key, value in DEPLOYMENTS.items() if key not in apart
+    }
+
+
+def test_the_action_takes_deployments(tmp_path: Path) -> None:
+    """A folder beside a check file, with the accelerator and the variables that its texts leave open."""
+    check_file(tmp_path, CHECK)
+    write(tmp_path / "deploy" / "serve.sh", "vllm serve $MODEL --max-model-len 1024 \\\n --tensor-parallel-size $SIZE\n")
+    done, written = act(tmp_path, file="kvplan.yaml\ndeploy", gpu="l4", set="MODEL=../tiny\nSIZE=1", offline="true")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 checks: 2 hold" in written["GITHUB_STEP_SUMMARY"]
+
+    done, _ = act(tmp_path, file="deploy", gpu="l4", set="MODEL=../tiny", offline="true")
+    assert done.returncode == 2
+    assert "::error file=deploy/serve.sh,line=2,col=2," in parts(done)[1]
+
+
 def test_the_hook_runs(tmp_path: Path) -> None:
     """Its entry is a command line that takes the names of files."""
     assert HOOK["pass_filenames"] is True
@@ -270,5 +309,5 @@ def test_pre_commit_takes_the_manifest() -> None:
     """By its own reader, where it is installed."""
     clientlib: Any = pytest.importorskip("pre_commit.clientlib")
 
-    (hook,) = clientlib.load_manifest(str(REPOSITORY / ".pre-commit-hooks.yaml"))
+    hook, _ = clientlib.load_manifest(str(REPOSITORY / ".pre-commit-hooks.yaml"))
     assert hook["id"] == "kvplan-check"
