@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.documents import SCHEMA_VERSION, Answer
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.replay.traffic import Traffic
+from hwcalc.workload.request import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
     from hwcalc.model import ModelLike
+    from hwcalc.replay.simulate import Deployed
 
 _MOST: Final = 256
 
@@ -72,62 +76,126 @@ def compare_settings(
     requests: Any,
     settings: Mapping[str, Sequence[Any]],
     *,
+    executor: Executor | None = None,
     begin: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Replay ``requests`` with each combination of the values of ``settings``: options of a plan, of the engine, or of the replay.
 
-    ``begin`` is called with the words of each replay before it begins. A setting that the engine cannot run, or that leaves no
-    memory, has its error in its row. Raises :class:`~hwcalc.errors.UsageError` for a value that is wrong with all other settings.
+    ``begin`` is called with the words of each replay before it begins, and ``executor`` is any that :mod:`concurrent.futures` knows, whose
+    workers replay several at once. A setting that the engine cannot run, or that leaves no memory, has its error in its row. Raises
+    :class:`~hwcalc.errors.UsageError` for a value that is wrong with all other settings.
     """
-    from hwcalc.replay.simulate import OF_REPLAY, deploy, simulate
-
-    each = [(changed, _options_with(changed, options)) for changed in _combinations(settings)]
-    refused = dict[int, KvplanError]()
-    for number, (_, given) in enumerate(each):
-        try:
-            deploy(model, **{name: value for name, value in given.items() if name not in OF_REPLAY})
-        except KvplanError as error:
-            refused[number] = error
-    for name, values in settings.items():
-        for value in map(str, values):
-            errors = [refused.get(number) for number, (changed, _) in enumerate(each) if changed[name] == value]
-            # What is wrong whatever the other settings are is a wrong value, and is said before anything is replayed.
-            if errors and all(isinstance(error, UsageError) for error in errors):
-                raise errors[0]  # type: ignore[misc]
-    rows = []
-    for number, (changed, given) in enumerate(each):
-        if number in refused:
-            rows.append(Setting(changed=changed, traffic=None, error=str(refused[number])))
-            continue
-        if begin is not None:
-            begin(", ".join(f"{name}={value}" for name, value in changed.items()))
-        rows.append(Setting(changed=changed, traffic=simulate(model, requests, **given).traffic, error=None))
+    number = prod(map(len, settings.values()))
+    if number > _MOST:
+        raise UsageError(f"{number:,} settings are too many to replay.", hint=f"At most {_MOST}: give fewer values.")
+    each = [opened(model, changed, options) for changed in combinations(settings)]
+    refuse_wrong_values(each, settings)
+    told = iter(
+        replay_each(
+            model, requests, [one for one in each if one.deployed is not None], executor, begin=begin, watch=options.get("watch")
+        )
+    )
+    rows = (
+        Setting(
+            changed=one.changed, traffic=None if one.error else next(told), error=None if one.error is None else str(one.error)
+        )
+        for one in each
+    )
     return Comparison(schema_version=SCHEMA_VERSION, settings=tuple(rows))
 
 
-def _options_with(changed: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a replay with the changed ones: options of a plan, of the engine, or of the replay."""
+class Opened(Record):
+    """A setting before its replay: the options of :func:`~hwcalc.replay.simulate.simulate`, and the deployment that they describe, or the
+    error with which they are refused.
+    """
+
+    changed: dict[str, str]
+    options: dict[str, Any]
+    deployed: Deployed | None = None
+    error: KvplanError | None = None
+
+    @property
+    def words(self) -> str:
+        """What is changed, in a line."""
+        return ", ".join(f"{name}={value}" for name, value in self.changed.items())
+
+
+def combinations(settings: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, str]]:
+    """Every combination of the values, by the names of the settings. A value of ``None`` leaves its setting as it is.
+
+    >>> list(combinations({"tp": [1, 2], "max_num_seqs": [None, 64]}))
+    [{'tp': '1'}, {'tp': '1', 'max_num_seqs': '64'}, {'tp': '2'}, {'tp': '2', 'max_num_seqs': '64'}]
+    """
+    for values in product(*settings.values()):
+        yield {name: str(value) for name, value in zip(settings, values, strict=True) if value is not None}
+
+
+def opened(model: ModelLike, changed: dict[str, str], options: Mapping[str, Any]) -> Opened:
+    """The setting with its deployment, where the engine takes it."""
+    from hwcalc.replay.simulate import OF_REPLAY, deploy
+    from hwcalc.workload.opening import OF_TRACE
+
     given = dict(options)
     engine_options = dict(given.get("engine_options") or {})
     for name, value in changed.items():
         (given if _is_ours(name) else engine_options)[name] = value
-    return {**given, "engine_options": engine_options}
+    given["engine_options"] = engine_options
+    try:
+        deployed = deploy(
+            model, **{name: value for name, value in given.items() if name not in OF_REPLAY and name not in OF_TRACE}
+        )
+        # Some rules are looked at when a scheduler is made.
+        deployed.scheduler()
+    except KvplanError as error:
+        return Opened(changed=changed, options=given, error=error)
+    return Opened(changed=changed, options=given, deployed=deployed)
 
 
-def _combinations(settings: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
-    number = 1
-    for values in settings.values():
-        number *= len(values)
-    if number > _MOST:
-        raise UsageError(f"{number:,} settings are too many to replay.", hint=f"At most {_MOST}: give fewer values.")
-    for values in product(*settings.values()):
-        yield dict(zip(settings, map(str, values), strict=True))
+def refuse_wrong_values(each: Sequence[Opened], settings: Mapping[str, Sequence[Any]]) -> None:
+    """Raise the error of a value that is wrong whatever the other settings are."""
+    for name, values in settings.items():
+        for value in map(str, values):
+            errors = [one.error for one in each if one.changed.get(name) == value]
+            if errors and all(isinstance(error, UsageError) for error in errors):
+                raise errors[0]  # type: ignore[misc]
+
+
+def replay_each(
+    model: ModelLike,
+    requests: Any,
+    each: Sequence[Opened],
+    executor: Executor | None = None,
+    *,
+    begin: Callable[[str], None] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> Iterator[Traffic]:
+    """What the replay of each setting tells, in their order: one after another, or by the workers of an executor."""
+    jobs = []
+    if executor is not None:
+        held = requests.held() if isinstance(requests, Workload) else requests
+        jobs = [executor.submit(_traffic, model, held, {**one.options, "watch": None}) for one in each]
+    try:
+        for number, one in enumerate(each):
+            if begin is not None:
+                begin(f"{number + 1:,} of {len(each):,}: {one.words}")
+            yield jobs[number].result() if jobs else _traffic(model, requests, {**one.options, "watch": watch})
+    finally:
+        for job in jobs:
+            job.cancel()
+
+
+def _traffic(model: ModelLike, requests: Any, options: Mapping[str, Any]) -> Traffic:
+    """What one replay tells; a function that another process can import."""
+    from hwcalc.replay.simulate import simulate
+
+    return simulate(model, requests, **options).traffic
 
 
 def _is_ours(name: str) -> bool:
     """Whether a setting is an option of a plan or of the replay, and not of the engine."""
     from hwcalc.planner.options import options_of
     from hwcalc.replay.simulate import OF_POOL, OF_REPLAY
+    from hwcalc.workload.opening import OF_TRACE
 
-    return name in OF_REPLAY or name in OF_POOL or any(row.name == name for row in options_of("simulate"))
+    return name in {*OF_REPLAY, *OF_POOL, *OF_TRACE} or any(row.name == name for row in options_of("simulate"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from heapq import heappop, heappush, heappushpop
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -229,6 +230,11 @@ class Workload(Record):
     def of(cls, requests: list[Request] | tuple[Request, ...], name: str = "requests") -> Self:
         """A workload of requests that are at hand."""
         return cls(name=name, make=lambda: iter(requests), count=len(requests))
+
+    def held(self) -> Workload:
+        """The same, with its requests at hand: to be replayed again and again, and to be sent to other processes."""
+        requests = tuple(self)
+        return replace(self, make=partial(iter, requests), count=len(requests), counting=None)
 
     def summary(self, block_size: int = BLOCK_SIZE) -> Summary:
         """What it is, in numbers. It is read once. Raises :class:`~hwcalc.errors.UsageError` if it has no requests."""
