@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
     from hwcalc.plot.build import plot
     from hwcalc.replay.simulate import simulate
+    from hwcalc.replay.tune import tune
     from hwcalc.sweep.rows import sweep
     from hwcalc.workload.opening import workload
 
@@ -52,6 +53,7 @@ __all__ = [
     "speed",
     "strategies",
     "sweep",
+    "tune",
     "workload",
 ]
 
@@ -77,6 +79,7 @@ def __getattr__(name: str) -> object:
         "simulate": "replay.simulate",
         "speed": "library.speed",
         "strategies": "library.strategies",
+        "tune": "replay.tune",
     }
     if name in places:
         return getattr(import_module(f"hwcalc.{places[name]}"), name)

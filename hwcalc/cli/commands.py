@@ -244,6 +244,7 @@ USUAL: Final = {
     "compare": ("tp",),
     "sweep": ("output", "format_"),
     "simulate": ("trace", "requests", "ttft", "itl", "replicas", "compare"),
+    "tune": ("trace", "ttft", "itl", "share", "compare"),
     "explore": ("output", "open", "serve"),
     "plot": ("kind", "output"),
     "probe": ("device", "scale", "receipt"),

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "compare": "hwcalc.cli.compare",
     "sweep": "hwcalc.cli.sweep",
     "simulate": "hwcalc.cli.simulate",
+    "tune": "hwcalc.cli.simulate",
     "explore": "hwcalc.cli.sweep",
     "plot": "hwcalc.cli.plan",
     "recommend": "hwcalc.cli.compare",

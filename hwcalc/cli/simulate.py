@@ -1,9 +1,9 @@
-"""``kvplan simulate``: a trace replayed on a server, step by step."""
+"""``kvplan simulate`` and ``tune``: a trace replayed on a server, step by step, with one setting or with many."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,11 @@ from hwcalc.cli.workload import OF_TRACE
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from hwcalc.replay.result import Simulation
+    from hwcalc.report.view import View
+    from hwcalc.workload.request import Workload
 
 _OWN: Final = grouped(
     "workload",
@@ -44,6 +48,9 @@ _OWN: Final = grouped(
         "How: least-requests, round-robin, least-loaded (fewest tokens left) or prefix. Default: least-requests, as vLLM does for --dp.",
         complete="routes",
     ),
+)
+_COMPARE: Final = grouped(
+    "workload",
     Option(
         "compare",
         ("--compare",),
@@ -52,6 +59,9 @@ _OWN: Final = grouped(
         "list",
         short="Replay with each of these values.",
     ),
+)
+_WORKERS: Final = grouped(
+    "workload", Option("workers", ("--workers",), "N", "Processes that replay several settings at once. Default: 1.")
 )
 _POOL: Final = grouped(
     "hardware",
@@ -83,27 +93,34 @@ _EVERY: Final = 50
 """Requests that end between two reports of progress."""
 
 
+_TRACE: Final = Option(
+    "trace",
+    ("--trace",),
+    "FILE|WORDS",
+    "The requests: a trace, or words such as 'prompt=p50=2k,p95=16k output=300 arrival=poisson=4'.",
+    complete="workloads",
+    group="workload",
+    short="A trace, or words: 'prompt=2k output=300 arrival=poisson=4'.",
+)
+
+
+def _planned(command: str) -> tuple[Option, ...]:
+    """The options of a plan, with the engine that is replayed where none is named."""
+    return tuple(
+        replace(option, help=option.help.replace("Default: reference", "Default: vllm")) for option in plan_options(command)
+    )
+
+
 @command(
     (
         MODEL,
-        Option(
-            "trace",
-            ("--trace",),
-            "FILE|WORDS",
-            "The requests: a trace, or words such as 'prompt=p50=2k,p95=16k output=300 arrival=poisson=4'.",
-            complete="workloads",
-            group="workload",
-            short="A trace, or words: 'prompt=2k output=300 arrival=poisson=4'.",
-        ),
+        _TRACE,
         *OF_TRACE,
         *_OWN,
+        *_COMPARE,
+        *_WORKERS,
         *_POOL,
-        *(
-            replace(option, help=option.help.replace("Default: reference", "Default: vllm"))
-            if option.name == "engine"
-            else option
-            for option in plan_options("simulate")
-        ),
+        *_planned("simulate"),
         *_FILES,
         *OUTPUT,
     ),
@@ -118,6 +135,7 @@ def simulate(
     model: str,
     trace: str | None,
     compare: list[str] | None,
+    workers: str | None,
     steps_csv: str | None,
     requests_csv: str | None,
     plot: str | None,
@@ -128,9 +146,6 @@ def simulate(
     The scheduler of the engine is replayed over its own pool of blocks: admission, chunks, preemption, prefix cache, windows and states.
     Exit status: 0, or 1 if a request is left that the server will never serve, or that it refuses.
     """
-    view = view_of(**options)
-    if trace is None:
-        raise UsageError("no workload is named.", hint="Add: --trace FILE, or --trace 'prompt=2k output=300 arrival=poisson=4'")
     if steps_csv == requests_csv == STDOUT:
         raise UsageError(
             "--steps-csv - and --requests-csv - are two tables on standard output.", hint="Name a file for one of them."
@@ -139,14 +154,13 @@ def simulate(
         from hwcalc.plot.build import format_of
 
         format_of(plot, "--plot")
-    of_trace = {option.name: options[option.name] for option in OF_TRACE if options.get(option.name) is not None}
-    of_replay = {option.name: options[option.name] for option in (*_OWN, *_POOL) if options.get(option.name) is not None}
-    given = {**given_options("simulate", options), **of_replay}
+    if workers is not None and not compare:
+        raise UsageError(
+            "--workers share several replays, and this is one.", hint="Leave it out, or add: --compare max_num_seqs=64,256"
+        )
+    view, requests, given = _opened(model, trace, "simulate", options)
     from hwcalc.report.traffic import comparison_csv, comparison_text, traffic_csv, traffic_text
-    from hwcalc.workload.opening import workload
 
-    with reading(model):
-        requests = workload(trace, **of_trace)
     if compare:
         if steps_csv is not None or requests_csv is not None or plot is not None:
             raise UsageError(
@@ -154,8 +168,9 @@ def simulate(
             )
         from hwcalc.replay.compare import compare_settings, parse_settings
 
-        with _progress(requests.count) as told:
-            compared = compare_settings(model, requests, parse_settings(compare), begin=told.begin, watch=told.watch, **given)
+        with _workers(workers) as executor, _progress(None if executor else requests.count) as told:
+            given |= {"executor": executor, "begin": told.begin, "watch": told.watch}
+            compared = compare_settings(model, requests, parse_settings(compare), **given)
         status = int(all(setting.traffic is None for setting in compared.settings))
         if view.format == "json":
             return answer(compared, status=status)
@@ -176,6 +191,102 @@ def simulate(
     if view.format == "json":
         return answer(traffic, status=status)
     return Answer(text=traffic_csv(traffic) if view.format == "csv" else traffic_text(traffic, view), status=status)
+
+
+_OF_SEARCH: Final = grouped(
+    "workload",
+    Option("share", ("--share",), "F", "Share of the requests that have to be within. Default: 95%."),
+    Option("budget", ("--budget",), "N", "Most work for each number of GPUs, in replays of all requests. Default: 64."),
+    Option("top", ("--top",), "N", "List so many of the best; 0 lists all. Default: 10."),
+)
+
+
+@command(
+    (
+        MODEL,
+        _TRACE,
+        *OF_TRACE,
+        *(option for option in _OWN if option.name in ("ttft", "itl", "e2e")),
+        *_OF_SEARCH,
+        *(
+            replace(
+                option,
+                help="Try these values of a setting, default among them. Repeatable. Default: those of the engine.",
+                short="Try these values.",
+            )
+            for option in _COMPARE
+        ),
+        *_WORKERS,
+        *_planned("tune"),
+        *OUTPUT,
+    ),
+    {
+        "Which settings serve most in time?": "kvplan tune Qwen/Qwen3-8B --gpu h100 --seq 8k --trace 'prompt=2k output=9 arrival=poisson=9 requests=50' --ttft 1s",
+        "On which hardware, and how many?": "kvplan tune Qwen/Qwen3-8B --gpu 2xl4,h100 --seq 8k --trace 'prompt=1k output=9 requests=9' --ttft 9s --dtype auto",
+        "With these values of a setting": "kvplan tune Qwen/Qwen3-8B --gpu l4 --seq 8k --trace 'prompt=1k output=9 requests=9' --e2e 9s --compare max_num_seqs=2,8 --dtype auto",
+    },
+)
+def tune(*, model: str, trace: str | None, compare: list[str] | None, workers: str | None, **options: Any) -> Answer:
+    """Search the settings that serve most within limits.
+
+    Hardware, its layouts and the engine's own trade-offs are searched for the requests within the limits per second and GPU.
+    Exit status: 0, or 1 if no setting holds the limits; then the nearest are listed.
+    """
+    view, requests, given = _opened(model, trace, "tune", options)
+    given |= {option.name: options[option.name] for option in _OF_SEARCH if options[option.name] is not None}
+    from hwcalc.replay.compare import parse_settings
+    from hwcalc.replay.tune import tune
+    from hwcalc.report.traffic import comparison_csv, tuning_text
+
+    with _workers(workers) as executor, _progress(None if executor else requests.count) as told:
+        settings = parse_settings(compare or ())
+        tuned = tune(model, requests, settings=settings, executor=executor, begin=told.begin, watch=told.watch, **given)
+    status = int(not tuned.holds)
+    if view.format == "json":
+        return answer(tuned, status=status)
+    return Answer(text=comparison_csv(tuned) if view.format == "csv" else tuning_text(tuned, view), status=status)
+
+
+def _opened(model: str, trace: str | None, command: str, options: Mapping[str, Any]) -> tuple[View, Workload, dict[str, Any]]:
+    """The view, the workload, and the options of the plan and of the replay that were given."""
+    view = view_of(**options)
+    if trace is None:
+        raise UsageError("no workload is named.", hint="Add: --trace FILE, or --trace 'prompt=2k output=300 arrival=poisson=4'")
+    of_trace = {option.name: options[option.name] for option in OF_TRACE if options.get(option.name) is not None}
+    of_replay = {option.name: options[option.name] for option in (*_OWN, *_POOL) if options.get(option.name) is not None}
+    from hwcalc.workload.opening import workload
+
+    with reading(model):
+        requests = workload(trace, **of_trace)
+    return view, requests, {**given_options(command, options), **of_replay}
+
+
+@contextmanager
+def _workers(number: str | None) -> Iterator[Executor | None]:
+    """So many processes that replay; ``None`` where no number is given."""
+    if number is None:
+        yield None
+        return
+    import multiprocessing
+    import signal
+    from concurrent.futures import ProcessPoolExecutor
+
+    from hwcalc.unfinished import Unfinished
+    from hwcalc.units import parse_tokens
+
+    def end(_: int) -> None:
+        for process in multiprocessing.active_children():
+            process.terminate()
+
+    # Ctrl-C is for the command, which ends them.
+    pool = ProcessPoolExecutor(
+        parse_tokens(number, "workers"), multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
+    with Unfinished(end), pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class _Told:

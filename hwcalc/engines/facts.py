@@ -28,6 +28,16 @@ _MOST_DIGITS: Final = 15
 """Longer numbers are beyond all lengths."""
 
 
+class TradeOff(Record):
+    """What ``kvplan tune`` tries of an option beside the engine's own value: some requests are served sooner by it, and others later.
+
+    With ``of_prefixes`` it bears on requests alone whose prompts begin alike.
+    """
+
+    values: tuple[str, ...]
+    of_prefixes: bool = False
+
+
 class Facts(Record):
     """What holds of an engine whatever it runs; the defaults are those of an engine without a pool."""
 
@@ -73,6 +83,8 @@ class Facts(Record):
     """The engine option for how many tokens of prompts a step computes at most; empty if it has none."""
     shared_experts_option: str = ""
     """The engine option by which replicas have attention of their own and share experts; empty if it has none."""
+    trade_offs: Mapping[str, TradeOff] = MappingProxyType({})
+    """The options by which its scheduler trades one time for another, by their names; ``dtype`` is that of the cache."""
     choices: Choices | None = None
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
 

@@ -214,7 +214,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
         "engine": every_engine(words(given.get("engine"), "engine")) or (None,),
         **{name: words(given.get(name), name) or (None,) for name in ("dtype", "weights")},
     }
-    axes |= {"gpu": _nodes(given, asked.values.get("gpus"), said) or (None,), "policy": policies_of(given.get("policy"))}
+    axes |= {"gpu": nodes_of(given, asked.values.get("gpus"), said) or (None,), "policy": policies_of(given.get("policy"))}
     axes |= {name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")}
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     # Dimensions alone are a model, too.
@@ -236,7 +236,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     return comparison, (*said, *notes)
 
 
-def _nodes(given: Mapping[str, Any], number: int | None, said: list[Note]) -> tuple[Node, ...]:
+def nodes_of(given: Mapping[str, Any], number: int | None, said: list[Note]) -> tuple[Node, ...]:
     """The accelerators and instances of a comparison, each once. Sizes of memory that were assumed are added to ``said``.
 
     Raises :class:`~hwcalc.errors.UsageError` if an accelerator's own number is not the ``number`` of all.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines import find_engine
@@ -11,6 +12,7 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import Plan
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
+from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +58,13 @@ def command_input(plan: Plan) -> CommandInput:
         on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
         **_model(plan),
     )
+
+
+def command_text(plan: Plan, words: Sequence[str] | None = None) -> str:
+    """The command line that starts a plan, every word quoted for a shell; ``words`` are those of the engine, where they are at hand."""
+    if words is None:
+        words = find_engine(plan.request.engine)[0].command.words(command_input(plan))
+    return " ".join(map(shell_word, (*environment_of(plan), *words)))
 
 
 def environment_of(plan: Plan) -> tuple[str, ...]:

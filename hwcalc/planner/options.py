@@ -170,8 +170,9 @@ class _Dtype(TypedDict, total=False):
         helps={
             "compare": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: the model's dtype.",
             "sweep": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
+            "tune": "KV-cache dtypes to try: auto,fp8. See: kvplan dtypes. Default: the model's, and one of eight bits.",
         },
-        lists=("compare", "sweep"), check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.", in_reconciliation=True,
+        lists=("compare", "sweep", "tune"), check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.", in_reconciliation=True,
         group="engine", short="Of the cache: fp8, q8_0, ...",
     )]  # fmt: skip
 
@@ -227,8 +228,9 @@ class _Gpu(TypedDict, total=False):
             "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
             "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
             "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
+            "tune": "Accelerators to choose from, with the most of each: l4,4xh100,8xl40s.",
         },
-        lists=("compare", "sweep", "explore"), check="Accelerator: l4, h100-sxm5-80gb, 4xh100.", in_reconciliation=True, group="hardware",
+        lists=("compare", "sweep", "explore", "tune"), check="Accelerator: l4, h100-sxm5-80gb, 4xh100.", in_reconciliation=True, group="hardware",
         short="l4, 4xh100, m4-24gb, cpu-32gb, ...", shorts=dict.fromkeys(("sweep", "explore"), "l4, h100, m4-24gb, cpu-32gb, ..."),
     )]  # fmt: skip
 
@@ -236,6 +238,7 @@ class _Gpu(TypedDict, total=False):
 class _Gpus(TypedDict, total=False):
     gpus: Annotated[Count, PlanOption(
         "count", "N", "How many, shared by tensor parallelism. Default: 1.", check="How many.", in_receipt=False,
+        helps={"tune": "How many of each at most. Default: 1."},
         group="hardware",
     )]  # fmt: skip
 
@@ -262,8 +265,9 @@ class _Tp(TypedDict, total=False):
         helps={
             "compare": "Tensor parallel sizes: 1,2,4. Default: 1.",
             "sweep": "Tensor parallel sizes: 1,2,4,8. Default: 1.",
+            "tune": "Tensor parallel sizes to try: 1,2,4. Default: those that people run.",
         },
-        lists=("compare", "sweep"), check="Tensor parallel size.", in_reconciliation=True, group="hardware",
+        lists=("compare", "sweep", "tune"), check="Tensor parallel size.", in_reconciliation=True, group="hardware",
     )]  # fmt: skip
 
 
@@ -543,6 +547,7 @@ OF_POLICY: Final = ("policy_rules", "compaction")
 """Options that say something of the policy, and need one."""
 _OF_PLAN: Final = frozenset(_AvgSeq.__annotations__)
 _PLAIN: Final = [name for name in ROWS if name not in DIMENSIONS and name not in _OF_PLAN]
+_SIMULATED: Final = [name for name in SimulateOptions.__annotations__ if name not in ("batch", *_NamesOfBatch.__annotations__)]
 COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "plan": ROWS,
     "explain": ROWS,
@@ -558,7 +563,8 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "disaggregate": ROWS,
     "strategies": StrategiesOptions.__annotations__,
     "explore": ExploreOptions.__annotations__,
-    "simulate": [name for name in SimulateOptions.__annotations__ if name not in ("batch", *_NamesOfBatch.__annotations__)],
+    "simulate": _SIMULATED,
+    "tune": [name for name in _SIMULATED if name not in ("gpu", "instance", "tp", "dtype")],
     "check": _Hub.__annotations__,
 }
 """Command -> the options of which it takes one value. Of others it takes a list, where their rows say so."""

@@ -11,6 +11,7 @@ from hwcalc.documents import SCHEMA_VERSION, Answer
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.replay.traffic import Traffic
+from hwcalc.text import quoted
 from hwcalc.workload.request import Workload
 
 if TYPE_CHECKING:
@@ -71,6 +72,16 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, list[str]]:
     return settings
 
 
+def checked_settings(settings: Any) -> dict[str, Sequence[Any]]:
+    """The values by setting. Raises :class:`~hwcalc.errors.UsageError` for what is no list of values of a name."""
+    lists = settings.items() if isinstance(settings, Mapping) else [(settings, settings)]
+    for name, values in lists:
+        if not isinstance(name, str) or not isinstance(values, (list, tuple)) or not values:
+            hint = 'Write a dict of lists: {"max_num_seqs": [64, 256]}.'
+            raise UsageError(f"settings={quoted(settings, 60)} has no values of a setting.", hint=hint)
+    return dict(lists)
+
+
 def compare_settings(
     model: ModelLike,
     requests: Any,
@@ -86,6 +97,7 @@ def compare_settings(
     workers replay several at once. A setting that the engine cannot run, or that leaves no memory, has its error in its row. Raises
     :class:`~hwcalc.errors.UsageError` for a value that is wrong with all other settings.
     """
+    settings = checked_settings(settings)
     number = prod(map(len, settings.values()))
     if number > _MOST:
         raise UsageError(f"{number:,} settings are too many to replay.", hint=f"At most {_MOST}: give fewer values.")

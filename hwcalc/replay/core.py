@@ -184,6 +184,8 @@ class Scheduler(ABC):
     """Which columns of a step have what all engines have."""
     stalls_when: ClassVar[str]
     """Why requests may be left that it will never serve, and what to do, in sentences."""
+    most_per_step: int = 1
+    """The most tokens that a request can gain in a step."""
     lag: int = 0
     """How many turns after a batch was scheduled its results are looked at: 0 or 1."""
 

@@ -82,7 +82,7 @@ def simulate(
         # By its name: simulate(model, requests=rows).
         requests = options.pop("requests", None)
     timed = _is_timed(clock, step_time, requests)
-    limits = Limits(**{name: _seconds(value, name) for name, value in (("ttft", ttft), ("itl", itl), ("e2e", e2e))})
+    limits = limits_of(ttft=ttft, itl=itl, e2e=e2e)
     workload = opened(requests, **{name: options.pop(name) for name in OF_TRACE if name in options})
     deployed = deploy(model, engine=engine, blocks=blocks, tokens=tokens, **options)
     notes = [Note(code="workload", message=note) for note in workload.notes]
@@ -137,6 +137,11 @@ def _in_steps(workload: Workload) -> Workload:
 
 def _seconds(value: float | str | None, name: str) -> float | None:
     return None if value is None else parse_duration(value, name)
+
+
+def limits_of(**given: float | str | None) -> Limits:
+    """The limits ``ttft``, ``itl`` and ``e2e``, from text or seconds."""
+    return Limits(**{name: _seconds(value, name) for name, value in given.items()})
 
 
 class Deployed(Record):

@@ -12,7 +12,7 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import CommandInput
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import WRITTEN
-from hwcalc.planner.command_input import command_input, environment_of
+from hwcalc.planner.command_input import command_input, command_text, environment_of
 from hwcalc.planner.result import Plan
 from hwcalc.report.manifest import CHART, CHART_ENGINE, FORMS, manifest
 from hwcalc.text import brief, shell_word, shown
@@ -62,7 +62,7 @@ def emitted(plan: Plan, what: str) -> str:
         return manifest(plan, form, rules, given)
     file = rules.command.file(given)
     if file is None:
-        return _quoted((*environment_of(plan), *rules.command.words(given)))
+        return command_text(plan, rules.command.words(given))
     serving = [f"# For the server: {_quoted(file.environment)}"] if file.environment else []
     return "\n".join((*serving, f"# {_quoted(file.command)}", file.text.rstrip("\n")))
 
@@ -101,7 +101,7 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
     before, remark = rules.command.first(given)
     lines = [("first", _quoted(before), "")] if before else []
     if file is None:
-        return [*lines, ("start", _quoted((*environment_of(plan), *words)), remark)]
+        return [*lines, ("start", command_text(plan, words), remark)]
     if file.as_is is not None:
         own = any(note.code == "ollama-context" for note in plan.notes)
         variables = file.environment if own or not file.context else (file.context, *file.environment)

@@ -9,7 +9,7 @@ from hwcalc.data import data_file, reading_data
 
 DOCUMENTS = (
     "plan", "explain", "diff", "compare", "sweep", "recommend", "fit", "disaggregate", "check", "check-file", "reconcile", "server", "bench", "models", "types",
-    "kinds", "engines", "gpus", "instances", "dtypes", "policies", "keep", "strategies", "workload", "simulate", "simulate-compare", "launch", "probe", "receipt", "verify", "emit", "error",
+    "kinds", "engines", "gpus", "instances", "dtypes", "policies", "keep", "strategies", "workload", "simulate", "simulate-compare", "tune", "launch", "probe", "receipt", "verify", "emit", "error",
 )  # fmt: skip
 PATH: Final = data_file(__file__, "schemas.jsonl")
 """A line for each document: its name and its schema. ``scripts/build_schemas.py`` writes it."""

@@ -34,6 +34,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.reconcile.speeds import BenchReconciliation
     from hwcalc.replay import compare
     from hwcalc.replay.traffic import Traffic
+    from hwcalc.replay.tune import Tuning
     from hwcalc.report import probe, records
     from hwcalc.report.launch import LaunchDocument
     from hwcalc.sweep.grid import SweepDocument
@@ -66,6 +67,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "launch": LaunchDocument,
         "simulate": Traffic,
         "simulate-compare": compare.Comparison,
+        "tune": Tuning,
         "probe": probe.ProbeDocument,
         "receipt": receipt.Receipt,
         "verify": receipt.Verified,

@@ -1,8 +1,11 @@
-"""``kvplan simulate`` as text: what users wait for, how full the pool is, and settings side by side."""
+"""``kvplan simulate`` and ``tune`` as text: what users wait for, how full the pool is, and settings side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from hwcalc.report.text import csv_text, plural
 from hwcalc.report.view import View
@@ -11,6 +14,7 @@ from hwcalc.units import human_duration
 if TYPE_CHECKING:
     from hwcalc.replay.compare import Comparison
     from hwcalc.replay.traffic import Limits, Spread, Traffic
+    from hwcalc.replay.tune import Tuning
 
 _COLUMNS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 _TIMES: Final = {
@@ -21,6 +25,25 @@ _TIMES: Final = {
     "in the queue": "queue",
 }
 _COUNTS: Final = {"running": "running", "waiting": "waiting"}
+_WITHIN: Final = "within limits"
+_COMPARED: Final[Mapping[str, Callable[[Traffic], str]]] = {
+    "first token p95": lambda traffic: _p95(traffic.ttft, traffic),
+    "next token p95": lambda traffic: _p95(traffic.itl, traffic),
+    "answer p95": lambda traffic: _p95(traffic.e2e, traffic),
+    "tokens/s": lambda traffic: "" if traffic.throughput is None else f"{traffic.throughput.output_tokens_per_s:,.0f}",
+    "preempted": lambda traffic: f"{traffic.totals.get('preemptions', 0):,}",
+    "pool at peak": lambda traffic: "" if traffic.use is None else _share(traffic.use.max),
+    "hits": lambda traffic: "" if traffic.hit_share is None else _share(traffic.hit_share),
+    _WITHIN: lambda traffic: "" if traffic.goodput is None else _share(traffic.goodput.share),
+}
+"""The columns of settings side by side."""
+_TUNED: Final[Mapping[str, Callable[[Traffic], str]]] = {
+    _WITHIN: _COMPARED[_WITHIN],
+    "first token p95": _COMPARED["first token p95"],
+    "request's mean p95": lambda traffic: _p95(traffic.tpot, traffic),
+    "answer p95": _COMPARED["answer p95"],
+}
+"""Those of settings that were searched."""
 
 
 def traffic_text(traffic: Traffic, view: View) -> str:
@@ -55,26 +78,12 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     """The settings side by side."""
     told = [setting.traffic for setting in comparison.settings if setting.traffic is not None]
     names = tuple(comparison.settings[0].changed) if comparison.settings else ()
-    header = (
-        *names,
-        "first token p95",
-        "next token p95",
-        "answer p95",
-        "tokens/s",
-        "preempted",
-        "pool at peak",
-        "hits",
-        "within limits",
-    )
+    limited = any(traffic.goodput is not None for traffic in told)
+    shown = [name for name in _COMPARED if limited or name != _WITHIN]
     rows = [
-        [
-            *setting.changed.values(),
-            *(_compared(setting.traffic) if setting.traffic is not None else ("", "", "", "", "", "", "", "")),
-        ]
+        [*setting.changed.values(), *("" if setting.traffic is None else _COMPARED[name](setting.traffic) for name in shown)]
         for setting in comparison.settings
     ]
-    limited = any(traffic.goodput is not None for traffic in told)
-    shown = len(header) if limited else len(header) - 1
     head = [_head(told[0], compared=True)] if told else []
     errors = [
         f"{', '.join(f'{name}={value}' for name, value in setting.changed.items())}: {setting.error}"
@@ -83,32 +92,66 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     ]
     warned = list(dict.fromkeys(note.message for traffic in told for note in traffic.warnings))
     limits = [f"limits: {_limits(told[0].goodput.limits)}"] if told and told[0].goodput is not None else []
-    parts = [view.paragraphs(head), view.table(header[:shown], [row[:shown] for row in rows], right=range(len(names), shown))]
+    header = (*names, *shown)
+    parts = [view.paragraphs(head), view.table(header, rows, right=range(len(names), len(header)))]
     return "\n".join([*parts, view.paragraphs([*limits, *errors, *(f"warning: {message}" for message in warned)])])
 
 
-def comparison_csv(comparison: Comparison) -> str:
+def tuning_text(tuning: Tuning, view: View) -> str:
+    """The best settings side by side, what was tried, and the command that starts the best."""
+    from hwcalc.replay.tune import ENGINES_OWN
+
+    names = [name for name, values in tuning.searched.items() if len(values) > 1]
+    header = (*names, "goodput/GPU", *_TUNED, "alike")
+    rows = [
+        [
+            *(trial.changed.get(name, ENGINES_OWN) for name in names),
+            f"{trial.goodput_per_gpu:,.3g}/s",
+            *(told(trial.traffic) for told in _TUNED.values()),
+            f"+{trial.alike:,}" if trial.alike else "",
+        ]
+        for trial in tuning.best
+    ]
+    best, own = tuning.best[0], tuning.default
+    found = f"{best.goodput_per_gpu:,.3g} requests a second of each GPU within the limits"
+    if not tuning.holds:
+        longest = "" if best.excess is None else f"; the longest time is {best.excess:,.3g} times its limit (p95)"
+        found = f"nothing holds; the nearest has {_COMPARED[_WITHIN](best.traffic)} of the requests within the limits{longest}"
+    left_out = {
+        "do not start": sum(tuning.dropped.values()),
+        "are the same as others": tuning.same,
+        "are too slow for one request alone": tuning.too_slow,
+        "have more GPUs than can pay": tuning.too_large,
+        "have a worse forecast": tuning.left_out,
+    }
+    tried = "".join(f"{number:,} {words}, " for words, number in left_out.items() if number)
+    lines = {
+        "limits": f"{_limits(tuning.limits)}, for {_share(tuning.share)} of the requests",
+        "searched": "; ".join(f"{name} {', '.join(tuning.searched[name])}" for name in names),
+        "best": found,
+        "own settings": ""
+        if own is None
+        else f"{own.goodput_per_gpu:,.3g} requests, {_COMPARED[_WITHIN](own.traffic)} of them within",
+        "tried": f"{plural(tuning.settings, 'setting')}: {tried}{tuning.replayed:,} are left, at the cost of {tuning.work:,.3g} replays "
+        f"(--budget {tuning.budget:,} for each number of GPUs)",
+    }
+    said = [f"{name}: {text}" for name, text in lines.items() if text]
+    if not view.quiet:
+        said += [f"{plural(number, 'setting')}: {reason}" for reason, number in tuning.dropped.items()]
+        said += [f"note: {note.message}" for note in tuning.notes]
+    head = _head(replace(best.traffic, gpu=None) if "gpu" in names else best.traffic, compared=True)
+    # A command stays on its line.
+    command = f"{'start' if tuning.holds else 'nearest'}: {tuning.command}" if tuning.command else ""
+    start = view.paragraphs([command]) if view.format == "markdown" else f"{command}\n"
+    table = view.table(header, rows, right=range(len(names), len(header)))
+    return "\n".join([view.paragraphs([head]), table, view.paragraphs(said), *([start] if command else [])])
+
+
+def comparison_csv(comparison: Comparison | Tuning) -> str:
     """A row for each setting."""
     rows = comparison.records()
     names = tuple(dict.fromkeys(name for row in rows for name in row))
     return csv_text(names, [tuple(row.get(name) for name in names) for row in rows])
-
-
-def _compared(traffic: Traffic) -> tuple[str, ...]:
-    def p95(spread: Spread | None) -> str:
-        return "" if spread is None else _time(spread.p95, traffic.clock)
-
-    rate = "" if traffic.throughput is None else f"{traffic.throughput.output_tokens_per_s:,.0f}"
-    return (
-        p95(traffic.ttft),
-        p95(traffic.itl),
-        p95(traffic.e2e),
-        rate,
-        f"{traffic.totals.get('preemptions', 0):,}",
-        "" if traffic.use is None else _share(traffic.use.max),
-        "" if traffic.hit_share is None else _share(traffic.hit_share),
-        "" if traffic.goodput is None else _share(traffic.goodput.share),
-    )
 
 
 def _head(traffic: Traffic, *, compared: bool = False) -> str:
@@ -149,6 +192,10 @@ def _lines(traffic: Traffic) -> dict[str, str]:
 def _limits(limits: Limits) -> str:
     named = {"first token": limits.ttft, "each further token": limits.itl, "whole answer": limits.e2e}
     return ", ".join(f"{name} {_time(value, 'seconds')}" for name, value in named.items() if value is not None)
+
+
+def _p95(spread: Spread | None, traffic: Traffic) -> str:
+    return "" if spread is None else _time(spread.p95, traffic.clock)
 
 
 def _time(value: float, clock: str) -> str:

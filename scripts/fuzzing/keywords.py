@@ -166,6 +166,17 @@ def functions() -> Mapping[str, Called]:
         "speed": (hwcalc.speed, (CONFIG,), {"offline": True, "prompt": 100, "gpu": "l4", "engine": "vllm"}),
         "strategies": (hwcalc.strategies, (CONFIG,), here),
         "sweep": (sweep, (CONFIG,), hosted),
+        "tune": (
+            hwcalc.tune,
+            (CONFIG, [(0, 5, 5), (1, 9, 3)]),
+            {
+                "offline": True,
+                "gpu": "l4",
+                "ttft": 9,
+                "dtype": "bf16",
+                "engine_options": {"max_num_seqs": 8, "max_num_batched_tokens": 128},
+            },
+        ),
         "workload": (workload, ("prompt=5 output=5",), {"requests": 5}),
         "check": (check, ("check.yaml",), {"offline": True}),
     }
@@ -195,7 +206,7 @@ def call(name: str, keyword: str, value: Any, *, alone: bool = False, engine: st
         repr(answer)
 
 
-CALLBACKS: Final = frozenset({("simulate", "watch")})
+CALLBACKS: Final = frozenset({("simulate", "watch"), ("tune", "begin"), ("tune", "executor"), ("tune", "watch")})
 """Parameters that are functions of the caller's. What these raise passes through."""
 
 

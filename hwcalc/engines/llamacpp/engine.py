@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
-from hwcalc.engines.facts import Command, Facts, RequestRules, Told, Turns, WeightFormats
+from hwcalc.engines.facts import Command, Facts, RequestRules, Told, TradeOff, Turns, WeightFormats
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine
 from hwcalc.engines.llamacpp.builds import VERSIONS, BuildRules, build_of, resolve, rules_of
@@ -524,6 +524,13 @@ class Llamacpp(GeneralEngine):
         slots_option="n_ctx",
         default_users=4,
         chunk_option="n_ubatch",
+        trade_offs=MappingProxyType(
+            {
+                "n_ubatch": TradeOff(values=("128", "256", "1024", "2048")),
+                "n_seq_max": TradeOff(values=("2", "4", "8", "16")),
+                "dtype": TradeOff(values=("q8_0",)),
+            }
+        ),
         cache_is="cells of the whole context, from the start",
         pool_is="n_ctx",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.facts import Command, Facts, Told, WeightFormats
+from hwcalc.engines.facts import Command, Facts, Told, TradeOff, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, is_auto, is_on, parse_lora
@@ -732,6 +732,14 @@ class Sglang(GeneralEngine):
         users_option="max_running_requests",
         chunk_option="chunked_prefill_size",
         shared_experts_option="enable_dp_attention",
+        trade_offs=MappingProxyType(
+            {
+                "chunked_prefill_size": TradeOff(values=("1024", "2048", "4096", "8192", "16384")),
+                "max_running_requests": TradeOff(values=("16", "32", "64", "128", "256")),
+                "disable_radix_cache": TradeOff(values=("true",), of_prefixes=True),
+                "dtype": TradeOff(values=("fp8_e4m3",)),
+            }
+        ),
         cache_is="the smallest pools that hold the planned sequences",
         pool_is="max_total_num_tokens",
         pooled=True,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.facts import Command, Facts, RequestRules, Told, WeightFormats
+from hwcalc.engines.facts import Command, Facts, RequestRules, Told, TradeOff, WeightFormats
 from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
@@ -275,6 +276,14 @@ class Vllm(Engine):
     facts: ClassVar[Facts] = Facts(
         users_option="max_num_seqs",
         chunk_option="max_num_batched_tokens",
+        trade_offs=MappingProxyType(
+            {
+                "max_num_batched_tokens": TradeOff(values=("1024", "2048", "4096", "8192", "16384")),
+                "max_num_seqs": TradeOff(values=("16", "32", "64", "128", "256")),
+                "enable_prefix_caching": TradeOff(values=("false",), of_prefixes=True),
+                "dtype": TradeOff(values=("fp8",)),
+            }
+        ),
         cache_is="blocks that the planned sequences hold",
         pool_is="GPU KV cache size",
         pooled=True,

@@ -78,6 +78,7 @@ class SpeculatingScheduler(VllmScheduler):
         super().__init__(rules, blocks, requests)
         assert rules.speculation is not None
         self.speculation = rules.speculation
+        self.most_per_step = 1 + rules.speculation.tokens
         self._slots = rules.speculation.slots
         self._drafts: dict[int, _Drafts] = {}
         self._ran = self._prefills = False

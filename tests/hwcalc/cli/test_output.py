@@ -39,6 +39,7 @@ TABLES: Final = {
     "strategies": ("strategies", QWEN, "--seq", "32k", "--gpu", "l4"),
     "workload": ("workload", "prompt=p50=2k,p95=16k", "output=300", "requests=50", "arrival=poisson=4"),
     "simulate": ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--step-time", "25ms", "--trace", "prompt=500 output=20 requests=5"),
+    "tune": ("tune", "Qwen/Qwen3-8B", "--gpu", "l4", "--seq", "8k", "--dtype", "auto", "--trace", "prompt=500 output=2 requests=2", "--ttft", "9s"),
 }  # fmt: skip
 NO_TABLE: Final = {"launch", "sweep", "mcp", "explore", "plot", "probe", "schema", "help", "version"}
 CODE: Final = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,0 +1,92 @@
+"""``kvplan tune``: table, document, exit status, and replays in other processes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import jsonschema
+import pytest
+
+from hwcalc.report.schema import json_schema
+from tests.hwcalc.command import Capture, run
+
+LINE = (
+    "tune", "Qwen/Qwen3-8B", "--gpu", "l4", "--seq", "8k", "--dtype", "auto", "--engine-option", "max_num_batched_tokens=2048",
+    "--trace", "prompt=p50=1k,p95=4k,max=7k output=20 arrival=poisson=0.5 requests=40", "--compare", "max_num_seqs=default,2,4",
+)  # fmt: skip
+
+
+def test_all_formats_have_the_same_numbers(capsys: Capture) -> None:
+    """The document has its schema, and the table its figures; two processes give the same."""
+    status, out, _ = run(capsys, *LINE, "--ttft", "2s", "--json")
+    document = json.loads(out)
+    table = run(capsys, *LINE, "--ttft", "2s")[1]
+    rows = list(csv.DictReader(io.StringIO(run(capsys, *LINE, "--ttft", "2s", "--format", "csv")[1])))
+
+    assert status == 0
+    jsonschema.validate(document, json_schema("tune"))
+    assert document["searched"]["max_num_seqs"] == ["default", "2", "4"]
+    assert f"best: {document['best'][0]['goodput_per_gpu']:,.3g} requests a second of each GPU" in table
+    assert f"start: {document['command']}\n" in table
+    assert f"of {document['work']:,.3g} replays (--budget 64" in " ".join(table.split())
+    for trial, row in zip(document["best"], rows, strict=True):
+        line = next(line for line in table.splitlines() if line.startswith(trial["changed"].get("max_num_seqs", "default")))
+        assert f"{trial['goodput_per_gpu']:,.3g}/s" in line
+        assert f"{100 * trial['traffic']['goodput']['share']:.1f} %" in line
+        assert float(row["goodput_per_gpu"]) == trial["goodput_per_gpu"]
+    assert json.loads(run(capsys, *LINE, "--ttft", "2s", "--json", "--workers", "2")[1]) == document
+
+
+def test_a_seed_is_another_workload(capsys: Capture) -> None:
+    """Another seed gives other requests, and other numbers."""
+    first, other = (json.loads(run(capsys, *LINE, "--ttft", "2s", "--json", *more)[1]) for more in ((), ("--seed", "1")))
+
+    assert first["best"][0]["goodput_per_gpu"] != other["best"][0]["goodput_per_gpu"]
+
+
+def test_nothing_holds(capsys: Capture) -> None:
+    """Exit status 1, and the nearest miss with how far it is from the limits."""
+    status, out, _ = run(capsys, *LINE, "--ttft", "10ms")
+
+    assert status == 1
+    assert "nothing holds; the nearest has 0.0 % of the requests within the limits; the longest time is" in " ".join(out.split())
+    assert "too slow for one request alone" in " ".join(out.split())
+    assert "\nnearest: vllm serve Qwen/Qwen3-8B" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 2, "no limit of time is given"),
+        (("--ttft", "soon"), 2, "ttft"),
+        (("--ttft", "2s", "--share", "200%"), 2, "share is 2"),
+        (("--ttft", "2s", "--workers", "0"), 2, "workers"),
+        (("--ttft", "2s", "--compare", "max_num_seqs"), 2, "no setting with its values"),
+        (("--ttft", "2s", "--engine", "mlx"), 3, "no rules of mlx's scheduler"),
+    ],
+)
+def test_what_is_refused(capsys: Capture, words: tuple[str, ...], status: int, said: str) -> None:
+    """What was given, and what would do."""
+    ended, _, error = run(capsys, *LINE, *words)
+
+    assert ended == status
+    assert said in error
+
+
+def test_nothing_starts(capsys: Capture) -> None:
+    """141 GB of weights on 24: exit status 1, and what would do."""
+    line = ("tune", "meta-llama/Llama-3.1-70B", "--gpu", "l4", "--trace", "prompt=100 output=2 requests=1", "--ttft", "2s")
+    status, _, error = run(capsys, *line)
+
+    assert status == 1
+    assert "leaves no memory for blocks on this hardware" in error
+
+
+def test_workers_are_for_several_replays(capsys: Capture) -> None:
+    """A single replay takes none."""
+    line = ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--step-time", "25ms", "--trace", "prompt=500 output=20 requests=9")
+    status, _, error = run(capsys, *line, "--workers", "2")
+
+    assert (status, "--workers share several replays" in error) == (2, True)
