@@ -30,6 +30,12 @@ class Watched(Record):
         """What a function of JavaScript gives."""
         return self.page.evaluate(script, argument)
 
+    def load(self, address: str) -> None:
+        """Open an address as if nothing had been open before, and wait until the page runs."""
+        self.page.goto("about:blank")
+        self.page.goto(address)
+        self.page.wait_for_function("() => globalThis.kvplan !== undefined")
+
     def frame(self) -> None:
         """Wait until what has changed is drawn."""
         self.run("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -86,8 +92,7 @@ def opened(
     page.on("popup", lambda other: faults.append(f"opens {other.url}"))
     context.add_init_script(_VIOLATIONS)
     try:
-        page.goto(address + fragment)
-        page.wait_for_function("() => globalThis.kvplan !== undefined")
+        watched.load(address + fragment)
         yield watched
         watched.check()
     finally:
