@@ -6,6 +6,9 @@ import gzip
 import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -419,6 +422,29 @@ def test_watching(three_readings: list[float], capsys: Capture) -> None:
     assert (status, three_readings) == (130, [5.0, 5.0, 5.0])
     lines = out.splitlines()[-2:]
     assert all(line.endswith("; 20 running, 0 waiting; pool 50.0 %; room for 9 x 8,192, 19 x 4,001 tokens") for line in lines)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no terminals of this kind")
+def test_watching_on_a_terminal() -> None:
+    """One line is written anew. Ctrl-C ends at once, with the cursor shown and the prompt on a line of its own."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    shown = b""
+    with Served(VLLM) as served:
+        command = [sys.executable, "-c", "from hwcalc.cli import main; main()", "reconcile", served.address, "--watch", "0.1"]
+        with subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}, cwd=ROOT
+        ) as started:
+            while shown.count(b"room for 9 x 8,192") < 2:
+                shown += os.read(ours, 65_536)
+            started.send_signal(signal.SIGINT)
+            status = started.wait()
+        shown += os.read(ours, 65_536)
+
+    assert status == 130
+    assert b"\r\x1b[2K" in shown
+    assert shown.endswith(b"\n\x1b[?25h")
 
 
 def test_watching_as_json(three_readings: list[float], capsys: Capture) -> None:
