@@ -36,11 +36,11 @@ def reading_data(path: str | Path) -> Iterator[None]:
 
 def json_data(module_file: str, name: str) -> Any:
     """The content of a data file in JSON beside a module."""
-    import json
+    from msgspec.json import decode
 
     path = data_file(module_file, name)
     with reading_data(path):
-        return json.loads(path.read_bytes())
+        return decode(path.read_bytes())
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from copy import copy
 from functools import lru_cache
 from typing import Any, Final
 
-from hwcalc.data import data_file, reading_data
+from hwcalc.data import json_data
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelSpec
@@ -73,31 +73,17 @@ class ClassDefaults:
 
 
 @lru_cache(maxsize=2)
-def _table(file: str) -> bytes:
-    path = data_file(__file__, file)
-    with reading_data(path):
-        return path.read_bytes()
+def _table(file: str) -> Mapping[str, Any]:
+    table: dict[str, Any] = json_data(__file__, file)
+    return table
 
 
-def _row(file: str, start: str) -> Any:
-    """The value on the line of a file that starts so: each model type has a line, and the whole takes as long to read as a config.
-
-    ``None`` if there is no such line.
-    """
-    table, key = _table(file), f"\n{start}: ".encode()
-    found = table.find(key)
-    if found < 0:
-        return None
-    return json.loads(table[found + len(key) : table.index(b"\n", found + 1)].strip().removesuffix(b","))
-
-
-@lru_cache(maxsize=3)
 def defaults_table(name: str) -> Any:
     """What stands beside the rows of the types: ``version``, the transformers version that the defaults come from; ``architectures``,
     the model type of each model class that transformers has, by class name; or ``parts``, how a class builds each nested config but
     its language model, by model type.
     """
-    return _row(_TOWERS if name == "parts" else _CLASSES, f'"{name}"')
+    return _table(_TOWERS if name == "parts" else _CLASSES)[name]
 
 
 @lru_cache(maxsize=1024)
@@ -107,7 +93,7 @@ def class_defaults(model_type: str | None, *, tower: bool = False) -> ClassDefau
     With ``tower`` those of a tower, or of a language model that stands in a tower's place.
     """
     for file in (_TOWERS, _CLASSES) if tower else (_CLASSES,):
-        entry = None if model_type is None else _row(file, f" {json.dumps(model_type)}")
+        entry = _table(file)["model_types"].get(model_type)
         if entry is not None:
             return ClassDefaults(entry)
     return None
