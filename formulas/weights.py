@@ -274,9 +274,7 @@ def experts(weights: Iterable[Weight], count: int, active: int) -> tuple[Weight,
 _BIAS = WeightRole.BIAS
 
 
-def convolution(
-    path: str, channels: int, kernel: int, *, inputs: int = 1, bias: bool = False, outputs: int | None = None
-) -> tuple[Weight, ...]:
+def convolution(path: str, channels: int, kernel: int, *, inputs: int = 1, bias: bool = False) -> tuple[Weight, ...]:
     """A one-dimensional convolution. ``inputs`` is the number of channels that each output sees: one if it is depthwise.
 
     >>> sum(weight.elements for weight in convolution("conv1d", 6, 4, bias=True))
@@ -284,9 +282,8 @@ def convolution(
 
     Six channels x four taps, and six biases.
     """
-    count = channels if outputs is None else outputs
-    weights = parameter(f"{path}.weight", count, inputs, kernel, role=WeightRole.CONV)
-    return weights if not bias else (*weights, *parameter(f"{path}.bias", count, role=_BIAS))
+    weights = parameter(f"{path}.weight", channels, inputs, kernel, role=WeightRole.CONV)
+    return weights if not bias else (*weights, *parameter(f"{path}.bias", channels, role=_BIAS))
 
 
 def mamba1(

@@ -80,8 +80,8 @@ def built_in_instances() -> Mapping[str, Instance]:
     return MappingProxyType({name: instance_of(content) for name, content in records("instances").items()})
 
 
-def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
-    """Up to ``count`` names that are similar to ``text``, best first.
+def nearest_instances(text: str) -> tuple[str, ...]:
+    """Up to three names that are similar to ``text``, best first.
 
     >>> nearest_instances("p5.48xl")[0]
     'aws/p5.48xlarge'
@@ -99,7 +99,7 @@ def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
         score += (0.5 if short.startswith(query) else 0) + (0.2 if its_cloud == cloud else 0)
         if score > 0.6:
             scores[name] = score
-    return tuple(sorted(scores, key=lambda name: (-scores[name], name))[:count])
+    return tuple(sorted(scores, key=lambda name: (-scores[name], name))[:3])
 
 
 def _split(text: str) -> tuple[str | None, str]:

@@ -204,8 +204,8 @@ def _default(option: Option) -> str | bool | None:
     return False if option.kind == "flag" else option.default
 
 
-def root(width: int | None = None) -> Any:
-    """The whole command line as a Typer command. Its help has lines of ``width`` characters; by default those of the output."""
+def root() -> Any:
+    """The whole command line as a Typer command. Its help has lines as wide as the output."""
     columns = _WIDTH
     if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
         columns = max(min(get_terminal_size().columns, _WIDTH) - 2, _NARROWEST)
@@ -215,7 +215,7 @@ def root(width: int | None = None) -> Any:
         invoke_without_command=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width or columns},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": columns},
     )
     app.callback()(_root)
     return typer.main.get_command(app)
@@ -291,11 +291,9 @@ def short_help(name: str, width: int) -> str:
     return "\n".join([*lines, "", f"{more}A word explained: kvplan help pool"])
 
 
-def help_of(command: str | None, width: int | None = None, *, whole: bool = False) -> str:
-    """The help of kvplan, or of a command, as ``--help`` prints it, or as ``--help-all`` does; its lines have ``width`` characters, by
-    default those of the output.
-    """
-    top = root(width)
+def help_of(command: str | None, *, whole: bool) -> str:
+    """The help of kvplan, or of a command, as ``--help`` prints it, or as ``--help-all`` does."""
+    top = root()
     with top.make_context("kvplan", [], resilient_parsing=True, obj=WHOLE if whole else None) as context:
         if command is None:
             return f"{top.get_help(context)}\n"

@@ -63,11 +63,6 @@ def known_families() -> Iterator[str]:
     yield from _rows("language")
 
 
-def room_of(model_type: str | None) -> str:
-    """The room that reads a model type, by name."""
-    return _rows("language").get(model_type or "", ("", ""))[0]
-
-
 def find_wrapper(model_type: str | None) -> Callable[[Config, Config], Sequence[Block] | None] | None:
     """The function that weighs what stands around the language model of a document of this type: ``wrapper(top, language)``.
 

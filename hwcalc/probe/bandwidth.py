@@ -157,7 +157,7 @@ def measure_bandwidth(
     )
 
 
-def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwidth") -> Path:
+def save_bandwidth(result: BandwidthResult) -> Path:
     """Save the result in the user's calibration of this accelerator, which plans then use. Returns the path of the file.
 
     Raises :class:`~hwcalc.errors.UsageError` if the accelerator has no profile.
@@ -174,7 +174,7 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
     measured = Measured(
         device=environment.device_name or environment.device,
         date=environment.date[:10],
-        source=source,
+        source="kvplan probe --bandwidth",
         driver=environment.driver,
         torch=environment.torch,
     )

@@ -248,9 +248,10 @@ def _slowness() -> float:
     return max(1.0, min(times) / _USUAL_LOOP_SECONDS)
 
 
-def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> list[str]:
+def complaints(case: Case, outcome: Outcome) -> list[str]:
     """What a run broke of what is promised; empty if all was kept."""
     found = []
+    seconds, memory_bytes = SECONDS, MEMORY_BYTES
     if case.words[:1] in {("explore",), ("plot",)}:
         seconds, memory_bytes = PICTURE_SECONDS, PICTURE_MEMORY_BYTES
         if outcome.out.startswith("<!doctype") and not _is_page(outcome.out):

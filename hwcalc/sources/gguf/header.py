@@ -203,13 +203,12 @@ _CUT: Final = "The download is not complete, or the file is damaged: download it
 
 
 class Header(Record):
-    """What stands before the tensors. ``data_offset`` is where these begin, ``file_bytes`` the least size of the file with them."""
+    """What stands before the tensors. ``file_bytes`` is the least size of the file with them."""
 
     keys: dict[str, Any]
     tensors: tuple[GgufTensor, ...]
     version: int
     big_endian: bool
-    data_offset: int
     file_bytes: int
 
 
@@ -268,7 +267,7 @@ class _Reader:
                 self.fail(f"{shown(key)} is {shown(str(given))}, and it must be a power of two in 32 bits without a sign")
             alignment = given
         rows = self._tensors(tensor_count)
-        data_offset = -(-self.window.offset // alignment) * alignment if rows else self.window.offset
+        begin = -(-self.window.offset // alignment) * alignment if rows else self.window.offset
         # Each tensor begins where the one before ends, rounded up.
         expected = end = 0
         for tensor, offset in rows:
@@ -281,16 +280,14 @@ class _Reader:
             expected = -(-end // alignment) * alignment
             if expected >= _MOST_OFFSET:
                 self.fail(f"the tensor {shown(tensor.name)} ends beyond 64 bits")
-        file_bytes, size = data_offset + end, self.window.size
+        file_bytes, size = begin + end, self.window.size
         if size is not None and size < file_bytes:
             raise ConfigError(
                 f"{self.name} has {size:,} bytes, and its tensors end at byte {file_bytes:,}: a part of it is missing.",
                 hint="Download it again. To plan it from its header all the same, give it as standard input: kvplan - < FILE",
             )
         tensors, big_endian = tuple(tensor for tensor, _ in rows), self.order == ">"
-        return Header(
-            keys=keys, tensors=tensors, version=version, big_endian=big_endian, data_offset=data_offset, file_bytes=file_bytes
-        )
+        return Header(keys=keys, tensors=tensors, version=version, big_endian=big_endian, file_bytes=file_bytes)
 
     def fail(self, reason: str, hint: str = _AGAIN) -> NoReturn:
         """Raise the error for what makes no sense."""

@@ -75,7 +75,7 @@ def kept_headers(wanted: Wanted) -> KeptHeaders | None:
         tensors, big_endian = tuple(map(tensor_of, rows)), document["big_endian"] is True
     except (OSError, ValueError, KeyError, TypeError, KvplanError):
         return None
-    header = Header(keys=keys, tensors=tensors, version=version, big_endian=big_endian, data_offset=0, file_bytes=file_bytes)
+    header = Header(keys=keys, tensors=tensors, version=version, big_endian=big_endian, file_bytes=file_bytes)
     return KeptHeaders(commit=commit, file=file, files=files, file_bytes=file_bytes, header=header)
 
 
