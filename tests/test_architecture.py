@@ -49,18 +49,16 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(path)))
 
 
-def running(node: ast.AST) -> Iterator[ast.AST]:
-    """A syntax tree without what is for a type checker alone."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")):
-            yield from running(child)
+def for_type_checkers(path: Path) -> set[ast.AST]:
+    """The nodes of a file below ``if TYPE_CHECKING``."""
+    blocks = [node for node in nodes(path) if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")]
+    return set(chain.from_iterable(map(ast.walk, blocks)))
 
 
 def imported(module: str, path: Path, known: dict[str, Path]) -> set[str]:
     """The package's own modules that a file imports when it runs: at its top and in its functions."""
     found = set()
-    for node in running(tree(path)):
+    for node in set(nodes(path)) - for_type_checkers(path):
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -87,21 +85,20 @@ def files() -> list[Path]:
     return sorted(chain.from_iterable((ROOT / folder).rglob("*.py") for folder in FOLDERS))
 
 
+def files_with(text: re.Pattern[str]) -> list[Path]:
+    """The Python files in which a text stands, which is found sooner than in their syntax trees."""
+    return [path for path in files() if text.search(path.read_text(encoding="utf-8"))]
+
+
 def named(path: Path) -> str:
     """A file's path from the repository's root."""
     return path.relative_to(ROOT).as_posix()
 
 
-def functions(path: Path) -> Iterator[tuple[str, Function]]:
-    """The functions of a file, those inside others too, each with a name that can be read."""
-    for node in nodes(path):
-        if isinstance(node, Function):
-            yield f"{named(path)}:{node.name}", node
-
-
 def test_no_global_statement() -> None:
     """No function assigns a module's names."""
-    assert [named(path) for path in files() for node in nodes(path) if isinstance(node, ast.Global)] == []
+    written = files_with(re.compile(r"\bglobal\b"))
+    assert [named(path) for path in written for node in nodes(path) if isinstance(node, ast.Global)] == []
 
 
 def mutable(value: ast.expr | None) -> bool:
@@ -140,6 +137,7 @@ def own_imports(path: Path) -> set[str]:
 
 def changed(function: Function) -> Iterator[str]:
     """Names that a function does not bind itself and of which it changes the contents."""
+    bound = cache(local_names)
     for node in ast.walk(function):
         match node:
             case ast.Subscript(value=holder, ctx=ast.Store() | ast.Del()):
@@ -154,7 +152,7 @@ def changed(function: Function) -> Iterator[str]:
                 continue
         while isinstance(holder, ast.Attribute):
             holder = holder.value
-        if isinstance(holder, ast.Name) and holder.id not in local_names(function):
+        if isinstance(holder, ast.Name) and holder.id not in bound(function):
             yield holder.id
 
 
@@ -163,8 +161,10 @@ def test_no_state_between_calls() -> None:
     found = {
         f"{module}.{name}"
         for module, path in sources().items()
-        for _, function in functions(path)
-        for name in (containers(tree(path).body) | own_imports(path)) & set(changed(function))
+        if (kept := containers(tree(path).body) | own_imports(path))
+        for function in nodes(path)
+        if isinstance(function, Function)
+        for name in kept & set(changed(function))
     }
 
     assert found == REGISTRIES
@@ -240,7 +240,7 @@ def local_names(function: Function) -> set[str]:
 def test_no_paths_of_a_machine() -> None:
     """No comment or docstring names a folder of the machine on which it was written."""
     home = re.compile(r"/(?:home|Users|root|work|tmp)/\w")
-    found = [f"{named(path)}:{number}" for path in files() for number, line in prose(path) if home.search(line)]
+    found = [f"{named(path)}:{number}" for path in files_with(home) for number, line in prose(path) if home.search(line)]
 
     assert found == []
 

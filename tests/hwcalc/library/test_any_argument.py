@@ -21,18 +21,22 @@ from hwcalc.units import MOST_TOKENS, parse_bytes, parse_memory, parse_share, pa
 from scripts.fuzzing.keywords import CALLBACKS, CHECKS, CONFIG, VALUES, call, functions
 
 SHARED: Final[Mapping[str, int]] = {
-    "recommend": 12,
-    "simulate": 8,
-    "explore": 8,
-    "fit": 8,
-    "compare": 4,
-    "explain": 4,
-    "plot": 4,
-    "speed": 4,
-    "sweep": 4,
-    "strategies": 4,
+    "plan": 4,
+    "check": 4,
+    "recommend": 24,
+    "explore": 24,
+    "simulate": 12,
+    "fit": 12,
+    "compare": 12,
+    "explain": 12,
+    "plot": 12,
+    "speed": 12,
+    "sweep": 12,
+    "strategies": 12,
 }
-"""Functions that take the options of ``plan``, which has all values: each parameter gets one in so many, and all of them together every value."""
+"""Functions with many options: each parameter gets one value in so many, and all of them together every value. The fuzzer
+(``scripts/fuzz.py``) draws any value for any parameter.
+"""
 NESTED: Final = reduce(lambda inner, _: [inner], range(5_000), cast("Any", None))
 FAR: Final = {("fit", "folder"), ("fit", "installed")}
 """What looks into folders of this machine."""

@@ -81,7 +81,7 @@ def test_several_steps(environment: dict[str, str], tmp_path: Path) -> None:
     """All agree, under both settings, whatever the user's own are: status 0, a file for each step, and no name of this machine in any."""
     out = tmp_path / "out"
     # Each step by itself is a test of test_prove_steps.
-    chosen = {"allocator", "context", "free", "live"}
+    chosen = {"context", "free", "live"}
     ended = proved(environment, out, "--only", ",".join(sorted(chosen)))
     files = documents(out)
 
@@ -93,7 +93,6 @@ def test_several_steps(environment: dict[str, str], tmp_path: Path) -> None:
         assert document["complete"] is True
         assert document["counts"]["differs"] == document["counts"]["failed"] == 0
         assert {record["allocator"] for record in document["records"]} == set(STEPS[name].allocators)
-    assert files["allocator"]["counts"]["agrees"] == 160
     assert all(document["counts"]["agrees"] for document in files.values())
     assert "skipped: live models [default] transformers is not installed" in ended.stdout
     assert "in all: " in ended.stdout
