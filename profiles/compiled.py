@@ -6,7 +6,7 @@ fact file, as JSON, and is decoded when the file is asked for. A test compares a
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Mapping, Sequence
+from collections.abc import KeysView, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,7 +28,7 @@ def names(folder: str) -> KeysView[str]:
     """The names of the fact files of a folder, in alphabetical order.
 
     >>> "vllm" in names("engines"), list(names(TOP))
-    (True, ['glossary', 'gpu_aliases', 'hardware', 'launch', 'links', 'models', 'sold'])
+    (True, ['glossary', 'gpu_aliases', 'hardware', 'launch', 'links', 'models'])
     """
     return _lines()[folder].keys()
 
@@ -81,31 +81,6 @@ class Estimate(Struct, frozen=True, kw_only=True):
 def estimate_of(data: Record) -> Estimate:
     """The estimate of a mapping in a fact file, which has been checked."""
     return Estimate(low=data["low"], expected=data["expected"], high=data["high"], source=data["source"])
-
-
-class Sold(Struct, frozen=True):
-    """A few facts of one accelerator, under the names that :class:`~hwcalc.profiles.hardware_file.Gpu` has for them. ``None`` is unknown."""
-
-    vendor: str
-    category: str | None
-    architecture: str | None
-    released: int | None
-    memory_marketing_gb: int | None
-    memory_options_gb: Sequence[int]
-    bf16_tflops: float | None
-    link: str | None
-    """Of what kind the link between two of them is."""
-    host_link: str | None
-
-
-@lru_cache(maxsize=1)
-def sold_gpus() -> Mapping[str, Sold]:
-    """The built-in accelerators by id, in alphabetical order.
-
-    >>> sold_gpus()["l4"].memory_marketing_gb
-    24
-    """
-    return MappingProxyType({gpu_id: Sold(*facts) for gpu_id, facts in record(TOP, "sold").items()})
 
 
 class ListedModel(Struct, frozen=True):

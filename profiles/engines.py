@@ -75,12 +75,8 @@ class VllmProfile(Record):
 
     def estimate(self, name: str, version: str) -> Estimate:
         """The estimate with this dotted name that holds for a version."""
-        known: dict[tuple[str, str], Estimate] = vars(self).setdefault("_known", {})
-        found = known.get((name, version))
-        if found is None:
-            planned = planned_version(version)
-            found = known[name, version] = next(estimate for since, estimate in self.estimates[name] if since <= planned)
-        return found
+        planned = planned_version(version)
+        return next(estimate for since, estimate in self.estimates[name] if since <= planned)
 
 
 class RuntimeProfile(Record):

@@ -353,8 +353,7 @@ def _load(gpu_id: str, file: str | None) -> Gpu:
 @lru_cache(maxsize=1024)
 def _read(gpu_id: str, file: str | None, state: tuple[int, int] | None) -> Gpu:
     if file is None:
-        # Where all have been read, it is one of them.
-        return built_in_gpus()[gpu_id] if built_in_gpus.cache_info().currsize else gpu_of(record("gpus", gpu_id))
+        return gpu_of(record("gpus", gpu_id))
     from pathlib import Path
 
     from hwcalc.profiles.schema import parse_gpu, read_yaml

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import ProfileError, built_in
-from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
+from hwcalc.profiles.compiled import COMPILED, TOP, listed_facts
 from hwcalc.profiles.engine_schema import ENGINE_FORMS, FORMS, LaunchFile
 from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, LinksFile, check, read_yaml
 from hwcalc.profiles.speed import FOLDER
@@ -44,15 +44,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Folder, name and content of each fact file. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first that is broken."""
-    sold: dict[str, tuple[Any, ...]] = {}
     for folder, name, path, form in fact_files():
         file = read_yaml(path)
         check(file, form)
-        if folder == "gpus":
-            sold[name] = astuple(sold_facts(file.data))
         yield folder, name, file.data
     yield TOP, "models", models()
-    yield TOP, "sold", dict(sorted(sold.items()))
 
 
 def models() -> dict[str, tuple[Any, ...]]:
@@ -87,22 +83,6 @@ def compile_facts(facts: Iterable[tuple[str, str, Mapping[str, Any]]]) -> bytes:
     lines = sorted(facts, key=lambda fact: fact[:2])
     return b"".join(
         json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n" for line in lines
-    )
-
-
-def sold_facts(data: Mapping[str, Any]) -> Sold:
-    """The facts in the file of one accelerator."""
-    link = data.get("interconnect") or {}
-    return Sold(
-        vendor=data["vendor"],
-        category=data.get("category"),
-        architecture=data.get("architecture"),
-        released=data.get("released"),
-        memory_marketing_gb=data.get("memory_marketing_gb"),
-        memory_options_gb=data.get("memory_options_gb") or [],
-        bf16_tflops=(data.get("tflops_dense") or {}).get("bf16"),
-        link=link.get("kind"),
-        host_link=link.get("host"),
     )
 
 

@@ -71,10 +71,10 @@ _SOLD: Final = ("consumer", "workstation", "laptop", "unified", "host")
 @lru_cache(maxsize=1)
 def _rented() -> Mapping[str, str]:
     """The accelerators of the clouds' instances, with their makers."""
-    from hwcalc.profiles.compiled import sold_gpus
+    from hwcalc.profiles.gpus import built_in_gpus
     from hwcalc.profiles.instances import built_in_instances
 
-    sold = sold_gpus()
+    sold = built_in_gpus()
     rented = {instance.accelerator for instance in built_in_instances().values() if instance.cloud != _BOX}
     return {name: sold[name].vendor for name in rented if name in sold}
 
@@ -189,8 +189,7 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
 
 def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
     """Size and name of the built-in accelerators that are larger, the nearest ones first, one of each size."""
-    from hwcalc.profiles.compiled import sold_gpus
-    from hwcalc.profiles.gpus import UNCOMMON
+    from hwcalc.profiles.gpus import UNCOMMON, built_in_gpus
 
     left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
     own, rate = gpu.memory_marketing_gb, gpu.tflops_dense.get("bf16")
@@ -198,12 +197,13 @@ def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
         return ()
     steps = _STEPS.get(gpu.category or "", (gpu.category,))
     ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
-    for name, other in sold_gpus().items():
+    for name, other in built_in_gpus().items():
         if other.vendor != gpu.vendor or other.category not in steps or name in left_out:
             continue
-        if rate is not None and (other.bf16_tflops is None or other.bf16_tflops < rate):
+        if rate is not None and (other.tflops_dense.get("bf16") or -1) < rate:
             continue
-        links, years = f"{other.link or ''} {other.host_link or ''}", (other.released or 0) - (gpu.released or 0)
+        links = " ".join(str(other.interconnect.get(end) or "") for end in ("kind", "host"))
+        years = (other.released or 0) - (gpu.released or 0)
         other_link = str(gpu.interconnect.get("kind")) not in links
         missed = not gpu.id.startswith(name), other.architecture != gpu.architecture, years < 0, other_link, abs(years)
         options = other.memory_options_gb if len(other.memory_options_gb) > 1 else ()
