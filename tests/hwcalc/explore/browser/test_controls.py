@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.hwcalc.explore.browser.watched import Watched
+from tests.hwcalc.explore.browser.watched import Watched, opened
 
 CHANGES = {
     "model": "model",
-    "model-search": "model",
     "seq": "seq",
     "seq-exact": "seq",
     "batch": "batch",
@@ -39,6 +39,7 @@ CHANGES = {
 }
 """Controls, and what of the state each one changes."""
 OTHERS = {
+    "model-search": "test_a_long_list_of_models_is_searched",
     "theme": "test_the_colours_can_be_chosen",
     "copy": "test_the_command_line_can_be_copied",
     "layer": "test_a_layer_has_its_formula",
@@ -90,9 +91,6 @@ def move(page: Watched, key: str) -> None:
         control.press("End")
         if value_of(page, key)["value"] == now["value"]:
             control.press("ArrowLeft")
-    elif key == "model-search":
-        control.fill("google/gemma-3-12b-it")
-        control.press("Enter")
     else:
         control.fill(str(int(now["value"].replace(",", "")) * 2))
         control.press("Enter")
@@ -106,19 +104,18 @@ def keys(page: Watched) -> set[str]:
     return set(found)
 
 
-def test_every_control_has_a_test(page: Watched) -> None:
+def test_every_control_has_a_test(small: Watched) -> None:
     """A new control is in one of the tables of this file, or fails here; so does one that is gone."""
     for state in (START, {**START, "model": "google/gemma-3-12b-it", "engine": "llamacpp"}):
-        page.set(**state)
-        assert keys(page) - CHANGES.keys() - OTHERS.keys() == set()
-    assert (CHANGES.keys() | OTHERS.keys()) - keys(page) <= {"live-model", "live-show", "mend", "pin-show", "pin-drop"}
+        small.set(**state)
+        assert keys(small) - CHANGES.keys() - OTHERS.keys() == set()
+    assert (CHANGES.keys() | OTHERS.keys()) - keys(small) <= {"live-model", "live-show", "mend", "pin-show", "pin-drop"}
 
 
 @pytest.mark.parametrize("key", CHANGES)
-def test_it_moves(request: pytest.FixtureRequest, key: str) -> None:
+def test_it_moves(small: Watched, key: str) -> None:
     """The state has what was chosen, and the page another answer, the words of a refusal, or the same for what is alike."""
-    page: Watched = request.getfixturevalue("page" if key == "model-search" else "small")
-    name = CHANGES[key]
+    name, page = CHANGES[key], small
     hand = page.run("() => kvplan.payload.models[0].hand")
     if name == "hand" and not isinstance(hand, dict):
         pytest.skip(f"no dimensions by hand: {hand}")
@@ -137,6 +134,26 @@ def test_it_moves(request: pytest.FixtureRequest, key: str) -> None:
         assert then != answer or name in ALIKE
         assert page.answer() != shown or name in ALIKE
     page.page.wait_for_function("(seq) => location.hash.includes(`seq=${seq}`)", arg=after["seq"])
+
+
+def test_a_long_list_of_models_is_searched(browser: Any, small_file: Path) -> None:
+    """From 13 models on there is a field in place of the list; a name that the page does not have is said to be none."""
+    with opened(browser, small_file.as_uri()) as page:
+        page.run(
+            "() => { const { models } = kvplan.payload;"
+            " models.push(...Array.from({ length: 11 }, (_, number) => ({ ...models[1], id: `copy ${number}` }))); }"
+        )
+        page.set(**START)
+        search = page.page.locator("#model-search")
+        assert not page.page.locator("#model").is_visible()
+        search.fill("copy 3")
+        search.press("Enter")
+        page.frame()
+        assert page.run("() => kvplan.state().model") == "copy 3"
+        search.fill("copy 99")
+        search.press("Enter")
+        assert "does not have that model" in page.run("() => document.getElementById('model-search').validationMessage")
+        assert page.run("() => kvplan.state().model") == "copy 3"
 
 
 @pytest.mark.parametrize(
