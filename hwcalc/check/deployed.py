@@ -43,7 +43,7 @@ _PLAIN: Final = (".yaml", ".yml", ".json")
 """Endings of check files."""
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
-_MOST_FILES: Final = 10_000
+MOST_FILES: Final = 10_000
 _VARIABLE: Final = re.compile(r"\$+[({]?([A-Za-z_]\w*)")
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
@@ -149,9 +149,9 @@ def files_in(paths: Sequence[str]) -> dict[str, bool]:
             found = sorted(each for each in glob(path, recursive=True) if os.path.isfile(each))
             out |= dict.fromkeys(found or [path], False)
         elif path != "-" and os.path.isdir(path):
-            walked = list(islice(_walked(path), _MOST_FILES + 1))
-            if len(walked) > _MOST_FILES:
-                raise CheckFileError(f"{printable(path)} has more than {_MOST_FILES:,} files.", hint="Name a folder in it.")
+            walked = list(islice(_walked(path), MOST_FILES + 1))
+            if len(walked) > MOST_FILES:
+                raise CheckFileError(f"{printable(path)} has more than {MOST_FILES:,} files.", hint="Name a folder in it.")
             out |= {name: True for name in walked if name not in out}
         else:
             out[path] = False

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FOUND: Final = ("kvplan.yaml", "kvplan.yml")
 """The names of the file that is checked if none is given."""
 _JSON = ("json", "sarif")
+_NO_FIX: Final = "--fix changes flags of servers, and no check file."
 OF_SERVERS: Final = ("gpu", "gpus", "instance", "seq", "batch")
 """Options of a plan that count more than what a deployment says."""
 EXAMPLE = """\
@@ -181,7 +182,7 @@ def check(
             write=write,
             **given_options("check", options),
         )
-    return _answer(document, view, targets, [*names, *(f"{name}{SUFFIX}" for name in names), *(baseline or ())])
+    return _answer(document, view, targets, [*names, *(f"{name}{SUFFIX}" for name in names), *(baseline or ())], fix=fix)
 
 
 def _found() -> str:
@@ -242,7 +243,7 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
     return targets
 
 
-def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: list[str]) -> Answer:
+def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: list[str], *, fix: bool) -> Answer:
     """The answer, once the files are written, none of which was ``read``: none on standard output where one of them takes its place."""
     from hwcalc.files import place_of, write_file
     from hwcalc.report.check import check_report
@@ -265,6 +266,8 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: 
     # A terminal shows the end of a long answer, a pipe all of it.
     view = replace(view, detail="screen") if on_terminal() else view
     text, commands = check_report(document, view), view.format == "github"
+    if fix and not document.fixes and status:
+        return Answer(text=text, json=view.format in _JSON, remarks=(_NO_FIX,) if view.format == "table" else (), status=status)
     if document.fixes and view.format == "table":
         # The heads of a diff and its tabs are meant; what stands in a file is no command to a runner, which skips blanks before one.
         diff = re.sub(r"(?m)^(\s+)::", r"\1?::", "".join(fix.diff for fix in document.fixes).replace("\r\n", "\n"))
