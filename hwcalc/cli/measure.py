@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -329,6 +330,8 @@ def reconcile(
         model, log = None, model
     if log is None:
         hint = "Write: kvplan reconcile FILE, kvplan reconcile http://HOST:PORT, or kvplan reconcile MODEL --log FILE; - is standard input."
+        if model is not None and re.fullmatch(r"[\w.-]+:\d{1,5}/?", model, re.ASCII):
+            hint = f"Write: kvplan reconcile http://{model}"
         raise UsageError("no log is named.", hint=hint)
     if log == model == "-":
         hint = "Name the model: kvplan reconcile MODEL --log -"

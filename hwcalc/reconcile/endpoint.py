@@ -174,7 +174,7 @@ def _reason(error: Exception) -> str:
 
     meanings: tuple[tuple[type[Exception], str], ...] = (
         (SSLCertVerificationError, "has a certificate that is not trusted (SSL_CERT_FILE names others)"),
-        (SSLError, "does not speak TLS: is it http?"),
+        (SSLError, "does not speak TLS: its address may begin with http:"),
         (gaierror, "has a name that nobody knows"),
         (ConnectionRefusedError, "cannot be reached: nobody listens there"),
         (ConnectionError, "ended the connection before its answer was whole"),

@@ -257,6 +257,14 @@ def test_nobody_listens(capsys: Capture) -> None:
     assert (status, "nobody listens there" in err) == (4, True)
 
 
+def test_a_server_without_tls(capsys: Capture) -> None:
+    """The error says what the address may begin with."""
+    with Served(VLLM) as served:
+        status, _, err = run(capsys, "reconcile", served.address.replace("http:", "https:"))
+
+    assert (status, "does not speak TLS" in err) == (4, True)
+
+
 def test_a_redirect_on_the_same_host_is_followed() -> None:
     """Frameworks put a slash behind a path."""
     moved: dict[str, Answer] = {
@@ -489,6 +497,7 @@ def test_a_server_that_stops_is_asked_again(three_readings: list[float], capsys:
     ("words", "expected"),
     [
         (("server.log", "--watch"), "--watch and --api-key-env are for a server"),
+        (("localhost:8000",), "Write: kvplan reconcile http://localhost:8000"),
         (("http://localhost:1", "--watch", "0"), "'0' is no time between two readings"),
         (("http://localhost:1", "--calibrate", "--gpu", "l4"), "--calibrate and --dialect are for logs"),
     ],
