@@ -35,6 +35,8 @@ Judge = Callable[[Deployment], Sequence[Checked]]
 """Checks a deployment."""
 _MOST_ROUNDS: Final = 4
 """Changes of one server, each of which makes one more requirement hold."""
+_LONGEST: Final = 160
+"""Characters of a reason."""
 _SLOW: Final = "much slower"
 """What is said of an edit that nobody wants unasked, such as weights in host memory."""
 _BETWEEN: Final = re.compile(r"[\s\\`^,\-\[\]]+")
@@ -53,7 +55,7 @@ class _HeldElsewhereError(_NoEditError):
 
 def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[str, Fix]:
     """The text of a deployment with its failing servers mended, and what was changed. ``checked`` are its results; ``judge`` checks another text."""
-    text, changes, reasons = file.text, list[str](), list[str]()
+    now, changes, reasons = file, list[str](), list[str]()
     for number, check in enumerate(file.checks):
         results = [result for result in checked if result.name == check.name]
         reasons += [
@@ -61,22 +63,22 @@ def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[
         ]
         if results and results[0].status == "fail":
             try:
-                text, made = _server_mended(replace(file, text=text), number, results[0], judge)
+                now, made = _server_mended(now, number, results[0], judge)
                 changes += [f"{check.name}: {flags}" for flags in made]
             except _NoEditError as error:
                 reasons.append(f"{check.name}: no safe change: {error}.")
-    diff = _diff(file.path, file.text, text)
-    return text, Fix(path=printable(file.path), diff=diff, changes=tuple(changes), reasons=tuple(reasons))
+    diff = _diff(file.path, file.text, now.text)
+    return now.text, Fix(path=printable(file.path), diff=diff, changes=tuple(changes), reasons=tuple(reasons))
 
 
-def _server_mended(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[str, list[str]]:
-    """The text with all of a server's requirements holding, and the flags that were changed one after another."""
-    text, made = file.text, list[str]()
+def _server_mended(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[Deployment, list[str]]:
+    """The deployment with all requirements of a server holding, and the flags that were changed one after another."""
+    made: list[str] = []
     for _ in range(_MOST_ROUNDS):
-        text, result, flags = _round(replace(file, text=text), number, result, judge)
+        file, result, flags = _round(file, number, result, judge)
         made.append(flags)
         if result.status != "fail":
-            return text, made
+            return file, made
     raise _NoEditError(f"with {', '.join(made)} it still fails")
 
 
@@ -84,19 +86,17 @@ def _failing(result: Checked) -> set[str]:
     return {item.name for item in result.requirements if not item.holds}
 
 
-def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[str, Checked, str]:
-    """The text with the first of the edits of a failing requirement that can be made, what is then said of the server, and the edit."""
+def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[Deployment, Checked, str]:
+    """The deployment with the first of the edits of a failing requirement that can be made, the server's result then, and the flags."""
     # With --strict, what probably holds fails too.
     failing = min((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
-    before = _read(file)
-    why = "no flag does it" if not failing.edits else ""
+    why = "" if failing.edits else brief(failing.message, _LONGEST)
     for edit in failing.edits:
         if not edit.flags or _SLOW in edit.effect:
             continue
         try:
-            text = edited(file.text, before.checks[number], edit)
-            after = _read(replace(file, text=text))
-            _same_but(before, after, number, edit)
+            text = edited(file.text, file.checks[number], edit)
+            after = _same_but(file, read_deployment(file.path, text, file.told), number, edit)
             _check_gpus(after.checks[number])
         except _HeldElsewhereError:
             raise
@@ -108,7 +108,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         # With too few GPUs nothing else was looked at.
         worse = _failing(now) - _failing(result) if failing.name != "gpus" else set()
         if now.error is None and same and not worse:
-            return text, now, edit.flags
+            return after, now, edit.flags
         why = why or f"with {edit.flags} it still fails"
     raise _NoEditError(why or "no flag does it")
 
@@ -122,15 +122,12 @@ def _check_gpus(check: ServerCheck) -> None:
         raise _NoEditError(message)
 
 
-def _read(file: Deployment) -> Deployment:
-    found = read_deployment(file.path, file.text, file.told)
-    assert found is not None
-    return found
+def _same_but(before: Deployment, after: Deployment | None, number: int, edit: Edit) -> Deployment:
+    """The deployment ``after`` an edit of the server of this number.
 
-
-def _same_but(before: Deployment, after: Deployment, number: int, edit: Edit) -> None:
-    """Raise :class:`_NoEditError` if a text says anything else that is new than the flags of an edit to the server of this number."""
-    if [check.name for check in before.checks] != [check.name for check in after.checks]:
+    Raises :class:`_NoEditError` if it says anything else that is new than the flags of the edit.
+    """
+    if after is None or [check.name for check in before.checks] != [check.name for check in after.checks]:
         message = "the text would start other servers"
         raise _NoEditError(message)
     for place, (old, new) in enumerate(zip(before.checks, after.checks, strict=True)):
@@ -143,6 +140,7 @@ def _same_but(before: Deployment, after: Deployment, number: int, edit: Edit) ->
         ):
             message = f"{shown(new.name, 60)} would change too" if place != number else "more of the server would change"
             raise _HeldElsewhereError(message)
+    return after
 
 
 def _said(server: Server) -> dict[str, object]:

@@ -393,6 +393,8 @@ def check_sarif(document: CheckDocument) -> str:
         uri = _uri(without_tokens(check.file))
         region = {"startLine": one.line, "startColumn": one.column}
         message = "; ".join(filter(None, (cause(check), *one.lines))) if one.rule != "error" else " ".join(one.lines)
+        # A server may leave several values open.
+        same = one.title if one.rule == "open" else one.rule
         results.append(
             {
                 "ruleId": one.rule,
@@ -400,7 +402,7 @@ def check_sarif(document: CheckDocument) -> str:
                 "level": "error" if document.summary.strict or one.fails else "warning",
                 "message": {"text": f"{clean(check.name)}: {clean(message)}"},
                 "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}],
-                "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{one.rule}".encode()).hexdigest()},
+                "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{same}".encode()).hexdigest()},
             }
         )
     rules = [
