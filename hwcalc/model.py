@@ -85,6 +85,8 @@ WRITTEN: Final = "written-layers"
 EXAMPLE_LAYERS: Final = "18*mamba2(heads=64, head_dim=64, d_state=128, conv=4) + 6*sliding(kv_heads=4, head_dim=128, window=1024)"
 """Layers as they are written down."""
 
+DEFAULT_GPU: Final = "default-gpu"
+"""The code of the note that what the engine chooses by the accelerator is as on an H100, as none is named."""
 UNREAD_KEYS: Final = "unread-keys"
 """The code of the note that names keys which bear on the cache and were left out of account. A plan shows it as a warning."""
 

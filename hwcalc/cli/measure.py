@@ -87,11 +87,12 @@ def _probed(
 ) -> Answer:
     """The answer of a probe; ``given`` are the options of the plan, ``options`` have the device, and how much to allocate."""
     from hwcalc.library.plan import load_request
+    from hwcalc.model import DEFAULT_GPU
     from hwcalc.planner.context import open_request
     from hwcalc.planner.options import read_options
     from hwcalc.planner.plan import without_effect
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
-    from hwcalc.probe.run import ProbeOptions, measure_more, probe
+    from hwcalc.probe.run import ProbeOptions, gpu_here, measure_more, probe
     from hwcalc.units import parse_bytes, parse_share
 
     reserve, scale, most = (options[name] for name in ("reserve", "scale", "max_bytes"))
@@ -107,6 +108,10 @@ def _probed(
     with reading(model):
         spec, request = load_request(model, read_options(given))
     opened = open_request(spec, **request)
+    if any(note.code == DEFAULT_GPU for note in opened.notes) and (here := gpu_here(allocated.device)) is not None:
+        # What the engine would take by default depends on the accelerator, and that is known here.
+        request["gpu"] = here
+        opened = open_request(spec, **request)
     opened.tell(*without_effect(request))
     probed = probe(opened, allocated)
     if probed is None:

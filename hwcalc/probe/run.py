@@ -531,6 +531,17 @@ def _bandwidth(opened: Occupancy, device: Device, options: ProbeOptions, notes: 
     return result
 
 
+def gpu_here(device: str | None) -> str | None:
+    """The name of the device's profile; ``None`` for a CPU, and for what has no profile."""
+    from hwcalc.hardware.named import LOCAL
+
+    opened = open_device(device)
+    if opened.kind != "cuda":
+        return None
+    name = accelerator_of(opened, []).id
+    return None if name == LOCAL else name
+
+
 def accelerator_of(device: Device, notes: list[Note]) -> Gpu:
     """The profile of this device. It is looked up by the device's own properties, as torch numbers devices in an order of its own."""
     if device.kind != "cuda":

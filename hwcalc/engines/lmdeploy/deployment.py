@@ -54,7 +54,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.tensor import Once
-from hwcalc.model import Definition, Note, Noted
+from hwcalc.model import DEFAULT_GPU, Definition, Note, Noted
 from hwcalc.profiles.engines import planned_version, runtime_profile, since
 from hwcalc.text import brief
 from hwcalc.units import GIB
@@ -222,7 +222,7 @@ class LmdeployDeployment(PooledDeployment):
         settings, options = self.settings, self.setup.options
         if self.setup.hardware.gpu is None:
             message = "No GPU given: max_batch_size and blocks are those of an H100. Set it with --gpu."
-            yield Note(code="default-gpu", message=message)
+            yield Note(code=DEFAULT_GPU, message=message)
         words = model_classes("lmdeploy").row(self.model).words
         has_turbomind = TURBOMIND in words and settings.release >= since(words.get("turbomind_since", "0"))
         if settings.pytorch and "backend" not in options and has_turbomind:

@@ -18,7 +18,7 @@ from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec, Note, Noted
+from hwcalc.model import DEFAULT_GPU, ModelSpec, Note, Noted
 from hwcalc.profiles.engines import planned_version, since
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
         notes.append(Note(code="no-architectures", message=message))
     if gpu is None:
         message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
-        notes.append(Note(code="default-gpu", message=message))
+        notes.append(Note(code=DEFAULT_GPU, message=message))
     elif gpu.vendor.lower() != "nvidia":
         message = "vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks."
         notes.append(Note(code="not-cuda", message=message))

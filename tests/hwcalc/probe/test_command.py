@@ -22,7 +22,7 @@ from hwcalc.planner.policy import policy_info
 from hwcalc.probe import devices
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
-from tests.hwcalc.probe.fake_cuda import FakeTorch
+from tests.hwcalc.probe.fake_cuda import GPU_NAME, MIB, FakeTorch
 
 SMALL = (QWEN, "--seq", "64", "--device", "cpu", "--offline")
 # 36 layers x 8 heads x 64 tokens x 128 numbers x 2 bytes, keys and values.
@@ -91,6 +91,15 @@ def test_too_much_is_status_1(capsys: Capture) -> None:
     assert status == 1
     assert "not measured: refused" in out
     assert "--max-bytes" in out
+
+
+@pytest.mark.parametrize(("size", "unknown"), [(81_082, False), (1024, True)])
+def test_the_device_is_the_gpu(capsys: Capture, monkeypatch: pytest.MonkeyPatch, size: int, unknown: bool) -> None:
+    """What an engine chooses by the accelerator is chosen for the one that is measured, if it is known: an H100 by name and memory."""
+    monkeypatch.setattr(devices, "load_torch", lambda: FakeTorch(name=GPU_NAME, total=size * MIB))
+    document = json.loads(run(capsys, "probe", QWEN, "--seq", "64", "--offline", "--engine", "vllm", "--reserve", "0", "--json")[1])
+
+    assert ("default-gpu" in [note["code"] for note in document["probe"]["notes"]]) is unknown
 
 
 def test_no_torch_is_status_5(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
