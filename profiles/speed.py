@@ -63,6 +63,8 @@ class StepParameters(Record):
     """Of the bandwidth of the link between accelerators."""
     stage_us: float = 0.0
     """Of each further pipeline stage."""
+    stages_together: float = 1.0
+    """How much of the chunks of a prompt the stages compute at the same time: with 0 one after another."""
 
     def slower(self, times: float) -> StepParameters:
         """Parameters with which every term of a step takes so many times as long."""

@@ -35,6 +35,7 @@ class ParametersFacts(Facts):
     peer_us: Times = 0.0
     link_share: Share = 0.6
     stage_us: Times = 0.0
+    stages_together: Share = 1.0
 
 
 class RangeFacts(Facts):

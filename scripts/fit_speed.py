@@ -12,7 +12,8 @@ parameters which the rows do not determine where those of the whole family are. 
 tenth of their time on it, and is that of the family where none does; and servers reach no larger share with fewer bits, whose peak is
 higher. It is a coordinate descent from fixed starts: the same rows give the same parameters.
 
-Errors are printed twice: of parameters fitted to all rows of the class, and of each row by parameters that were fitted without its source.
+Errors are printed three times: of parameters fitted to all rows of the class, and of each row by parameters that were fitted without a third of
+the machines and models, its own among them, and without its source. Ranges are made from all three.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 import yaml
@@ -56,13 +58,14 @@ STARTS: Final[Mapping[str, float]] = {
     "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "expert_power": 0.8, "blocks": 1.5, "superblocks": 0.4,
     "floats": 0.5, "eight_bit": 0.45, "four_bit": 0.35, "weight_only": 0.35, "gguf": 0.2, "expert_compute": 0.5, "attention": 0.25,
     "step": 100.0, "sequence": 2.0, "layer": 30.0, "expert_layer": 60.0, "exchange": 20.0, "peer": 5.0, "link": 0.5, "stage": 40.0,
+    "together": 1.0,
 }  # fmt: skip
 """Where the search begins: shares, and microseconds."""
 NAMES: Final = tuple(STARTS)
 LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "bandwidth_share": (0.2, 0.97), "expert_bandwidth": (0.2, 1.0), "cache_times": (1.0, 4.0), "expert_power": (0.5, 1.0),
     **dict.fromkeys(MULTIPLIED, (0.005, 0.95)), "expert_compute": (0.05, 1.0), "attention": (0.005, 0.95), "link": (0.05, 0.95),
-    "blocks": (0.02, 50.0), "superblocks": (0.02, 50.0),
+    "blocks": (0.02, 50.0), "superblocks": (0.02, 50.0), "together": (0.05, 1.0),
 }  # fmt: skip
 FREE: Final = (0.1, 20_000.0)
 HELD: Final = 0.004
@@ -75,11 +78,15 @@ WIDEST: Final = {"local": 1.8, "server": 2.2}
 WIDEST_PROMPT: Final = 4.0
 """How wide a range may be. Prompts differ more, as builds and backends have other kernels: a narrow range would not hold."""
 COVERED: Final = 0.88
-"""The share of rows that a range is to hold, of those that it was made from."""
+"""The share of rows that a range is to hold, of those that it was made from, and of the same rows predicted without their part."""
 COVERED_APART: Final = 0.8
 """The share that it is to hold of the same rows, predicted without their source."""
 NARROWEST: Final = {"local": 1.5, "server": 1.8}
 """How wide a range is at least: rows of other machines and models lie further off than those that it was made from."""
+PARTS: Final = 3
+"""Into so many parts machines and models are dealt; each is predicted by the others."""
+BESIDE: Final = (0.99, 1.01)
+"""How far beside the rows the ends of a range lie, so that rounding leaves none out."""
 TABLE_BEGINS: Final = "<!-- classes -->"
 TABLE_ENDS: Final = "<!-- end of classes -->"
 """Where the table stands in docs/speed.md."""
@@ -88,10 +95,16 @@ FEW_TIMES: Final = 1.5
 
 
 class Rows:
-    """Rows with their counts: ``counts[row, power, count]``, and what was measured, in seconds."""
+    """Rows with their counts: ``counts[row, power, count]``, and what was measured, in seconds.
 
-    def __init__(self, rows: Sequence[Row], counts: Array, seconds: Array, bounds: Array, experts: Array) -> None:
+    ``stretches`` say how many times as long a prompt takes if pipeline stages compute it one after another.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], counts: Array, seconds: Array, bounds: Array, experts: Array, stretches: Array
+    ) -> None:
         self.rows, self.counts, self.seconds, self.bounds, self.experts = list(rows), counts, seconds, bounds, experts
+        self.stretches = stretches
         self.sources = np.array([row.source for row in rows])
         self.kinds = np.array([kind_of(row) for row in rows])
         numbers = Counter(self.sources.tolist())
@@ -104,7 +117,7 @@ class Rows:
     def of(self, mask: Array) -> Rows:
         """Some of the rows."""
         kept = [row for row, keep in zip(self.rows, mask, strict=True) if keep]
-        return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask])
+        return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask], self.stretches[mask])
 
 
 def counting(power: float) -> StepParameters:
@@ -152,7 +165,7 @@ def counting(power: float) -> StepParameters:
 def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
     """The counts of rows, and why others have none."""
     classes = {power: _class_of(counting(power)) for power in POWERS}
-    kept, counts, seconds, bounds, experts, refused = [], [], [], [], [], []
+    kept, counts, seconds, bounds, experts, stretches, refused = [], [], [], [], [], [], []
     for row in rows:
         try:
             found, times = opened_row(row)
@@ -168,7 +181,15 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
         bounds.append(by_power[0][1])
         experts.append(times.has_experts)
         seconds.append(measured_seconds(found))
-    return Rows(kept, np.array(counts), np.array(seconds), np.array(bounds), np.array(experts)), refused
+        stretches.append(stretch_of(found, times))
+    arrays = map(np.array, (counts, seconds, bounds, experts, stretches))
+    return Rows(kept, *arrays), refused
+
+
+def stretch_of(row: Row, times: StepTimes) -> float:
+    """How many times as long a prompt takes if its chunks pass one stage after another, and not all stages at once."""
+    passes = -(-(row.prompt - row.cached_prefix) // times.chunk)
+    return passes * times.pp / (passes + times.pp - 1) if kind_of(row) == "prompt" else 1.0
 
 
 def _class_of(parameters: StepParameters) -> SpeedClass:
@@ -219,7 +240,8 @@ def expected(rows: Rows, values: Mapping[str, float]) -> Array:
     total = total + count["layer"] * layers
     for one in ("step", "sequence", "exchange", "peer", "stage"):
         total = total + count[one] * values[one]
-    return np.maximum(total, rows.bounds)
+    together = values["together"]
+    return np.maximum(total * (together + (1 - together) * rows.stretches), rows.bounds)
 
 
 def telling(rows: Rows, name: str) -> int:
@@ -231,7 +253,7 @@ def telling(rows: Rows, name: str) -> int:
 def in_order(values: Mapping[str, float], family: str) -> dict[str, float]:
     """The parameters, with no smaller share for more bits. Local engines have kernels of their own for each format."""
     out = dict(values)
-    if family == "server":
+    if family.startswith("server"):
         for more, fewer in reversed(list(pairwise(ORDERED))):
             out[more] = max(out[more], out[fewer])
     return out
@@ -272,22 +294,56 @@ def fitted(rows: Rows, start: Mapping[str, float], family: str) -> dict[str, flo
     return values_at(place)
 
 
-def without_source(rows: Rows, start: Callable[[str], Mapping[str, float]], family: str) -> Array:
-    """The expected times of rows, each by parameters that were fitted without its source, nor was what they start from."""
-    out = np.zeros(len(rows))
-    for source in sorted(set(rows.sources.tolist())):
-        mask = rows.sources == source
-        out[mask] = expected(rows.of(mask), fitted(rows.of(~mask), start(source), family))
-    return out
+class Fits:
+    """Parameters of the classes of rows, and of the families that they are in.
+
+    ``marks`` are what rows are left out of a fit by, to see how far off it is without them: their source, and one of three parts into
+    which their machines and models are dealt.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.files = {
+            path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(built_in(FOLDER)).glob("*.yaml"))
+        }
+        classes = narrowest_first(convert({**data, "schema_version": None}, SpeedClass) for data in self.files.values())
+        of_rows = [of_classes(classes, row.engine, find_gpu(row.gpu), row.backend) for row in rows.rows]
+        self.owners = np.array([getattr(one, "id", "") for one in of_rows])
+        self.families = np.array([getattr(one, "family", "") for one in of_rows])
+        self.tuned = np.array([row.source not in UNTUNED for row in rows.rows])
+        parts = (crc32(f"{row.source} {row.gpu} {row.model}".encode()) % PARTS for row in rows.rows)
+        self.marks = {"source": rows.sources, "part": np.array(list(parts))}
+        self._kept: dict[Any, dict[str, float]] = {}
+
+    def of_class(self, name: str) -> Array:
+        """Which rows of tuned servers a class has."""
+        return (self.owners == name) & self.tuned
+
+    def fitted(self, name: str, left_out: Array) -> dict[str, float]:
+        """The parameters of a class, fitted without some rows, as is what they are held to."""
+        family = self.files[name]["family"]
+        if (key := (family, left_out.tobytes())) not in self._kept:
+            around = (self.families == family) & self.tuned & ~left_out
+            self._kept[key] = fitted(self.rows.of(around), STARTS, family)
+        return fitted(self.rows.of(self.of_class(name) & ~left_out), self._kept[key], family)
+
+    def apart(self, name: str, by: str) -> Array:
+        """The expected times of the rows of a class, each by parameters that were fitted without all rows of its mark."""
+        mine, marks = self.of_class(name), self.marks[by]
+        out = np.zeros(len(self.rows))
+        for mark in np.unique(marks[mine]):
+            there = mine & (marks == mark)
+            out[there] = expected(self.rows.of(there), self.fitted(name, marks == mark))
+        return out[mine]
 
 
 def range_of(ratios: Array, apart: Array, widest: float, narrowest: float) -> tuple[float, float]:
-    """The range of measured / expected speed: of those that hold :data:`COVERED` of the rows, or as many as such a width can, that which
-    holds most of them ``apart`` too, predicted without their source, up to :data:`COVERED_APART`; of several the narrowest.
+    """The range of measured / expected speed: of those that hold :data:`COVERED` of the ``ratios``, or as many as such a width can, that
+    which holds most of those ``apart`` too, predicted without their source, up to :data:`COVERED_APART`; of several the narrowest.
     """
     ends = np.sort(np.concatenate([ratios, apart]))
     low, high = (one.ravel() for one in np.meshgrid(ends, ends, indexing="ij"))
-    some = (low <= high) & (high <= low * widest)
+    some = (low <= high) & (high <= low * widest * BESIDE[0] / BESIDE[1])
     low, high = low[some], high[some]
 
     def held(of: Array, enough: float) -> Array:
@@ -300,7 +356,7 @@ def range_of(ratios: Array, apart: Array, widest: float, narrowest: float) -> tu
     if last / first < narrowest:
         more = (narrowest / (last / first)) ** 0.5
         first, last = first / more, last * more
-    return min(round(first * 0.99, 2), 1.0), max(round(last * 1.01, 2), 1.0)
+    return min(round(first * BESIDE[0], 2), 1.0), max(round(last * BESIDE[1], 2), 1.0)
 
 
 def errors_of(rows: Rows, times: Array) -> dict[str, Any]:
@@ -336,12 +392,13 @@ def parameters_of(values: Mapping[str, float]) -> dict[str, Any]:
         "peer_us": round(values["peer"], 2),
         "link_share": round(values["link"], 3),
         "stage_us": round(values["stage"], 1),
+        "stages_together": round(values["together"], 2),
     }
     return found
 
 
-def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Array, family: str) -> dict[str, Any]:
-    """What the file of a class gets, printed as well."""
+def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Mapping[str, Array], family: str) -> dict[str, Any]:
+    """What the file of a class gets, printed as well. ``apart`` are the expected times without the part of a row, and without its source."""
     times = expected(mine, values)
     out: dict[str, Any] = {"parameters": parameters_of(values), "ranges": {}, "errors": {}, "rows": {}}
     for kind in ("decode", "prompt", "serving"):
@@ -350,28 +407,30 @@ def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Array, 
             continue
         some = mine.of(mask)
         widest = WIDEST_PROMPT if kind == "prompt" else WIDEST[family]
+        of_parts, of_sources = (apart[by][mask] / some.seconds for by in ("part", "source"))
         # Without its one source a class is but its family, which says nothing of its range; nor do few rows.
         several = mask.sum() >= FEW and len(set(some.sources.tolist())) > 1
-        others = apart[mask] / some.seconds if several else np.array([])
-        low, high = range_of(times[mask] / some.seconds, others, widest, NARROWEST[family])
+        ratios = times[mask] / some.seconds
+        ratios = np.concatenate([ratios, of_parts]) if mask.sum() >= FEW else ratios
+        low, high = range_of(ratios, of_sources if several else np.array([]), widest, NARROWEST[family])
         if mask.sum() < FEW:
             low, high = min(low, round(1 / FEW_TIMES, 2)), max(high, FEW_TIMES)
-        inside = float(np.mean((times[mask] / some.seconds >= low) & (times[mask] / some.seconds <= high)))
-        held = float(np.mean((apart[mask] / some.seconds >= low) & (apart[mask] / some.seconds <= high)))
         out["ranges"][kind] = {"low": low, "high": high}
         out["rows"][kind] = int(mask.sum())
         for title, those in splits(some):
-            full, without = (errors_of(some.of(those), one[mask][those]) for one in (times, apart))
+            errors = [errors_of(some.of(those), one[mask][those]) for one in (times, apart["part"], apart["source"])]
             print(
-                f"{name:26} {title:14} {full['rows']:5} {full['sources']:7} | {full['median']:7.1%} {full['bias']:.2f}  {full['low']:.2f}..{full['high']:.2f}"
-                f" | {without['median']:7.1%} {without['bias']:.2f}  {without['low']:.2f}..{without['high']:.2f}"
-                f" | {low:.2f}..{high:.2f} ({high / low:.2f}) holds {inside:.0%}, {held:.0%}"
+                f"{name:26} {title:14} {errors[0]['rows']:5} {errors[0]['sources']:7} | "
+                + " | ".join(f"{one['median']:6.1%} {one['bias']:.2f} {one['low']:.2f}..{one['high']:.2f}" for one in errors)
+                + f" | {low:.2f}..{high:.2f} ({high / low:.2f}) holds "
+                + ", ".join(f"{held_by(one[those], low, high):.0%}" for one in (of_parts, of_sources))
             )
             if title == kind:
-                names = ("median", "bias")
-                out["errors"][kind] = {one: round(full[one], 3) for one in names} | {
-                    f"apart_{one}": round(without[one], 3) for one in names
-                }
+                out["errors"][kind] = {
+                    f"{prefix}{key}": round(one[key], 3)
+                    for prefix, one in zip(("", "part_", "apart_"), errors, strict=True)
+                    for key in ("median", "bias")
+                } | {"part_held": held_by(of_parts, low, high), "apart_held": held_by(of_sources, low, high)}
     if out["rows"].get("decode", FEW) < FEW <= out["rows"].get("serving", 0):
         # Steps under load are steps too.
         del out["ranges"]["decode"]
@@ -379,6 +438,11 @@ def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Array, 
         out["ranges"]["prompt"] = {"low": 0.6, "high": 1.6}
     out["sources"] = sorted(set(mine.sources.tolist()))
     return out
+
+
+def held_by(ratios: Array, low: float, high: float) -> float:
+    """The share of rows that lie in the range."""
+    return round(float(np.mean((ratios >= low) & (ratios <= high))), 2)
 
 
 def splits(rows: Rows) -> list[tuple[str, Array]]:
@@ -397,16 +461,18 @@ def table() -> str:
         path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(built_in(FOLDER)).glob("*.yaml"))
     }
     lines = [
-        "| class | predicted | rows | error | bias | without its source | range |",
-        "| --- | --- | --: | --: | --: | --: | --- |",
+        "| class | predicted | rows | error | bias | other machines | other sources | range | holds |",
+        "| --- | --- | --: | --: | --: | --: | --: | --- | --: |",
     ]
     for name, data in files.items():
         for kind, rows in data["rows"].items():
             error, spread = data["errors"][kind], data["ranges"].get(kind) or data["ranges"]["serving"]
-            apart = "one source" if len(data["sources"]) == 1 else f"{100 * error['apart_median']:.0f} %"
+            alone = len(data["sources"]) == 1
+            apart = "one source" if alone else f"{100 * error['apart_median']:.0f} %"
+            holds = f"{100 * error['part_held']:.0f} %" + ("" if alone else f", {100 * error['apart_held']:.0f} %")
             lines.append(
-                f"| {name} | {kind} | {rows:,} | {100 * error['median']:.0f} % | {error['bias']:.2f} | {apart}"
-                f" | {spread['low']:.2f} to {spread['high']:.2f} |"
+                f"| {name} | {kind} | {rows:,} | {100 * error['median']:.0f} % | {error['bias']:.2f} | {100 * error['part_median']:.0f} % | {apart}"
+                f" | {spread['low']:.2f} to {spread['high']:.2f} | {holds} |"
             )
     return "\n".join(lines)
 
@@ -418,46 +484,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write profiles/speed/*.yaml")
     parser.add_argument("--only", default="", help="only classes whose id has this in it")
     options = parser.parse_args(arguments)
-    files = {
-        path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(built_in(FOLDER)).glob("*.yaml"))
-    }
     usable = [row for row in rows_of(options.rows) if not any(part in flag for flag in row.flags for part in LEFT_OUT)]
     rows, refused = counted(usable)
     for reason, number in Counter(refused).most_common():
         print(f"left out, {number} rows: {reason}", file=sys.stderr)
-    classes = narrowest_first(convert({**data, "schema_version": None}, SpeedClass) for data in files.values())
-    owner = np.array([getattr(of_classes(classes, row.engine, find_gpu(row.gpu), row.backend), "id", "") for row in rows.rows])
-    tuned = np.array([row.source not in UNTUNED for row in rows.rows])
-    families = np.array([files[one]["family"] if one else "" for one in owner])
-    print(f"{len(rows)} rows, {np.sum(owner == '')} of no class")
-    print(f"{'class':26} {'measured':14} rows sources | all rows: error, bias, 80 % | without its source | range (width) holds")
-    for family in WIDEST:
-        starts: dict[str, dict[str, float]] = {}
-        of_family = (families == family) & tuned
-
-        def start(
-            source: str, kept: dict[str, dict[str, float]] = starts, mask: Array = of_family, family: str = family
-        ) -> dict[str, float]:
-            if source not in kept:
-                kept[source] = fitted(rows.of(mask & (rows.sources != source)), STARTS, family)
-            return kept[source]
-
-        for name, data in files.items():
-            mine = rows.of((owner == name) & tuned)
-            if data["family"] != family or options.only not in name or not len(mine):
-                continue
-            values = fitted(mine, start(""), family)
-            data.update(fit_class(name, mine, values, without_source(mine, start, family), family))
-            untuned = rows.of((owner == name) & ~tuned)
-            if len(untuned):
-                report = errors_of(untuned, expected(untuned, values))
-                data["untuned_times"] = round(max(1.0, report["bias"]), 2)
-                print(
-                    f"{name:26} {'untuned':14} {report['rows']:5} {report['sources']:7} | {report['median']:7.1%} {report['bias']:.2f}"
-                )
-            data["recorded"] = datetime.now(UTC).date().isoformat()
+    fits = Fits(rows)
+    print(f"{len(rows)} rows, {np.sum(fits.owners == '')} of no class")
+    print(
+        f"{'class':26} {'measured':14} rows sources | all rows: error, bias, 80 % | without its part | without its source | range (width) holds"
+    )
+    for name, data in fits.files.items():
+        mine = rows.of(fits.of_class(name))
+        if options.only not in name or not len(mine):
+            continue
+        values = fits.fitted(name, np.zeros(len(rows), dtype=bool))
+        apart = {by: fits.apart(name, by) for by in fits.marks}
+        data.update(fit_class(name, mine, values, apart, data["family"]))
+        untuned = rows.of((fits.owners == name) & ~fits.tuned)
+        if len(untuned):
+            report = errors_of(untuned, expected(untuned, values))
+            data["untuned_times"] = round(max(1.0, report["bias"]), 2)
+            print(
+                f"{name:26} {'untuned':14} {report['rows']:5} {report['sources']:7} | {report['median']:7.1%} {report['bias']:.2f}"
+            )
+        data["recorded"] = datetime.now(UTC).date().isoformat()
     if options.write:
-        for name, data in files.items():
+        for name, data in fits.files.items():
             text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=150, allow_unicode=True)
             Path(built_in(FOLDER, f"{name}.yaml")).write_text(text, encoding="utf-8")
         page = ROOT / "docs" / "speed.md"
