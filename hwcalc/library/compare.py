@@ -117,6 +117,9 @@ class Variant(Record):
     gpu_layers: int | None = None
     all_layers: int | None = None
     host_bytes: int | None = None
+    decode_tokens_per_s: float | None = None
+    decode_tokens_per_s_low: float | None = None
+    decode_tokens_per_s_high: float | None = None
     decode_tokens_per_s_bound: float | None = None
     policy_offered: bool | None = None
     kept_tokens: int | None = None
@@ -401,6 +404,7 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Varian
         if blocks is not None:
             known["blocks_held"] = blocks.held
             known["blocks_freed"] = blocks.free if request.compaction == NO_COMPACTION else blocks.free_compacted
+    known |= {} if plan.speed is None else plan.speed.row()
     if plan.within is not None:
         known |= {name: value for name, value in plan.within.row().items() if name in Variant.__struct_fields__}
     if memory.devices:
@@ -424,7 +428,6 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Varian
         weights_bytes=memory.weights.bytes,
         total_bytes=memory.total_bytes,
         total_per_gpu_bytes=memory.per_gpu.total,
-        decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
         row=row,
         **known,
     )

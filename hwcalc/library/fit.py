@@ -28,6 +28,7 @@ from hwcalc.model import Note, Parameters
 from hwcalc.planner.command_line import CommandLine
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
 from hwcalc.planner.options import WITHIN, FitOptions, take_options, takes
+from hwcalc.planner.result import SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables, Unread
 from hwcalc.planner.values import AUTO, read_flag
 from hwcalc.planner.verdict import Verdict
@@ -61,7 +62,7 @@ _OLD: Final = 3.0
 """The age in years of a model whose date is not known: most of those are early ones."""
 _OF_SHAPE: Final = (
     "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "verdict", "gpu_layers",
-    "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
+    "all_layers", "host_bytes", "host_experts", *SPEED_COLUMNS, "bound_by",
 )  # fmt: skip
 """Figures that are the same for all models of a shape."""
 _OF_FITTED: Final = (
@@ -431,10 +432,9 @@ class Search:
             host_bytes=placement.host_bytes,
             host_experts=0,
         )
-        if not index.reads_as_planned(row, placement):
+        if index.is_measured or not index.reads_as_planned(row, placement):
             return self._whole_row(candidate, made) or made
-        speed, bound_by = index.speed(row, placement, seq)
-        return replace(made, max_seq=index.longest(row, placement, seq), decode_tokens_per_s_bound=speed, bound_by=bound_by)
+        return replace(made, max_seq=index.longest(row, placement, seq), **index.speed(row, placement, seq))
 
     def _hosted(self, candidate: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Entry | None:
         """Without a GPU, in the first of these formats that surely fits, or in the smallest that fits at all."""
@@ -511,9 +511,7 @@ class Search:
         def finish() -> Runnable:
             sure, speed = fitted.longest, fitted.speed
             row = replace(made, max_seq=sure, expected_max_seq=None if sure else fitted.expected_longest)
-            if speed is None:
-                return row
-            return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)
+            return row if speed is None else replace(row, **speed.row(), bound_by=speed.bound_by)
 
         return _entry_of(candidate, made, finish)
 
@@ -525,7 +523,7 @@ class Search:
         unknown = ("file_type", "expected_max_seq", "gpu_layers", "all_layers", "host_bytes", "host_experts")
         without: dict[str, Any] = {
             **dict.fromkeys(figures, 0),
-            **dict.fromkeys((*unknown, "decode_tokens_per_s_bound", "bound_by")),
+            **dict.fromkeys((*unknown, *SPEED_COLUMNS, "bound_by")),
         }
         return Runnable(
             id=candidate.id,

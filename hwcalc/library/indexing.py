@@ -6,7 +6,7 @@ on one GPU with the default settings of llama.cpp from the index alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,9 +25,12 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams, hparams_of
+from hwcalc.planner.forecast import Quantity, quantity_of
 from hwcalc.planner.layouts import has_experts
-from hwcalc.planner.speed import known_bandwidth
-from hwcalc.planner.speed_work import Use, WeightShare, decode_of, weight_shares
+from hwcalc.planner.measured_speed import is_measured
+from hwcalc.planner.result import SPEED_COLUMNS
+from hwcalc.planner.speed_work import Use, WeightShare, Workload, weight_shares
+from hwcalc.planner.step_time import steps_alone
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles import model_index as index
@@ -193,7 +196,7 @@ class Quick:
         """The format of the cache."""
         self.without_gpu = host.gpu.is_host
         """Whether everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
-        self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
+        self._speeds: dict[tuple[int, str, int], Mapping[str, Any]] = {}
         self._whole: dict[tuple[object, int], Whole | None] = {}
         self._deployments: dict[int, LlamacppDeployment] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
@@ -260,20 +263,23 @@ class Quick:
         read = sum(share.bytes for share in shares_at(row.shape, whole.weights) if share.use is not Use.ROW)
         return read <= whole.weights_bytes
 
-    def speed(self, row: index.IndexedModel, whole: Whole, tokens: int) -> tuple[float | None, str | None]:
-        """The bound on tokens per second of a model that fits as a whole, and what bounds them."""
+    def speed(self, row: index.IndexedModel, whole: Whole, tokens: int) -> Mapping[str, Any]:
+        """The tokens per second of a model that fits as a whole, by the names of a row's columns, and what bounds them."""
         assert row.shape is not None
         key = (row.shape, whole.weights, tokens)
         if key not in self._speeds:
-            shares, engine = shares_at(row.shape, whole.weights), self._host.engine.name
-            step = decode_of(stack_at(row.shape), shares, tokens, self.dtypes.roles, engine)
-            seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
-            self._speeds[key] = None if seconds is None else 1 / seconds, bound_by
+            load = Workload(seq=tokens, batch=1, roles=self.dtypes.roles, engine=self._host.engine.name)
+            step = steps_alone(stack_at(row.shape), shares_at(row.shape, whole.weights), load, self._host.gpu).decode(1, tokens)
+            rates = quantity_of(step).per_s(1) if step.bound else Quantity(None, None, None, None)
+            by = "memory bandwidth" if step.reading >= step.computing else "compute"
+            ends = (rates.expected, rates.low, rates.high, rates.bound)
+            self._speeds[key] = {**dict(zip(SPEED_COLUMNS, ends, strict=True)), "bound_by": by if step.bound else None}
         return self._speeds[key]
 
     @cached_property
-    def _bandwidth(self) -> float | None:
-        return known_bandwidth(self._host.gpu)
+    def is_measured(self) -> bool:
+        """Whether the user's own measurements say how fast models are."""
+        return is_measured(self._host.gpu, self._host.engine.name)
 
     def smallest(self, row: index.IndexedModel) -> str:
         """The format in which a part of the model stays on the host."""

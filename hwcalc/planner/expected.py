@@ -46,8 +46,7 @@ def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
     if found is None:
         return bound
     sequences = opened.batch
-    each = max(1.0, max(1.0, sequences / times.servers) / times.pp)
-    decoding = times.step(decoding=each, context=opened.tokens)
+    decoding = times.decode(sequences, opened.tokens)
     prompt = opened.load.prompt_tokens
     alone = times.prompt(prompt)
     # The bound of the plan also knows what lies on the host and what a policy drops.
@@ -64,8 +63,7 @@ def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
         steps=(*steps, *term_steps("expected_prompt_s", alone.terms)),
     )
     if at_most > 0:
-        most = max(1.0, max(1.0, at_most / times.servers) / times.pp)
-        info = replace(info, each_at_most=expected(quantity_of(times.step(decoding=most, context=opened.tokens)).per_s(1)))
+        info = replace(info, each_at_most=expected(quantity_of(times.decode(at_most, opened.tokens)).per_s(1)))
     output = opened.tokens - prompt
     if opened.load.prompt is None or output < 1:
         return info

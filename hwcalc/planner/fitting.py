@@ -357,10 +357,10 @@ class Fitted(Record):
 
     @property
     def speed(self) -> SpeedInfo | None:
-        """The bound on speed."""
-        from hwcalc.planner.speed import bound_of
+        """The speed, as a plan has it."""
+        from hwcalc.planner.expected import speed_of
 
-        return bound_of(self.opened)
+        return speed_of(self.opened)
 
 
 def hosting(asked: Asked, gpu: Gpu, seq: int, notes: list[Note]) -> Hosting:

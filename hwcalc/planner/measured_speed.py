@@ -19,6 +19,7 @@ from hwcalc.profiles.calibration import speed_kind
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.model import ModelSpec
+    from hwcalc.profiles.hardware_file import Gpu
     from hwcalc.profiles.speed import SpeedClass
 
 NO_CALIBRATION: Final = "no_calibration"
@@ -51,6 +52,11 @@ def scaled(chosen: SpeedClass, decode_times: float, prompt_times: float) -> Spee
             changed[name] = value / times
     ranges = {kind: replace(one, low=one.low**0.5, high=one.high**0.5) for kind, one in chosen.ranges.items()}
     return replace(chosen, parameters=replace(chosen.parameters, **changed), ranges=ranges)
+
+
+def is_measured(gpu: Gpu, engine: str) -> bool:
+    """Whether the user has measured the speed of this engine on this accelerator, with any kind of model."""
+    return measurements(gpu.id, speed_kind(engine))[0] is not None
 
 
 def as_measured(opened: Occupancy, chosen: SpeedClass | None) -> SpeedClass | None:

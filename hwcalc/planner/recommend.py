@@ -29,6 +29,7 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
+from hwcalc.planner.result import SPEED_COLUMNS
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.planner.within import serving
@@ -88,6 +89,9 @@ class Offer(Record):
     headroom_bytes: int
     max_batch: int | None
     max_seq: int | None
+    decode_tokens_per_s: float | None
+    decode_tokens_per_s_low: float | None
+    decode_tokens_per_s_high: float | None
     decode_tokens_per_s_bound: float | None
     prefill_s_bound: float | None
     bound_by: str | None
@@ -195,12 +199,15 @@ SORTS: Final[Mapping[str, Callable[[Offer], tuple[float, ...]]]] = MappingProxyT
         "common": _common_of,
         "memory": lambda offer: (offer.total_bytes,),
         "gpus": lambda offer: (offer.gpus, offer.total_bytes),
-        "speed": lambda offer: (-(offer.decode_tokens_per_s_bound or 0.0),),
+        "speed": lambda offer: (
+            offer.decode_tokens_per_s is None,
+            -(offer.decode_tokens_per_s or offer.decode_tokens_per_s_bound or 0.0),
+        ),
         "headroom": lambda offer: (-offer.headroom_bytes / offer.usable_bytes if offer.usable_bytes else 0.0,),
     }
 )
-"""Orders of the offers: what people can get and the newest, least memory, fewest GPUs, most tokens per second by the bound, most of a GPU
-free. What is sure comes first.
+"""Orders of the offers: what people can get and the newest, least memory, fewest GPUs, most tokens per second as expected, then by the bound
+where nothing like it was measured, most of a GPU free. What is sure comes first.
 """
 
 
@@ -215,8 +222,8 @@ class OfOffer(Search):
 _OF_FIT: Final = (
     "verdict", "usable_bytes", "needed_bytes", "needed_low_bytes", "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq",
 )  # fmt: skip
-_OF_SPEED: Final = ("decode_tokens_per_s_bound", "prefill_s_bound", "bound_by")
-"""The values of an offer that its plan has by the same names, in the verdict and in the bound on speed."""
+_OF_SPEED: Final = ("prefill_s_bound", "bound_by")
+"""The values of an offer that its plan has by the same names, in the verdict and in the speed."""
 _OF_MATCH: Final = ("common", "memory", "gpus")
 """Orders that are known without a plan."""
 
@@ -612,6 +619,7 @@ def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
 def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
     gpu, instance = match.candidate.gpu, match.candidate.instance
     of_plan = {name: getattr(plan.fit, name) for name in _OF_FIT} | {name: getattr(plan.speed, name, None) for name in _OF_SPEED}
+    of_plan |= dict.fromkeys(SPEED_COLUMNS) if plan.speed is None else plan.speed.row()
     if plan.within is not None:
         served = plan.within.at_batch
         of_plan |= {"users": plan.within.users, "users_low": plan.within.users_low}

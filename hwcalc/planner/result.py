@@ -112,6 +112,16 @@ class SpeedInfo(Part):
     speed_class: str | None = None
     expected_source: str | None = None
 
+    def row(self) -> dict[str, float | None]:
+        """Tokens per second of all sequences, by the names of :data:`SPEED_COLUMNS`."""
+        found = self.decode_tokens_per_s
+        ends = (None, None, None) if found is None else (found.expected, found.low, found.high)
+        return dict(zip(SPEED_COLUMNS, (*ends, self.decode_tokens_per_s_bound), strict=True))
+
+
+SPEED_COLUMNS: Final = ("decode_tokens_per_s", "decode_tokens_per_s_low", "decode_tokens_per_s_high", "decode_tokens_per_s_bound")
+"""Columns of tables of plans: the expected value, its range, and the bound."""
+
 
 class PolicyLayers(Record):
     """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,
@@ -620,7 +630,7 @@ class Plan(Answer, Record):
             "max_seq": None if fit is None else fit.max_seq,
             "max_batch": None if fit is None else fit.max_batch,
             "min_gpus": None if fit is None else fit.min_gpus,
-            "decode_tokens_per_s_bound": None if speed is None else speed.decode_tokens_per_s_bound,
+            **(dict.fromkeys(SPEED_COLUMNS) if speed is None else speed.row()),
         }
         if self.within is not None:
             row |= self.within.row()

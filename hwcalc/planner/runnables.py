@@ -53,6 +53,9 @@ class Runnable(Record):
     all_layers: int | None
     host_bytes: int | None
     host_experts: int | None
+    decode_tokens_per_s: float | None
+    decode_tokens_per_s_low: float | None
+    decode_tokens_per_s_high: float | None
     decode_tokens_per_s_bound: float | None
     bound_by: str | None
     command: str

@@ -314,12 +314,6 @@ def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] |
     return Work(_decode_step(counted, caches, load.batch, parallel, in_32_bits=in_32_bits), prompt, stack, caches)
 
 
-def decode_of(stack: Stack, counted: Iterable[WeightShare], seq: int, roles: Mapping[Role, DType], engine: str) -> Pass:
-    """Bytes and operations of a decode step of one sequence on one rank, without those of a prompt: for lists of many models."""
-    caches = _Caches(_rank_kinds(stack, 1), roles, seq, 0, selected_tokens(stack))
-    return _decode_step(counted, caches, 1, ALONE, in_32_bits=find_engine(engine)[0].facts.sums_in_32_bits)
-
-
 def workload_of(opened: Occupancy) -> Workload:
     """What an occupancy asks of its model."""
     return Workload(
@@ -494,7 +488,11 @@ def decode_form(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ..
     counted = counted or model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
     if counted is None:
         return None
-    stack = model.stack_for(load.engine) if load.passes is None else load.passes.decode
+    return form_of(model.stack_for(load.engine) if load.passes is None else load.passes.decode, load, counted)
+
+
+def form_of(stack: Stack, load: Workload, counted: Iterable[WeightShare]) -> DecodeForm:
+    """The decode step on these layers as a form."""
     selected, encoder_tokens = selected_tokens(stack), load.encoder_tokens
     attention: list[Growing] = []
     for count, kind in _rank_kinds(stack, load.parallel.tp):

@@ -15,11 +15,13 @@ Numbers may be whole numbers, or arrays of one shape: then so many steps that ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hwcalc.errors import UsageError
 from hwcalc.formulas import Stack
 from hwcalc.formulas.arithmetic import ceil_div, larger, smaller
 from hwcalc.formulas.flops import positions_sum
@@ -33,6 +35,7 @@ from hwcalc.planner.speed_work import (
     cache_form,
     decode_form,
     fastest,
+    form_of,
     prompt_terms,
     workload_of,
 )
@@ -90,7 +93,7 @@ class _Place(Struct, frozen=True):
 class _Work(Struct, frozen=True):
     """What a step does: tokens of prompts and decoded ones together, decoded sequences, and prompts that end.
 
-    ``caches`` are the bytes of cache that are read at each place, and ``scored`` the operations of attention.
+    ``decoding`` are the tokens of those sequences. ``caches`` are the bytes of cache that are read at each place, and ``scored`` the operations of attention.
     """
 
     tokens: Number
@@ -128,6 +131,10 @@ class StepTimes(Struct, frozen=True):
     whole_experts: int = 1
     """The ranks over which whole experts are dealt; 1 where each expert is divided instead."""
     encoder_tokens: int = 0
+    accepted_tokens: float = 1.0
+    """Tokens that a step adds to each sequence on average: more than one where drafts are accepted."""
+    verified_tokens: int = 1
+    """Tokens of each sequence that a step computes, its drafts and the one behind them. What drafting takes is not counted."""
 
     @property
     def parameters(self) -> StepParameters | None:
@@ -160,16 +167,20 @@ class StepTimes(Struct, frozen=True):
         # A chunk reads what lies before it once.
         ahead = smaller(prompt_tokens, 1) * smaller(prompt_context, 1)
         work = _Work(
-            tokens=prompt_tokens + decoding,
-            decoding=decoding,
+            tokens=prompt_tokens + decoding * self.verified_tokens,
+            decoding=decoding * self.verified_tokens,
             prompts=ending,
             caches=tuple(
                 decoding * self._read(place, larger(context, 1)) + ahead * self._read(place, larger(prompt_context, 1))
                 for place in self.places
             ),
-            scored=decoding * _sum(self.form.attention, larger(context, 1)) + pairs,
+            scored=decoding * self.verified_tokens * _sum(self.form.attention, larger(context, 1)) + pairs,
         )
         return self._time(work, "decode" if _is_zero(prompt_tokens) else "serving")
+
+    def decode(self, sequences: Number, context: Number) -> StepTime:
+        """The time of a step in which each of so many sequences, on all replicas and stages, gains a token or what is accepted."""
+        return self.step(decoding=larger(larger(sequences / self.servers, 1.0) / self.pp, 1.0), context=context)
 
     def mixed(self, chunks: Sequence[tuple[int, int]], contexts: Sequence[int]) -> StepTime:
         """The time of a step of unlike requests: ``chunks`` are tokens and context of each prompt, ``contexts`` the tokens of each decoded sequence.
@@ -195,7 +206,8 @@ class StepTimes(Struct, frozen=True):
     def prompt(self, tokens: Number, context: Number = 0) -> StepTime:
         """The time to compute a prompt of ``tokens`` tokens behind ``context`` cached ones, with nothing else running, chunk by chunk.
 
-        Pipeline stages work on different chunks at the same time. The bound is that of a prompt which is computed at once.
+        Pipeline stages work on different chunks at the same time, as far as the class says so. The bound is that of a prompt which is
+        computed at once.
         """
         passes = ceil_div(tokens, self.chunk)
         each = tokens / passes
@@ -204,7 +216,9 @@ class StepTimes(Struct, frozen=True):
         if one.expected is None:
             return _unmeasured(whole.reading / self.pp, whole.computing / self.pp)
         # The first chunk passes all stages, and each further one leaves the last stage a stage's time later.
-        times = (passes + self.pp - 1) / self.pp
+        assert self.parameters is not None
+        together = self.parameters.stages_together
+        times = together * (passes + self.pp - 1) / self.pp + (1 - together) * passes
         terms = {name: times * value for name, value in one.terms.items()}
         return _ranged(terms, whole.reading / self.pp, whole.computing / self.pp, self.range_of("prompt"))
 
@@ -212,14 +226,14 @@ class StepTimes(Struct, frozen=True):
         """The time of a step that decodes, and computes ``chunk`` tokens of prompts of ``prompt`` tokens: parts of one, or several."""
         added = self._chunk_work(chunk, prompt, prompt_context)
         work = _Work(
-            tokens=chunk + decoding,
-            decoding=decoding,
+            tokens=chunk + decoding * self.verified_tokens,
+            decoding=decoding * self.verified_tokens,
             prompts=added.prompts,
             caches=tuple(
                 decoding * self._read(place, larger(context, 1)) + read
                 for place, read in zip(self.places, added.caches, strict=True)
             ),
-            scored=decoding * _sum(self.form.attention, larger(context, 1)) + added.scored,
+            scored=decoding * self.verified_tokens * _sum(self.form.attention, larger(context, 1)) + added.scored,
         )
         return self._time(work, "serving")
 
@@ -429,6 +443,44 @@ def speed_class_of(opened: Occupancy, backend: str | None = None, engine: str | 
         return None
     found = find_speed_class(engine or opened.engine.name, gpu, backend)
     return as_measured(opened, found) if engine is None else found
+
+
+def speculating(times: StepTimes, opened: Occupancy, accepted_tokens: float) -> StepTimes:
+    """The steps with speculative decoding that adds so many tokens to each sequence on average; as they are for one token.
+
+    The engine's options say how many tokens are drafted; else they are as few as could be accepted. Raises
+    :class:`~hwcalc.errors.UsageError` if more are accepted than drafted.
+    """
+    if accepted_tokens == 1:
+        return times
+    drafted = opened.deployment.traits.drafted_tokens or ceil(accepted_tokens) - 1
+    if accepted_tokens > drafted + 1:
+        raise UsageError(
+            f"accepted-tokens is {accepted_tokens:g}, but {drafted:,} tokens are drafted for each sequence.",
+            hint=f"Allowed: from 1 to {drafted + 1:,}, with the one behind them.",
+        )
+    return replace(times, accepted_tokens=accepted_tokens, verified_tokens=drafted + 1)
+
+
+def steps_alone(stack: Stack, shares: Iterable[WeightShare], load: Workload, gpu: Gpu) -> StepTimes:
+    """The steps of sequences without a prompt on one accelerator, of layers and weights that are known without a deployment: for lists of models."""
+    form = form_of(stack, load, shares)
+    return StepTimes(
+        places=(_Place("gpu", tuple(share for share, _ in form.shares), _together(form.cache), known_bandwidth(gpu)),),
+        form=replace(form, attention=_together(form.attention)),
+        prompt_attention=(),
+        gpu=gpu,
+        speed_class=find_speed_class(load.engine, gpu),
+        layers=sum(group.count for group in stack.groups),
+        hidden_size=0,
+        has_experts=any(share.use is Use.CHOSEN for share, _ in form.shares),
+        tp=1,
+        pp=1,
+        dcp=1,
+        expert_ranks=1,
+        replicas=1,
+        chunk=1,
+    )
 
 
 def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None) -> StepTimes | None:

@@ -75,12 +75,14 @@ def left_out(titles: Sequence[str]) -> str:
 
 
 NEEDED: Final = "needs"
+RATE: Final = "tok/s"
 OF_COLUMNS: Final = {
     NEEDED: "needs: GiB of the fullest GPU",
     "of": "of: what may be used of it",
     "at once": "at once: the most sequences of these tokens",
     "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
     "longest": "longest: the most tokens of each",
+    RATE: "tok/s: tokens per second of all sequences while they decode, as expected (and at the slow end of the range); < is a bound",
     "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
     "a token": "a token: bytes of each further token of a sequence, by the formulas",
     "ratio": "ratio: the cache divided by that of the first row",
@@ -92,6 +94,17 @@ def said_of(shown: Iterable[str], otherwise: Mapping[str, str] | None = None) ->
     """What the shown columns are of. ``otherwise`` has columns that are of something else in this table."""
     titles = set(shown)
     return "; ".join(text for title, text in {**OF_COLUMNS, **(otherwise or {})}.items() if title in titles)
+
+
+def rate_text(expected: float | None, low: float | None, bound: float | None = None) -> str:
+    """Tokens per second, with the slow end of their range if it is given; else the bound. Empty if nothing is known."""
+    if expected is None:
+        return "" if bound is None else f"<{_rate(bound)}"
+    return _rate(expected) if low is None else f"{_rate(expected)} ({_rate(low)})"
+
+
+def _rate(tokens: float) -> str:
+    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}"
 
 
 def size_text(count: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
-from hwcalc.report.columns import GAP, NEEDED, Column, gib, left_out, said_of, size_text, that_fit, width_of
+from hwcalc.report.columns import GAP, NEEDED, RATE, Column, gib, left_out, rate_text, said_of, size_text, that_fit, width_of
 from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many
 from hwcalc.report.view import View
@@ -141,7 +141,7 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         if split:
             out += column("layers on GPU", _layers_on_gpu, 5)
             out += column("in host memory", _in_host_memory, 6)
-            out += column("tok/s", _speed, 7)
+        out += column(RATE, _speed, 7)
     if beside:
         pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
         out += column("stores", _of_row(lambda row: row.stores), 10, right=False)
@@ -208,8 +208,9 @@ def _in_host_memory(variant: Variant) -> str:
 
 
 def _speed(variant: Variant) -> str:
-    speed = variant.decode_tokens_per_s_bound if variant.fits else None
-    return "" if speed is None else f"{speed:,.3g}" if speed < 100 else f"{speed:,.0f}"
+    if not variant.fits:
+        return ""
+    return rate_text(variant.decode_tokens_per_s, variant.decode_tokens_per_s_low, variant.decode_tokens_per_s_bound)
 
 
 def _pool_tokens(row: EngineRow) -> str:

@@ -7,17 +7,18 @@ from typing import Final
 
 from hwcalc.hardware.candidates import Availability
 from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
+from hwcalc.planner.result import SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.values import AUTO
 from hwcalc.planner.verdict import layout_text
-from hwcalc.report.columns import left_out
+from hwcalc.report.columns import OF_COLUMNS, RATE, left_out, rate_text
 from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
 from hwcalc.report.view import View
 from hwcalc.units import GIB
 
 _OFFER_COLUMNS: Final = (
     "gpu", "instance", "availability", "released", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights", "kv_dtype", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
-    "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
+    "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", *SPEED_COLUMNS, "bound_by", "prefill_s_bound",
     "users", "users_low", "ttft_s", "itl_s",
 )  # fmt: skip
 
@@ -28,7 +29,7 @@ _MEANINGS: Final = {
     "at once": "at once: the most sequences of the planned length",
     "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
     "longest": "longest: the most tokens of each planned sequence",
-    "max tok/s": "max tok/s: an upper bound on the speed",
+    RATE: OF_COLUMNS[RATE],
 }
 _ORDERS: Final = {
     "common": "in each group the newest first, then several nodes and what is less than a quarter full, the smallest first",
@@ -39,7 +40,7 @@ _ORDERS: Final = {
 }
 _ALSO: Final = "and N more: instances of the cloud with the same accelerator, as many of them or more; --all lists each"
 # Columns that are left out where the terminal is too narrow, in this order.
-_EXPENDABLE_OF_OFFERS: Final = ("max tok/s", "free", "longest", "layout")
+_EXPENDABLE_OF_OFFERS: Final = (RATE, "free", "longest", "layout")
 _EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "longest")
 """Never the format, the speed, and whether it fits: that is the answer."""
 _ORDER: Final = (
@@ -136,7 +137,7 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
     ]
     timed = any(offer.users is not None for offer in offers)
     header += ["needs", "of", "free", "at once", *(["users"] if timed else [])]
-    header += [*([] if instances else ["longest"]), "max tok/s"]
+    header += [*([] if instances else ["longest"]), RATE]
     rows = []
     for offer in offers:
         name, gpus, longest = offer.gpu, f"{offer.gpus:,}", [how_many(offer.max_seq)]
@@ -152,7 +153,6 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
             used = f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
         # How much is missing is said below the table.
         free = "none" if offer.headroom_bytes < 0 else percent(offer.headroom_bytes, offer.usable_bytes)
-        speed = _rate(offer.decode_tokens_per_s_bound)
         rows.append(
             [
                 name,
@@ -165,7 +165,7 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
                 how_many(offer.max_batch),
                 *([_users(offer)] if timed else []),
                 *longest,
-                speed,
+                rate_text(offer.decode_tokens_per_s, offer.decode_tokens_per_s_low, offer.decode_tokens_per_s_bound),
             ]
         )
     return header, rows
@@ -217,10 +217,6 @@ def _gib(size: int) -> str:
     return f"{size / GIB:,.2f}" if size < _MOST_GIB * GIB else f">{_MOST_GIB - 1:,}"
 
 
-def _rate(tokens: float | None) -> str:
-    return "" if tokens is None else f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}"
-
-
 def _narrowed(
     header: list[str], rows: list[list[str]], expendable: Sequence[str], view: View
 ) -> tuple[list[str], list[list[str]]]:
@@ -245,7 +241,7 @@ def _table(header: list[str], rows: list[list[str]], view: View) -> str:
 _MODEL_COLUMNS: Final = (
     "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",
     "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "max_position_embeddings", "verdict", "gpu_layers", "all_layers",
-    "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by", "command", "users", "users_low", "ttft_s", "itl_s",
+    "host_bytes", "host_experts", *SPEED_COLUMNS, "bound_by", "command", "users", "users_low", "ttft_s", "itl_s",
 )  # fmt: skip
 
 
@@ -265,7 +261,7 @@ def fit_text(runnables: Runnables, view: View) -> str:
     header, dropped = list[str](), list[str]()
     if runnables.models:
         timed = any(row.users is not None for row in runnables.models)
-        header = ["model", "parameters", "format", "weights", "KV", "total", "free", "longest", "tok/s", "fits"]
+        header = ["model", "parameters", "format", "weights", "KV", "total", "free", "longest", RATE, "fits"]
         titles = header = [*header, "users"] if timed else header
         rows = [[*_model_row(row), *([_users(row)] if timed else [])] for row in runnables.models]
         header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS[:3], view)
@@ -311,7 +307,7 @@ def _model_row(row: Runnable) -> list[str]:
         row.weights or row.file_type or "as published",
         *(f"{size / GIB:,.2f}" for size in sizes),
         how_many(row.max_seq) if row.max_seq else longest,
-        _rate(row.decode_tokens_per_s_bound),
+        rate_text(row.decode_tokens_per_s, None, row.decode_tokens_per_s_bound),
         fits,
     ]
 
@@ -327,7 +323,7 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     of = [f"{', '.join(sizes)}: GiB of {where}"] if sizes else []
     longest = ["longest is what surely fits"] if "longest" in header else []
     users = [_MEANINGS["users"]] if "users" in header else []
-    out = [f"{'; '.join([*of, *longest, 'tok/s is an upper bound on the speed', *users])}."]
+    out = [f"{'; '.join([*of, *longest, 'tok/s as expected, with < at most', *users])}."]
     if longest and not all(row.max_seq for row in models):
         out.append("longest with ~: expected, not sure, because the host's memory is not known; -: no length is expected to fit.")
     if any(row.also for row in models):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from hwcalc.planner.verdict import Verdict
-from hwcalc.report.columns import NEEDED, Column, gib, left_out, said_of, size_text, that_fit
+from hwcalc.report.columns import NEEDED, RATE, Column, gib, left_out, rate_text, said_of, size_text, that_fit
 from hwcalc.report.text import filled
 from hwcalc.report.view import View
 from hwcalc.sweep.grid import RowBlock
@@ -61,6 +61,7 @@ def sweep_text(rows: Sequence[Row], count: int, view: View) -> str:
         columns += column("needs", lambda row: gib(row["total_per_gpu_bytes"]), 1)
         columns += column("of", lambda row: gib(row["usable_bytes"]), 2)
     columns += column("cache", lambda row: size_text(row["cache_total_bytes"]), 0)
+    columns += column(RATE, lambda row: rate_text(row["decode_tokens_per_s"], row["decode_tokens_per_s_low"]), 1)
     columns += column("a token", lambda row: size_text(row["bytes_per_token"]), 4)
     columns += column("weights", lambda row: size_text(row["weights_bytes"]), 3)
     columns += column("total", lambda row: size_text(row["total_bytes"]), 5)
@@ -73,7 +74,7 @@ def sweep_text(rows: Sequence[Row], count: int, view: View) -> str:
     cells = [list(row) for row in zip(*(one.cells for one in shown), strict=True)]
     parts = [clean(" · ".join(shared)) + "\n"] if shared else []
     parts += [view.table(titles, cells, right=right)] if rows else []
-    said = [said_of({NEEDED, "of"} & set(titles))] if NEEDED in titles else []
+    said = [said_of({NEEDED, "of", RATE} & set(titles))] if NEEDED in titles else []
     said += [left_out(dropped)] if dropped else []
     said += [f"{count - len(rows):,} more points: -o points.csv, or --format csv."] if count > len(rows) else []
     parts += [] if view.quiet or not said else ["".join(f"{filled(line, view.width)}\n" for line in said)]

@@ -20,9 +20,11 @@ from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import stairs_at
+from hwcalc.planner.forecast import quantity_of
 from hwcalc.planner.plan import lasting_warnings, plan_memory
+from hwcalc.planner.step_time import StepTimes, step_times
 from hwcalc.planner.verdict import Verdict
-from hwcalc.sweep.grid import OF_LIMITS, Column, Piece, Value
+from hwcalc.sweep.grid import OF_LIMITS, OF_SPEED, SPEED_DIGITS, Column, Piece, Value
 
 _FAR: Final = 2**100
 """More than anybody asks about."""
@@ -32,8 +34,9 @@ _OF_A_VERDICT: Final = (
     *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
     *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
     *OF_LIMITS,
+    *OF_SPEED,
 )
-"""Columns that are empty without a GPU, a policy or limits of time."""
+"""Columns that are empty without a GPU, a policy, limits of time or measurements."""
 _WORDS: Final = tuple(verdict.value for verdict in (Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS))
 _WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
 
@@ -136,6 +139,8 @@ class Family(Record):
     """The codes of the warnings that every point has."""
     grown: dict[Span, int]
     """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
+    times: StepTimes | None
+    """The steps, where something like them was measured."""
 
     def agrees(self, piece: Piece, refused: Any) -> bool:
         """Whether every point of the piece that the form refuses is among the ``refused`` ones."""
@@ -234,6 +239,10 @@ class Family(Record):
             arrays["total_bytes"] = self._total(memory)
             arrays["total_per_gpu_bytes"] = sum(parts.values()) + needed
         arrays |= {"cache_total_bytes": cache, "cache_per_gpu_bytes": needed}
+        if self.times is not None:
+            rates = quantity_of(self.times.decode(sequences, tokens)).per_s(sequences)
+            ends = rates.expected, rates.low, rates.high
+            arrays |= {name: rate.round(SPEED_DIGITS) for name, rate in zip(OF_SPEED, ends, strict=True)}
         shape = len(piece.seqs), len(piece.batches)
         columns = {name: _column(array, shape) for name, array in arrays.items()}
         return {**self.row, **columns, "warning": self._warning(piece)}
@@ -290,7 +299,10 @@ def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
             if size:
                 grown[tensor.span] = grown.get(tensor.span, 0) + size
     codes = tuple(note.code for note in warnings)
-    return Family(opened=opened, curve=curve, form=form, row=row, warnings=codes, grown=grown)
+    times = step_times(opened)
+    if times is not None and times.speed_class is None:
+        times = None
+    return Family(opened=opened, curve=curve, form=form, row=row, warnings=codes, grown=grown, times=times)
 
 
 def _verdicts(low: Any, expected: Any, high: Any) -> Any:

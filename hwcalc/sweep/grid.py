@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Integers: TypeAlias = npt.NDArray[Any]
     """An array of whole numbers, int64."""
 
-Value = str | int | None
+Value = str | int | float | None
 Column: TypeAlias = "Value | Sequence[Value] | Integers"
 """One value for all rows of a block, or a value for each row."""
 
@@ -39,7 +39,8 @@ class SweepPoint(Record):
     Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of
     the cache. ``low`` and ``high`` are the ends of the estimate of one GPU, and ``fits`` is the verdict: ``fits``, ``probably``,
     ``probably_not`` or ``no``. Within limits of time ``users_within`` are served by the expected times and ``users_within_low`` by the slow
-    end of their range; ``limited_by`` is what binds. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
+    end of their range; ``limited_by`` is what binds. ``decode_tokens_per_s`` are the expected tokens per second of all sequences while
+    they decode, with the range; null where nothing like it was measured. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
     ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
     """
 
@@ -71,6 +72,9 @@ class SweepPoint(Record):
     users_within: int | None
     users_within_low: int | None
     limited_by: str | None
+    decode_tokens_per_s: float | None
+    decode_tokens_per_s_low: float | None
+    decode_tokens_per_s_high: float | None
     warning: str | None
     error: str | None
 
@@ -86,6 +90,10 @@ class SweepDocument(Record):
 COLUMNS: Final = SweepPoint.__struct_fields__
 OF_LIMITS: Final = ("users_within", "users_within_low", "limited_by")
 """Columns that are empty without limits of time."""
+OF_SPEED: Final = tuple(name for name, kind in SweepPoint.__annotations__.items() if "float" in kind)
+"""The columns with decimal numbers."""
+SPEED_DIGITS: Final = 2
+"""Their digits behind the point."""
 NUMBERS: Final = frozenset(name for name, kind in SweepPoint.__annotations__.items() if "int" in kind)
 """The columns with whole numbers; the others hold text."""
 
@@ -115,7 +123,7 @@ class RowBlock(Record):
     def values(self, name: str) -> Sequence[Any]:
         """The values of a column, one for each row."""
         column: Any = self.columns[name]
-        if column is None or isinstance(column, (str, int)):
+        if column is None or isinstance(column, (str, int, float)):
             return [column] * self.size
         values: Sequence[Any] = column if isinstance(column, list) else column.tolist()
         return values
@@ -132,6 +140,7 @@ class RowBlock(Record):
 def row_of(plan: Plan) -> dict[str, Value]:
     """A plan as one row."""
     request, cache, memory, policy = plan.request, plan.cache, plan.memory, plan.policy
+    speeds = {} if plan.speed is None else plan.speed.row()
     return {
         "model": plan.model.id,
         "engine": request.engine,
@@ -160,6 +169,7 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "fits": None if plan.fit is None else plan.fit.verdict.value,
         **dict.fromkeys(OF_LIMITS),
         **({} if plan.within is None else {name: plan.within.row()[name] for name in OF_LIMITS}),
+        **{name: None if speeds.get(name) is None else round(speeds[name], SPEED_DIGITS) for name in OF_SPEED},
         "warning": " ".join(note.code for note in plan.warnings) or None,
         "error": None,
     }

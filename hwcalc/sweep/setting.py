@@ -23,6 +23,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.plan import engine_of
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
+from hwcalc.planner.expected import speed_of
 from hwcalc.planner.layouts import has_experts, layouts, node_of, sizes_for
 from hwcalc.planner.options import WITHIN
 from hwcalc.planner.plan import plan_opened
@@ -212,7 +213,9 @@ class SettingRows:
 
     def plan(self, seq: int | None, batch: int) -> dict[str, Value]:
         """The row of one point, by its plan; its limits are worked out where users within them are counted. Raises its error."""
-        row = row_of(plan_opened(self._open(seq if self._named else None, batch), limits=self._in_time))
+        opened = self._open(seq if self._named else None, batch)
+        plan = plan_opened(opened, limits=self._in_time)
+        row = row_of(plan if plan.speed is not None else replace(plan, speed=speed_of(opened)))
         return {**row, "gpu": row["gpu"] or self._setting.gpu}
 
     def are_arrays(self, piece: Piece) -> bool:

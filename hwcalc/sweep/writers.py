@@ -11,7 +11,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
 from hwcalc.masking import without_tokens
-from hwcalc.sweep.grid import COLUMNS, NUMBERS, Column, RowBlock, SharedNumbers, Value
+from hwcalc.sweep.grid import COLUMNS, NUMBERS, OF_SPEED, Column, RowBlock, SharedNumbers, Value
 from hwcalc.text import csv_cell, json_for
 
 _PIECE: Final = 1 << 18
@@ -66,7 +66,7 @@ def _rows(block: RowBlock, form: str, cell: Callable[[Value], str]) -> str:
     varying: list[Sequence[Any]] = []
     for name in COLUMNS:
         column = block.columns[name]
-        if column is None or isinstance(column, (str, int)):
+        if column is None or isinstance(column, (str, int, float)):
             constants.append(cell(column).replace("%", "%%"))
             continue
         constants.append("%s")
@@ -111,11 +111,12 @@ def parquet_ready() -> None:
 
 
 def write_parquet(file: IO[bytes], blocks: Iterable[RowBlock]) -> None:
-    """Write numbers as int64 and text as strings. Raises :class:`~hwcalc.errors.UsageError` if a number needs more than 64 bits."""
+    """Write whole numbers as int64, others as float64 and text as strings. Raises :class:`~hwcalc.errors.UsageError` if a number needs more than 64 bits."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([(name, pa.int64() if name in NUMBERS else pa.string()) for name in COLUMNS])
+    kinds = dict.fromkeys(NUMBERS, pa.int64()) | dict.fromkeys(OF_SPEED, pa.float64())
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
     waiting: list[Any] = []
     rows = 0
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -137,6 +138,6 @@ def write_parquet(file: IO[bytes], blocks: Iterable[RowBlock]) -> None:
 def _array(pa: Any, type_: Any, column: Column, size: int) -> Any:
     if column is None:
         return pa.nulls(size, type_)
-    if isinstance(column, (str, int)):
+    if isinstance(column, (str, int, float)):
         return pa.repeat(pa.scalar(column, type_), size)
     return pa.array(column, type_)

@@ -43,7 +43,7 @@ def whole(gpu: str, seq: int | str, **wishes: object) -> dict[str, Runnable]:
 SAID: Final[dict[str, object]] = {
     "seq": "16k", "batch": 2, "dtype": "q8_0", "weights": "q4_k_m", "engine": "llamacpp", "gpu": "rtx-4070", "gpus": 2,
     "memory_utilization": "0.9", "margin": "3%", "engine_options": {"n_ubatch": "256"}, "ram": "64GiB",
-    "prompt": "4k", "ttft": "1h", "itl": "1min", "e2e": "5h", "min_rate": 0.01, "rate": "1/h", "prefix_hit": "50%", "no_calibration": True,
+    "prompt": "4k", "ttft": "1h", "itl": "1min", "e2e": "5h", "min_rate": 0.01, "rate": "1/h", "prefix_hit": "50%", "accepted_tokens": 2, "no_calibration": True,
 }  # fmt: skip
 """A value for each option that ``kvplan fit`` shares with a plan."""
 
@@ -112,7 +112,11 @@ def test_figures_are_those_of_the_plan(engine: str) -> None:
         assert (row.needed_bytes, row.usable_bytes) == (planned.fit.needed_bytes, planned.fit.usable_bytes)
         assert (row.gpu_layers, row.all_layers) == (planned.fit.gpu_layers, planned.fit.all_layers)
         # The index knows the model's own tensors; the few hundred bytes that the converter adds take no time that one could see.
-        assert row.decode_tokens_per_s_bound == pytest.approx(planned.speed.decode_tokens_per_s_bound, rel=1e-6)
+        speeds = planned.speed.row()
+        assert row.decode_tokens_per_s_bound == pytest.approx(speeds["decode_tokens_per_s_bound"], rel=1e-6)
+        # A layer that predicts further tokens is one to a plan, and is not in the index.
+        expected = {name: value for name, value in speeds.items() if value is not None}
+        assert {name: getattr(row, name) for name in expected} == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_format_is_that_of_weights_auto() -> None:

@@ -19,7 +19,13 @@ from tests.hwcalc.planner.test_recommend import LLAMA_70B, everything, offers
     [
         ("memory", lambda offer: offer.total_bytes),
         ("gpus", lambda offer: (offer.gpus, offer.total_bytes)),
-        ("speed", lambda offer: -(offer.decode_tokens_per_s_bound or 0)),
+        (
+            "speed",
+            lambda offer: (
+                offer.decode_tokens_per_s is None,
+                -(offer.decode_tokens_per_s or offer.decode_tokens_per_s_bound or 0),
+            ),
+        ),
         ("headroom", lambda offer: -offer.headroom_bytes / offer.usable_bytes),
     ],
 )

@@ -43,8 +43,8 @@ def test_no_row_is_wider_than_the_terminal(
     assert {"GPUs", "needs", "of", "at once"} <= set(titles)
     # What a column says is told where it is there; where it is not, that it is not.
     flat = " ".join(out.split())
-    assert ("max tok/s: an upper bound" in flat) == ("max tok/s" in titles)
-    assert bool(re.search(r"Left out at this width: [^.]*max tok/s\. All: --format csv\.", flat)) == ("max tok/s" not in titles)
+    assert ("tok/s: tokens per second of all" in flat) == ("tok/s" in titles)
+    assert bool(re.search(r"Left out at this width: [^.]*tok/s\. All: --format csv\.", flat)) == ("tok/s" not in titles)
 
 
 def test_the_order_and_the_columns_are_said(capsys: Capture) -> None:

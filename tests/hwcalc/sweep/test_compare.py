@@ -48,6 +48,23 @@ def test_figures_written_out(capsys: Capture) -> None:
     assert found[0]["total_bytes"] == 2 * 8_190_735_360 + found[0]["cache_total_bytes"]
 
 
+def test_speeds_are_those_of_the_plan(capsys: Capture) -> None:
+    """The expected tokens per second with their range; of an engine that nobody measured the bound alone."""
+    line = (QWEN, "--gpu", "l4", "--seq", "4k", "--batch", "2", "--offline")
+    document = json.loads(run(capsys, "compare", *line, "--engine", "vllm,tgi", "--json")[1])
+    planned = json.loads(run(capsys, "plan", *line, "--engine", "vllm", "--json")[1])["speed"]["decode_tokens_per_s"]
+    measured, unmeasured = document["variants"]
+
+    found = {
+        end: measured[f"decode_tokens_per_s{suffix}"] for end, suffix in (("expected", ""), ("low", "_low"), ("high", "_high"))
+    }
+    assert found == pytest.approx({end: planned[end] for end in found})
+    assert unmeasured["decode_tokens_per_s"] is None
+    table = run(capsys, "compare", *line, "--engine", "vllm,tgi")[1]
+    assert f"{planned['expected']:.1f} ({planned['low']:.1f})" in table
+    assert f"<{unmeasured['decode_tokens_per_s_bound']:.1f}" in table
+
+
 def test_one_length_for_all(capsys: Capture) -> None:
     """Qwen3-8B states 40,960 tokens and Llama-3.1 131,072: the smaller, unless one is given."""
     assert {variant["seq"] for variant in variants(capsys, LLAMA, QWEN)} == {40_960}

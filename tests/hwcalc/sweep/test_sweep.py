@@ -22,7 +22,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.request import listening
-from hwcalc.sweep.grid import COLUMNS, NUMBERS, Grid, RowBlock, SweepPoint, count, row_of
+from hwcalc.sweep.grid import COLUMNS, NUMBERS, OF_SPEED, Grid, RowBlock, SweepPoint, count, row_of
 from hwcalc.sweep.rows import blocks
 from hwcalc.sweep.writers import texts, write_parquet
 from hwcalc.text import csv_cell
@@ -330,7 +330,7 @@ def test_numbers_are_numbers() -> None:
     assert {"seq", "batch", "gpus", "tp", "kept_tokens", "users_within", "users_within_low"} == {
         name for name in NUMBERS if "bytes" not in name
     }
-    assert set(NUMBERS) | {
+    assert set(NUMBERS) | {*OF_SPEED} | {
         "model",
         "engine",
         "engine_version",
