@@ -67,10 +67,10 @@ def regime_of(row: Row) -> str:
     return kind if kind != "serving" else "saturated" if row.saturated else "at a number"
 
 
-def without_source(rows: list[Row]) -> dict[str, float]:
+def without_source(rows: list[Row]) -> dict[int, float]:
     """The error of each row, by its id, as a share of the measured speed, by parameters that were fitted without its source."""
     fits = Fits(counted(rows)[0])
-    errors: dict[str, float] = {}
+    errors: dict[int, float] = {}
     for name in fits.files:
         mine = fits.rows.of(fits.of_class(name))
         for row, measured, expected in zip(mine.rows, mine.seconds, fits.apart(name, "source"), strict=True):

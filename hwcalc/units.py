@@ -38,6 +38,7 @@ _NUMBER: Final = r"(?a)([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{
 _DURATION_S: Final = {"us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _EVERY_S: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _DECIMAL: Final = r"(?a)([0-9]{1,13}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})"
+_MOST_ACCEPTED: Final = 100
 LONGEST_S: Final = 1e7
 """The longest time that an option takes: some months."""
 _SHARE: Final = r"(?a)(-?[0-9]{1,9}|-?(?=\.[0-9]))(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?"
@@ -238,6 +239,19 @@ def parse_rate(value: float | str, what: str = "the rate") -> float:
     return number
 
 
+def parse_accepted(value: float | str, what: str = "accepted-tokens") -> float:
+    """Tokens that a step adds to a sequence on average with speculative decoding: a number from 1 to 100.
+
+    >>> parse_accepted("2.4"), parse_accepted(1)
+    (2.4, 1.0)
+    """
+    allowed = "a number from 1 to 100, such as 2.4"
+    number = plain_number(value, what, allowed)
+    if not 1 <= number <= _MOST_ACCEPTED:
+        raise UsageError(f"{what} is {number:g}.", hint=f"Allowed: {allowed}.")
+    return number
+
+
 def plain_number(value: object, what: str, allowed: str) -> float:
     """A number of any type, NumPy's too, or of text. Raises :class:`~hwcalc.errors.UsageError` for what is none."""
     number = None
@@ -260,6 +274,18 @@ def human_duration(seconds: float) -> str:
         if seconds >= unit * (2 if unit > 1 else 0.9995):
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds * 1e6:.3g} us"
+
+
+def human_range(seconds: float, low: float, high: float) -> str:
+    """A time and the range around it, in the unit of the time.
+
+    >>> human_range(0.801, 0.534, 1.2), human_range(150, 109, 181)
+    ('801 ms (534 to 1,200 ms)', '2.5 min (1.82 to 3.02 min)')
+    """
+    text = human_duration(seconds)
+    unit = text.rpartition(" ")[2]
+    ends = (value / _DURATION_S[unit] for value in (low, high))
+    return f"{text} ({' to '.join(f'{end:,.0f}' if end >= 100 else f'{end:.3g}' for end in ends)} {unit})"
 
 
 def human_bytes(count: int) -> str:

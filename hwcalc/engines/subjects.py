@@ -26,12 +26,14 @@ AnyOccupancy = TypeVar("AnyOccupancy", bound="Occupancy")
 
 
 class Traits(Struct, frozen=True, kw_only=True):
-    """What holds of the memory of a deployment under every load."""
+    """What holds of a deployment under every load."""
 
     attention_kernel: str = ""
     """The kernel of attention that the user names, where accelerators differ in those they run; empty if the engine chooses."""
     deals_experts: bool = False
     """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
+    drafted_tokens: int = 0
+    """Tokens that are drafted for each sequence at a time, as the engine's options say; 0 where they say nothing of it."""
     expands_latents: bool = False
     """Whether the engine stores latent attention as keys and values of every head."""
     pads: bool = False

@@ -96,7 +96,6 @@ def disaggregate(
     waits = taken * reading / (2 * (1 - taken)) if taken < 1 else float("inf")
     # As many users as the rate has at once in each server, at most those that it holds.
     step = decode.decoding(max(1, users))
-    steps = max(1, lengths[2] - 1)
     per_step = end_of(step, "expected")
     first_token = waits + reading + transfer.seconds
     known = prefill.times.speed_class is not None and decode.times.speed_class is not None
@@ -129,8 +128,8 @@ def disaggregate(
         limiting="prefill" if first * prompts <= second * decoded else "decode",
         holds=served > 0 and (limits.rate is None or served >= limits.rate * (1 - 1e-9)),
         ttft_s=first_token,
-        itl_s=per_step,
-        e2e_s=first_token + steps * per_step,
+        itl_s=per_step / decode.times.accepted_tokens,
+        e2e_s=first_token + decode.steps * per_step,
         output_tokens_per_s=served * lengths[2],
         together=together_of(prefill, gpus) if same and known else None,
         definition=Definition.ESTIMATE if known else Definition.BOUND,

@@ -19,10 +19,10 @@ from hwcalc.model import Definition, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forecast import forecast
 from hwcalc.planner.options import SpeedOptions, take_options, takes
-from hwcalc.planner.step_time import speed_class_of, step_times
+from hwcalc.planner.step_time import speculating, speed_class_of, step_times
 from hwcalc.profiles.speed import find_speed_class, measured_engines
 from hwcalc.text import quoted
-from hwcalc.units import MOST_TOKENS, parse_tokens
+from hwcalc.units import MOST_TOKENS, parse_accepted, parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -125,6 +125,7 @@ def speed(
     output: Numbers = 1,
     concurrency: Numbers = 1,
     cached_prefix: Numbers = 0,
+    accepted_tokens: float = 1,
     backend: str | None = None,
     tuned: bool = True,
     **options: Unpack[SpeedOptions],
@@ -134,7 +135,8 @@ def speed(
     ``cached_prefix`` tokens of each prompt lie in the cache already. Numbers may be arrays that broadcast, and are counts as in the command
     otherwise: ``"8k"``. ``concurrency="max"`` is as many as fit. ``backend`` is that of the engine where it has several: ``"vulkan"`` or
     ``"rocm"`` of llama.cpp. Servers are expected to be tuned for the model; with ``tuned=False`` they are started with the defaults of their
-    engine, and take as much longer as such servers were measured to. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. Without ``engine`` it is vLLM
+    engine, and take as much longer as such servers were measured to. ``accepted_tokens`` are those that a step adds to each request on average
+    with speculative decoding, which vLLM logs as mean acceptance length; what drafting takes is not counted. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. Without ``engine`` it is vLLM
     in a datacenter and llama.cpp elsewhere. It may also be one
     that was measured and is not planned, such as ``"exllamav2"``. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
 
@@ -201,6 +203,7 @@ def speed(
     if times is None:
         hint = "Give their format: weights=..."
         raise UsageError(f"no speed of {spec.id}: its weights are not counted.", hint=hint)
+    times = speculating(times, opened, parse_accepted(accepted_tokens, "accepted_tokens"))
     if foreign is not None:
         times = replace(times, mixes_prompts=found is not None and "serving" in found.ranges)
     notes = [*chosen, *opened.notes, *refused]
@@ -249,7 +252,7 @@ def speed(
         concurrency=users,
         at_once=at_once,
         prefill_tokens_per_s=rate(values.prefill_s, new, loose.prefill_s, new),
-        decode_tokens_per_s=rate(values.step_s, at_once, loose.step_s, users),
+        decode_tokens_per_s=rate(values.step_s, at_once * times.accepted_tokens, loose.step_s, users * times.accepted_tokens),
         output_tokens_per_s=rate(values.cycle_s, at_once * lengths["output"], loose.cycle_s, users * lengths["output"]),
         ttft_s=shown(values.ttft_s, values.ttft_s.bound),
         itl_s=shown(values.itl_s, values.itl_s.bound),

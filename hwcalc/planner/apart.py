@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.errors import UsageError
 from hwcalc.planner.apart_result import SideInfo, TogetherInfo, TransferInfo
 from hwcalc.planner.solve import last_yes, most
-from hwcalc.planner.step_time import link_rate, step_times
+from hwcalc.planner.step_time import link_rate, speculating, step_times
 from hwcalc.planner.within import Limits, most_users, request_of
 from hwcalc.planner.within_result import TimeInfo
 from hwcalc.text import quoted, shown
@@ -43,7 +43,7 @@ class Side:
             raise UsageError(
                 f"the weights of {opened.model.id} are not counted: no speed is known.", hint="Give their format: --weights bf16"
             )
-        self.opened, self.times, self.limits = opened, times, limits
+        self.opened, self.times, self.limits = opened, speculating(times, opened, limits.accepted_tokens), limits
         self.prompt, self.cached, self.output = lengths
         gpu = opened.setup.hardware.gpu
         assert gpu is not None
@@ -53,6 +53,11 @@ class Side:
     def gpus(self) -> int:
         """The GPUs of a server."""
         return self.opened.setup.gpus
+
+    @property
+    def steps(self) -> float:
+        """The steps of a request behind its first token."""
+        return max(1, self.output - 1) / self.times.accepted_tokens
 
     def request_bytes(self) -> int:
         """The bytes of the cache of a prompt on the fullest GPU."""
@@ -64,8 +69,7 @@ class Side:
 
     def decoding(self, users: int) -> StepTime:
         """A step with so many users at once and no prompt."""
-        each = max(1.0, users / self.times.servers / self.times.pp)
-        return self.times.step(decoding=each, context=self.prompt + (self.output + 1) // 2)
+        return self.times.decode(users, self.prompt + (self.output + 1) // 2)
 
 
 def end_of(step: StepTime, end: str) -> float:
@@ -92,10 +96,10 @@ def prompts_per_s(side: Side, transfer_s: float, end: str) -> tuple[float, float
 
 def decoded_per_s(side: Side, end: str, before_s: float) -> tuple[float, int, str]:
     """The most requests per second that one server generates, the users at once, and what limits them."""
-    limits, steps = side.limits, max(1, side.output - 1)
+    limits, steps, accepted = side.limits, side.steps, side.times.accepted_tokens
     allowed = [(limits.itl, "itl"), (None if limits.min_rate is None else 1 / limits.min_rate, "min_rate")]
-    allowed += [(None if limits.e2e is None else (limits.e2e - before_s) / steps, "e2e")]
-    known = [(seconds, name) for seconds, name in allowed if seconds is not None]
+    allowed += [(None if limits.e2e is None else (limits.e2e - before_s) / (steps * accepted), "e2e")]
+    known = [(seconds * accepted, name) for seconds, name in allowed if seconds is not None]
     longest, name = min(known, default=(float("inf"), ""))
     places = most(side.opened, "low" if end == "high" else "expected")
 

@@ -60,7 +60,7 @@ class Forecast(Struct, frozen=True):
     prefill_s: Quantity
     """A prompt that is computed alone."""
     step_s: Quantity
-    """A step in which every sequence gains a token, with no prompt in it."""
+    """A step in which every sequence gains a token, or as many as are accepted, with no prompt in it."""
     ttft_s: Quantity
     """From a request to its first token."""
     itl_s: Quantity
@@ -91,9 +91,11 @@ def forecast(
     requests = larger(concurrency / times.servers, 1)
     each = larger(requests / times.pp, 1)
     # Of a sequence that grows from its prompt to its end, half of the output lies in the cache on average.
-    step = times.step(decoding=each, context=prompt + (output + 1) // 2)
+    context = prompt + (output + 1) // 2
+    step = times.decode(concurrency, context)
     alone = times.prompt(new, cached_prefix)
-    steps = larger(output - 1, 0)
+    # With speculation a step adds several tokens to each sequence.
+    steps = larger(output - 1, 0) / times.accepted_tokens
     others = requests - 1
     prefill_bound = larger(alone.reading, alone.computing)
     whole_bound = prefill_bound + steps * step.bound
@@ -105,7 +107,7 @@ def forecast(
             prefill_s=Quantity(alone.bound, *unknown),
             step_s=Quantity(step.bound, *unknown),
             ttft_s=Quantity(alone.bound, *unknown),
-            itl_s=Quantity(step.bound, *unknown),
+            itl_s=Quantity(step.bound / times.accepted_tokens, *unknown),
             e2e_s=Quantity(whole_bound, *unknown),
             cycle_s=Quantity(busy_bound, *unknown),
             step_terms={},
@@ -113,17 +115,17 @@ def forecast(
         )
     if times.mixes_prompts:
         # Prompts of others come as chunks: small ones together, long ones in parts.
-        chunk = smaller(larger(new, others * new / output / times.pp), times.chunk)
-        busy_step = times.with_prompts(chunk, new, cached_prefix, each, prompt + (output + 1) // 2)
+        chunk = smaller(larger(new, others * new / output * times.accepted_tokens / times.pp), times.chunk)
+        busy_step = times.with_prompts(chunk, new, cached_prefix, each, context)
         added = others * new / chunk * (busy_step.expected - step.expected) / times.pp
-        itl = step.expected + added / output
+        itl = step.expected / times.accepted_tokens + added / output
         cycle = alone.expected + steps * step.expected + added
         busy = smaller(others * alone.expected / cycle, 0.9)
         first = alone.expected + busy * alone.expected / (2 * (1 - busy))
     else:
-        itl = step.expected
+        itl = step.expected / times.accepted_tokens
         first = requests * alone.expected
-        cycle = first + steps * itl
+        cycle = first + steps * step.expected
     low, high = times.range_of("serving") if times.mixes_prompts else times.range_of("decode")
     slow, fast = times.range_of("prompt")
     queued = 0.0 if users is None else cycle * (users - concurrency) / concurrency
@@ -135,7 +137,7 @@ def forecast(
         prefill_s=quantity_of(alone),
         step_s=quantity_of(step),
         ttft_s=within(first + queued, alone.bound, (slow, fast)),
-        itl_s=within(itl, step.bound, (low, high)),
+        itl_s=within(itl, step.bound / times.accepted_tokens, (low, high)),
         e2e_s=within(cycle + queued, whole_bound, (low, high)),
         cycle_s=within(cycle, busy_bound, (low, high)),
         step_terms=step.terms,

@@ -372,6 +372,10 @@ class _Within(TypedDict, total=False):
         "share", "F", "Share of the tokens of prompts that the prefix cache has already: 60%. Default: what --shared-prefix says.",
         check=None, in_receipt=False, group="workload",
     )]  # fmt: skip
+    accepted_tokens: Annotated[float | str | None, PlanOption(
+        "accepted", "N", "Tokens that a step adds to each sequence on average with speculative decoding: 2.4. Default: 1.",
+        check=None, in_receipt=False, group="workload",
+    )]  # fmt: skip
 
 
 class _Calibration(TypedDict, total=False):

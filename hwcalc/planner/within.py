@@ -56,6 +56,7 @@ class Limits(Record):
     min_rate: float | None = None
     rate: float | None = None
     prefix_hit: Any = None
+    accepted_tokens: float = 1.0
 
     @classmethod
     def of(cls, options: Any) -> Limits | None:
@@ -167,7 +168,7 @@ def within_limits(
 
     ``fit`` says how many fit, and ``overrun`` how many of the lengths that users really have.
     """
-    from hwcalc.planner.step_time import step_times
+    from hwcalc.planner.step_time import speculating, step_times
 
     load, limits = opened.load, limits or Limits.of(opened.setup.others) or Limits()
     if load.sharing.branches > 1:
@@ -178,6 +179,7 @@ def within_limits(
     times = step_times(opened)
     if times is None:
         return None
+    times = speculating(times, opened, limits.accepted_tokens)
     lengths = request_of(opened, limits)
     search = _Users(times, limits, lengths)
     room = (fit.expected_max_batch, fit.max_batch) if overrun is None else (overrun.expected_max_users, overrun.max_users)
@@ -240,12 +242,12 @@ def serving(opened: Occupancy) -> Callable[[Occupancy], bool] | None:
     lengths = request_of(opened, limits)
 
     def serves(changed: Occupancy) -> bool:
-        from hwcalc.planner.step_time import step_times
+        from hwcalc.planner.step_time import speculating, step_times
 
         times = step_times(changed)
         if times is None:
             return False
-        search = _Users(times, limits, lengths)
+        search = _Users(speculating(times, changed, limits.accepted_tokens), limits, lengths)
         if limits.rate is None or times.speed_class is None:
             return search.holds(changed.load.batch, _BOUND if times.speed_class is None else _EXPECTED, UNLIMITED)
         users, limiting = search.most(_EXPECTED, most(changed).value)

@@ -13,7 +13,7 @@ from hwcalc.report.within import limit_word
 from hwcalc.units import human_bytes, human_duration
 
 _HEADER: Final = ("pool", "servers", "each", "a step", "at once", "requests/s", "slow end", "limit")
-_LIMITS: Final = {"time": "its time"}
+_LIMITS: Final = {"time": "the time that prompts take"}
 
 
 def apart_csv(found: Apart) -> str:

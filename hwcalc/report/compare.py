@@ -141,7 +141,7 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         if split:
             out += column("layers on GPU", _layers_on_gpu, 5)
             out += column("in host memory", _in_host_memory, 6)
-        out += column(RATE, _speed, 7)
+        out += column(RATE, _speed, 9)
     if beside:
         pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
         out += column("stores", _of_row(lambda row: row.stores), 10, right=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.units import human_bytes, human_duration
+from hwcalc.units import human_bytes, human_duration, human_range
 
 if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
@@ -108,13 +108,7 @@ def _time(one: TimeInfo) -> str:
     """The expected time with its range, or the shortest."""
     if one.expected is None or one.low is None or one.high is None:
         return f"at least {human_duration(one.bound)}"
-    return f"{human_duration(one.expected)} ({_span(human_duration(one.low), human_duration(one.high))})"
-
-
-def _span(low: str, high: str) -> str:
-    """Two numbers, with their unit once if they share it."""
-    number, unit = low.rsplit(" ", 1) if " " in low else (low, "")
-    return f"{number} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+    return human_range(one.expected, one.low, one.high)
 
 
 def _rates(one: TimeInfo) -> str:

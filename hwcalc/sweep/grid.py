@@ -169,7 +169,7 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "fits": None if plan.fit is None else plan.fit.verdict.value,
         **dict.fromkeys(OF_LIMITS),
         **({} if plan.within is None else {name: plan.within.row()[name] for name in OF_LIMITS}),
-        **{name: None if speeds.get(name) is None else round(speeds[name], SPEED_DIGITS) for name in OF_SPEED},
+        **{name: None if (rate := speeds.get(name)) is None else round(rate, SPEED_DIGITS) for name in OF_SPEED},
         "warning": " ".join(note.code for note in plan.warnings) or None,
         "error": None,
     }

@@ -55,7 +55,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, FullAttention, LatentAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
-from hwcalc.model import Definition, Note, Noted
+from hwcalc.model import DEFAULT_GPU, Definition, Note, Noted
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief
@@ -169,7 +169,10 @@ class SglangDeployment(GeneralDeployment):
     def traits(self) -> Traits:
         kernel = self.setup.options.get("attention_backend", AUTO)
         return Traits(
-            deals_experts=is_on(self.setup.options.get("enable_dp_attention")), attention_kernel="" if kernel == AUTO else kernel
+            deals_experts=is_on(self.setup.options.get("enable_dp_attention")),
+            attention_kernel="" if kernel == AUTO else kernel,
+            # Those that it verifies, of which one is known (``speculative_num_draft_tokens``).
+            drafted_tokens=max(0, self.settings.draft_tokens - 1),
         )
 
     def weight_rules(self) -> Rules:
@@ -280,7 +283,7 @@ class SglangDeployment(GeneralDeployment):
                 "No GPU given: what SGLang sets by model and accelerator (max_running_requests, the strategy of states) is left as the options "
                 "say, and kernels are those of an H100. Set it with --gpu."
             )
-            yield Note(code="default-gpu", message=message)
+            yield Note(code=DEFAULT_GPU, message=message)
         if gpu is not None and gpu.vendor.lower() != "nvidia":
             yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
         name = self.model.architecture

@@ -157,7 +157,8 @@ class VllmDeployment(Deployment):
 
     @cached_property
     def traits(self) -> Traits:
-        return Traits(deals_experts=planned_version(self.version) >= since(REPLICAS_SINCE))
+        dealt = planned_version(self.version) >= since(REPLICAS_SINCE)
+        return Traits(deals_experts=dealt, drafted_tokens=self.settings.speculated)
 
 
 class VllmOccupancy(Occupancy):

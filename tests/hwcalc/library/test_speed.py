@@ -283,6 +283,32 @@ def test_without_an_engine_the_usual_one_runs() -> None:
     assert all(one.notes[0].code == "default-engine" for one in found)
 
 
+def test_accepted_drafts_add_tokens() -> None:
+    """With three tokens a step that computes two drafts and the one behind them, tokens come three times as often as such steps."""
+    plain, drafted = (speed("llama", prompt=1000, output=100, concurrency=8, accepted_tokens=count) for count in (1, 3))
+    step = sum(drafted.step_terms.values())
+
+    assert drafted.decode_tokens_per_s.expected == pytest.approx(8 * 3 / step)
+    # Weights and caches are read once, but for rows of the embedding; three times as many tokens go through the matrices.
+    assert drafted.step_terms["weights"] == pytest.approx(plain.step_terms["weights"], rel=1e-4)
+    assert drafted.step_terms["cache"] == pytest.approx(plain.step_terms["cache"])
+    assert drafted.step_terms["matrices"] == pytest.approx(3 * plain.step_terms["matrices"])
+    assert drafted.itl_s.expected < plain.itl_s.expected
+    assert drafted.itl_s.bound < drafted.itl_s.low < drafted.itl_s.expected
+    assert drafted.ttft_s.bound == plain.ttft_s.bound
+
+
+def test_as_many_drafts_as_the_engine_is_told() -> None:
+    """Two tokens by n-grams: a step computes three of each sequence, and adds three at most."""
+    options: dict[str, Any] = {"engine": "vllm", "gpu": "h100-sxm5-80gb", "engine_options": {"speculative": "ngram:2"}}
+    few = hwcalc.speed(model("llama"), prompt=1000, output=100, accepted_tokens=1.5, **options)
+    plain = hwcalc.speed(model("llama"), prompt=1000, output=100, **options)
+
+    assert few.step_terms["matrices"] == pytest.approx(3 * plain.step_terms["matrices"])
+    with pytest.raises(KvplanError, match=r"accepted-tokens is 3\.5, but 2 tokens are drafted"):
+        hwcalc.speed(model("llama"), prompt=1000, output=100, accepted_tokens=3.5, **options)
+
+
 def test_defaults_take_longer() -> None:
     """Servers by the defaults of their engine were measured apart."""
     tuned, untuned = (speed("llama", prompt=1000, output=100, concurrency=8, tuned=one) for one in (True, False))
@@ -307,6 +333,7 @@ def test_backends_differ() -> None:
         ({"prompt": "many"}, "many"),
         ({"prompt": 100, "concurrency": np.array([0.5])}, "no array of whole numbers"),
         ({"prompt": 100, "gpu": None}, "needs an accelerator"),
+        ({"prompt": 100, "accepted_tokens": 0.5}, "from 1 to 100"),
         ({"prompt": 100, "engine": "nobodys"}, "nobodys"),
     ],
 )

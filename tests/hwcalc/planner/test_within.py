@@ -234,6 +234,16 @@ def test_limits_of_options() -> None:
     assert Limits.of({"ttft": 2.0}) == Limits(ttft=2.0)
 
 
+def test_accepted_drafts_leave_room_for_users() -> None:
+    """Tokens that come several at a time come more often: as many users or more."""
+    plain, drafted = (within(itl="20ms", **more) for more in ({}, {"accepted_tokens": 2.5}))
+
+    assert (drafted.users or 0) > (plain.users or 0)
+    assert (drafted.at_batch.itl_s.expected or 0) < (plain.at_batch.itl_s.expected or 0)
+    # What computes a prompt is as it was.
+    assert drafted.at_batch.ttft_s == plain.at_batch.ttft_s
+
+
 def test_branches_are_refused() -> None:
     """A request of several sequences has no forecast, and the error says what to leave out."""
     with pytest.raises(UsageError, match="limits of time"):

@@ -97,7 +97,9 @@ def test_too_much_is_status_1(capsys: Capture) -> None:
 def test_the_device_is_the_gpu(capsys: Capture, monkeypatch: pytest.MonkeyPatch, size: int, unknown: bool) -> None:
     """What an engine chooses by the accelerator is chosen for the one that is measured, if it is known: an H100 by name and memory."""
     monkeypatch.setattr(devices, "load_torch", lambda: FakeTorch(name=GPU_NAME, total=size * MIB))
-    document = json.loads(run(capsys, "probe", QWEN, "--seq", "64", "--offline", "--engine", "vllm", "--reserve", "0", "--json")[1])
+    document = json.loads(
+        run(capsys, "probe", QWEN, "--seq", "64", "--offline", "--engine", "vllm", "--reserve", "0", "--json")[1]
+    )
 
     assert ("default-gpu" in [note["code"] for note in document["probe"]["notes"]]) is unknown
 
