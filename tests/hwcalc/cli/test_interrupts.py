@@ -191,11 +191,13 @@ def gone(process: int) -> bool:
 def test_the_line_of_progress_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell's next prompt begins an empty line, even if the signal came while the line was written."""
     monkeypatch.setattr(output, "PATIENCE", 0.01)
-    with (tmp_path / "terminal").open("w", encoding="utf-8", newline="") as stream, output.shown_progress(stream):
+    terminal = tmp_path / "terminal"
+    with terminal.open("w", encoding="utf-8", newline="") as stream, output.shown_progress(stream):
         tell("asking")
-        time.sleep(0.3)
+        while b"asking" not in terminal.read_bytes():
+            time.sleep(0.01)
         undo_all(130)
-        shown = (tmp_path / "terminal").read_bytes().decode("utf-8")
+        shown = terminal.read_bytes().decode("utf-8")
 
     assert "kvplan: asking" in shown
     assert "\r\x1b[2K\x1b[?25h" in shown
