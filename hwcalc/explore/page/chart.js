@@ -72,7 +72,7 @@ function optionsOf(drawing, palette, { least, most }, width) {
     width,
     height: CHART_HEIGHT,
     pxAlign: 0,
-    padding: [14, namesAtEnds(width) ? NAME_PIXELS : narrow ? 14 : 24, 0, 0],
+    padding: [14, namesAtEnds(width) ? NAME_PIXELS : 24, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
     scales: {
