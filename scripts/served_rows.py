@@ -30,7 +30,15 @@ from scripts.speed_rows import LEFT_OUT, UNTUNED, Row, compared, model_of, rows_
 
 _ROUNDS: Final = 5
 """Requests for each that is served at a time."""
-_NAMES: Final = {"itl_s": "time of a further token", "output_tokens_per_s": "output tokens a second"}
+_NAMES: Final = {
+    "itl_s": "time of a further token",
+    "output_tokens_per_s": "output tokens a second",
+    "ttft_s": "time to the first token",
+}
+_VARIED: Final = {"InferenceX": 9}
+"""Sources whose lengths vary, from 80 to 100 % of what they name: one in so many parts of the mean, up or down."""
+_ALL_SERVED: Final = "neighbours"
+"""The flag of rows whose first tokens waited for prompts of others, which a prompt alone says nothing of."""
 _OPTIONS: Final = {"sglang": {"ignore_eos": "true"}}
 """What benchmarks ask of their servers."""
 
@@ -51,17 +59,21 @@ def replayed(row: Row) -> float:
     shares = find_engine(row.engine)[0].facts.shared_experts_option
     if shares and row.keywords["dp"] > 1 and row.keywords["ep"] > 1:
         options[shares] = "true"
+    part, total = _VARIED.get(row.source), row.prompt + row.output
+    prompt, output = (
+        f"{size}" if part is None else f"min={size - size // part},max={size + size // part}" for size in (row.prompt, row.output)
+    )
     traffic = simulate(
         model_of(row.model),
-        f"prompt={row.prompt} output={row.output} requests={_ROUNDS * row.concurrency} concurrency={row.concurrency}",
+        f"prompt={prompt} output={output} requests={_ROUNDS * row.concurrency} concurrency={row.concurrency}",
         engine=row.engine,
-        seq=row.prompt + row.output + 8,
+        seq=total + total // min(_VARIED.values()) + 8,
         engine_options=options,
         **row.keywords,
     ).traffic
-    if row.quantity == "itl_s":
-        assert traffic.tpot is not None
-        return 1 / traffic.tpot.mean
+    spread = {"itl_s": traffic.tpot, "ttft_s": traffic.ttft}.get(row.quantity)
+    if spread is not None:
+        return 1 / spread.mean
     assert traffic.throughput is not None
     return traffic.throughput.output_tokens_per_s
 
@@ -71,7 +83,9 @@ def served(path: Path) -> tuple[list[Served], Counter[str]]:
     found, refused = list[Served](), Counter[str]()
     for row in rows_of(path):
         wanted = row.quantity in _NAMES and not row.saturated and row.concurrency > 1 and not row.cached_prefix
-        plain = row.source not in UNTUNED and not any(part in flag for flag in row.flags for part in LEFT_OUT)
+        plain = row.source not in UNTUNED and not any(
+            part in flag for flag in row.flags for part in LEFT_OUT if part != _ALL_SERVED
+        )
         if not (wanted and plain):
             continue
         try:

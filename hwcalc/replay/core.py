@@ -237,7 +237,7 @@ class Scheduler(ABC):
     @property
     @abstractmethod
     def refuses_when(self) -> str:
-        """Why it refuses requests, after "they ..."."""
+        """Which requests it refuses: those that ..."""
 
     @abstractmethod
     def totals(self, turns: int) -> dict[str, Any]:

@@ -268,6 +268,7 @@ def _warnings(simulation: Simulation) -> tuple[Note, ...]:
         message = f"Requests are left that the engine will never serve: {simulation.scheduler.stalls_when}"
         out.append(Note(code="stalled", message=message))
     if log.refused:
-        message = f"{len(log.refused):,} requests were refused: they {simulation.scheduler.refuses_when}."
+        many = "1 request was" if len(log.refused) == 1 else f"{len(log.refused):,} requests were"
+        message = f"{many} refused, as all are that {simulation.scheduler.refuses_when}."
         out.append(Note(code="refused", message=message))
     return tuple(out)

@@ -124,7 +124,7 @@ def test_a_trace_may_not_know_its_prefixes(capsys: Capture, tmp_path: Path) -> N
 def test_a_request_that_is_too_long_or_never_fits(capsys: Capture) -> None:
     """Both are warnings, and exit status 1."""
     status, out, _ = run(capsys, *LINE[:-1], "prompt=50k output=2 requests=1")
-    assert (status, "1 requests were refused" in out) == (1, True)
+    assert (status, "1 request was refused, as all are that do not fit" in out) == (1, True)
     line = ("simulate", "Qwen/Qwen3-8B", "--blocks", "20", "--step-time", "25ms", "--trace", "prompt=500 output=2 requests=1")
     status, out, _ = run(capsys, *line)
     assert (status, "never serve" in out) == (1, True)
