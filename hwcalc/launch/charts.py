@@ -54,6 +54,8 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
     reading.read(filled(config.get("extraArgs"), cluster.variables, cluster.places))
     if model.get("enableLoRA") is True:
         reading.entry("enable_lora", value=True)
+    if text(model.get("modelRevision")):
+        reading.entry("revision", model["modelRevision"])
     settings: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     count = number(model.get("requestGPU"))

@@ -324,6 +324,7 @@ def _helm(served: _Served, plan: Plan) -> list[dict[str, Any]]:
         )
     config: dict[str, Any] = {}
     more: list[str] = []
+    revision: dict[str, str] = {}
     pending = list(reversed(served.arguments[1:]))
     while pending:
         word = pending.pop()
@@ -332,6 +333,8 @@ def _helm(served: _Served, plan: Plan) -> list[dict[str, Any]]:
             config[_CHART_KEYS[word]] = int(value) if value.isdecimal() else value
         elif word in _CHART_PREFIXES:
             config["enablePrefixCaching"] = _CHART_PREFIXES[word]
+        elif word == "--revision":
+            revision["modelRevision"] = pending.pop()
         else:
             more.append(word)
     # The chart turns it off unless it is told; vLLM has it on, but for some models with states.
@@ -350,6 +353,7 @@ def _helm(served: _Served, plan: Plan) -> list[dict[str, Any]]:
         "repository": repository,
         "tag": tag,
         "modelURL": served.arguments[0],
+        **revision,
         "replicaCount": 1,
         # vLLM's docs/configuration/optimization.md: a core for each GPU, and two.
         "requestCPU": 2 + served.gpus,

@@ -112,7 +112,6 @@ def drawn(engine: str, number: int) -> tuple[str, dict[str, Any]]:
         (0.05 * (engine != "mistral-rs"), "kv_memory", ("4GiB", 3 * 2**30 + 12_345)),
         (0.1, "lora", ("rank=16", "rank=64,count=4", "rank=8,targets=attention")),
         (0.04, "draft", ("Qwen/Qwen3-0.6B",)),
-        (0.1, "revision", ("main",)),
     )
     options |= {name: pick.choice(values) for chance, name, values in likely if pick.random() < chance}
     names = pick.sample(sorted(accepted(engine)), min(len(accepted(engine)), pick.choice((0, 1, 1, 2))))

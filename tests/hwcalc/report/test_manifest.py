@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from hwcalc import plan, read_launch
 from hwcalc.errors import UsageError
@@ -64,6 +65,15 @@ def test_values_have_the_keys_of_the_chart() -> None:
         "enablePrefixCaching": True,
         "extraArgs": ["--block-size", "32"],
     }
+
+
+def test_the_chart_is_told_the_revision_of_a_model() -> None:
+    """By a key of its own, which is read as vLLM's ``--revision``."""
+    made = plan(QWEN, engine="vllm", gpu="h100", seq=4096, offline=True)
+    text = emitted(replace(made, model=replace(made.model, revision="abc")), "helm")
+    assert "modelRevision: abc" in text
+    [server] = read_launch(text)
+    assert planned(server).options["revision"] == "abc"
 
 
 @pytest.mark.parametrize(
