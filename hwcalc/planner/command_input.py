@@ -26,10 +26,8 @@ _KEPT: Final = "mxfp4"
 def command_input(plan: Plan) -> CommandInput:
     """The plan as its engine's command line is made of it."""
     request = plan.request
-    # The options of the engine, with what a policy and shared cells ask for, and what limits of time have to have set.
+    # The options of the engine, with what a policy and shared cells ask for.
     options = {} if plan.policy is None else dict(plan.policy.options)
-    limits = {} if plan.within is None else {one.option: str(one.value) for one in plan.within.settings}
-    users = limits.get(find_engine(request.engine)[0].facts.users_option)
     if plan.sharing is not None and plan.sharing.offered and "n_ctx" in request.settings:
         options["n_ctx"] = str(request.settings["n_ctx"])
     # What keeps users within limits of time, where the engine takes more of them than that.
@@ -38,7 +36,7 @@ def command_input(plan: Plan) -> CommandInput:
         version=request.engine_version,
         seq=request.seq,
         # Each sequence of a request has a slot.
-        batch=request.batch * request.samples * request.beams if users is None else int(users),
+        batch=request.batch * request.samples * request.beams,
         kv_dtype=request.kv_dtype,
         kv_dtype_named=all(note.code != "default-dtype" for note in plan.notes),
         parallel=Parallel(tp=request.tp, pp=request.pp, dp=request.dp, dcp=request.dcp, ep=request.ep),
@@ -50,7 +48,7 @@ def command_input(plan: Plan) -> CommandInput:
         else "BF16",
         lora=request.lora,
         draft=request.draft,
-        options=options | request.options | limits,
+        options=options | request.options,
         flags=() if plan.policy is None else plan.policy.flags,
         requires=() if plan.pool is None else plan.pool.requires,
         layers=len({number for kind in plan.model.layers for number in kind.layers}),

@@ -30,9 +30,13 @@ class LmdeployCommand(Command):
     known: ClassVar[bool] = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
-        """Its ``--tp`` counts the ranks of all replicas."""
+        """Its ``--tp`` counts the ranks of all replicas, and a count of entries above 1 is one of blocks."""
         tp, dp = said.options.get("tp", 1), said.options.get("dp", 1)
-        return said.changed(tp=tp // dp) if dp > 1 and tp % dp == 0 else said.options
+        changed: dict[str, Any] = {"tp": tp // dp} if dp > 1 and tp % dp == 0 else {}
+        entries = str(said.options.get("memory_utilization"))
+        if entries.isascii() and entries.isdecimal() and entries not in ("0", "1"):
+            changed |= {"memory_utilization": None, "engine_options": said.knobs(cache_max_entry_count=entries)}
+        return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
         """How LMDeploy spells one option; empty if it has no flag for it."""

@@ -137,7 +137,7 @@ def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
     capability = delta_capability = compute_capability(setup.hardware.gpu)
     if options.get("gdn_prefill_backend", "auto") != "auto":
         delta_capability = _FLASHINFER if options["gdn_prefill_backend"] == "flashinfer" else 0
-    model_dtype = _model_dtype(model, options, setup.hardware.gpu, rules)
+    model_dtype = _model_dtype(model, _with_dtype(setup), setup.hardware.gpu, rules)
     drafts, whole_from = "speculative" in options or setup.draft is not None, None
     # V0 cuts no prompts of windowed and multimodal models, nor those with adapters or drafts.
     if rules.engine == "V0" and model.counted is not None and model.counted.has_towers:
@@ -265,6 +265,16 @@ def _item_tokens(model: ModelSpec, version: str) -> int:
     both = isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
     whole = both and model.model_type.startswith("gemma4") and "vision" in model.facts.part_types
     return _GEMMA_4_VIDEO if whole and planned_version(version) >= _WHOLE_ITEMS else 0
+
+
+def _with_dtype(setup: Setup) -> Mapping[str, str]:
+    """The options, with the ``dtype`` that makes the planned weights: the model runs in it, and its cache is of it."""
+    if setup.weights is None or "dtype" in setup.options:
+        return setup.options
+    from hwcalc.quantization.planned import format_name
+
+    flag, value = formats.ALWAYS_MADE.get(format_name(setup.weights) or "", ("", ""))
+    return {**setup.options, flag: value} if flag == "dtype" else setup.options
 
 
 def _model_dtype(model: ModelSpec, options: Mapping[str, str], gpu: Gpu | None, rules: Rules) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hwcalc import plan
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnsupportedError, UsageError
 from tests.hwcalc.command import QWEN, Capture, run
 from tests.hwcalc.sources.gguf.given import gguf_bytes
 
@@ -91,3 +91,10 @@ def test_gguf_files_have_left_vllm(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="does not read GGUF files"):
         plan(path, engine="vllm", seq=128)
     assert plan(path, engine="vllm@0.23", seq=128).memory.weights.bytes
+
+
+def test_the_cache_has_the_dtype_that_makes_the_weights() -> None:
+    """``--dtype float32`` makes 32-bit weights, and ``cache_dtype="auto"`` is the model's dtype: 8 heads x 128 x 2 x 36 layers x 4 bytes a token."""
+    assert plan(QWEN, weights="fp32", engine="vllm", **ON_ONE).cache.bytes_per_token == 8 * 128 * 2 * 36 * 4
+    with pytest.raises(UsageError, match="only the dtype that the model runs in, fp16"):
+        plan(QWEN, weights="fp16", dtype="bf16", engine="vllm", **ON_ONE)

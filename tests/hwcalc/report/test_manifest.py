@@ -100,12 +100,12 @@ def test_settings_in_a_file_come_with_it() -> None:
     assert config["data"] == {"kvplan.yaml": "kv_cache_config:\n  tokens_per_block: 64\n"}
     (server,) = deployment["spec"]["template"]["spec"]["containers"]
     assert server["args"][-4:-2] == ["--config", "/etc/kvplan/kvplan.yaml"]
-    (document,) = written("compose", "ollama", weights="q4_k_m")
+    (document,) = written("compose", "ollama", weights="q6_k")
     (service,) = document["services"].values()
     assert service["configs"] == [{"source": "settings", "target": "/etc/kvplan/Modelfile"}]
-    assert "ollama create qwen3-8b-8k -f /etc/kvplan/Modelfile; wait" in service["command"][-1]
-    assert "./Qwen3-8B-Q4_K_M.gguf:/models/Qwen3-8B-Q4_K_M.gguf:ro" in service["volumes"]
-    assert document["configs"]["settings"]["content"].startswith("FROM /models/Qwen3-8B-Q4_K_M.gguf\n")
+    assert service["command"][-1].endswith(" -f /etc/kvplan/Modelfile; wait")
+    assert "./Qwen3-8B-Q6_K.gguf:/models/Qwen3-8B-Q6_K.gguf:ro" in service["volumes"]
+    assert document["configs"]["settings"]["content"].startswith("FROM /models/Qwen3-8B-Q6_K.gguf\n")
 
 
 def test_a_dollar_is_one_where_manifests_fill_in_values() -> None:
