@@ -45,6 +45,8 @@ _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
 MOST_FILES: Final = 10_000
 _VARIABLE: Final = re.compile(r"\$+[({]?([A-Za-z_]\w*)")
+_OF_MODEL: Final = ("model", "repository", "file", "url")
+"""Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
 _BEYOND: Final = "beyond-maximum"
@@ -276,7 +278,9 @@ def _places(server: Server, flags: EngineFlags) -> dict[str, Place]:
     out: dict[str, Place] = {}
     for flag in flags.flags:
         word = word_of(server, flag)
-        name = "model" if flag.key == "model" else flag.option or (flag.engine_option and f"engine_options.{flag.engine_option}")
+        name = (
+            "model" if flag.key in _OF_MODEL else flag.option or (flag.engine_option and f"engine_options.{flag.engine_option}")
+        )
         if name and word is not None and word.line:
             out.setdefault(name, _place(server, flag, word, name))
     return out

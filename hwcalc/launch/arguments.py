@@ -510,6 +510,8 @@ class Reading:
         if (row.only and text not in row.only) or not text:
             return
         value = scalar(text)
+        if word is not None:
+            self.places[self.flags.spelled[row.flag].name if row.flag is not None else row.key or row.name] = word
         if row.flag is not None:
             self.extra.setdefault(self.flags.spelled[row.flag].name, f"{text} ({row.name})")
         elif row.key is not None:

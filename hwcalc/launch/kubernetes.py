@@ -125,8 +125,7 @@ def variables_of(container: Mapping[str, Any], cluster: Cluster) -> dict[str, An
             reference = at(each, "valueFrom", "configMapKeyRef")
             value = cluster.maps.get(text(at(reference, "name")) or "", {}).get(text(at(reference, "key")) or "")
         if value is not None:
-            word = filled_word(value, {**out, **cluster.variables})
-            out[name] = word.text if word.known else word
+            out[name] = filled_word(value, {**out, **cluster.variables}, cluster.places.item(each, "value"))
         elif name not in cluster.variables:
             out[name] = Word(text=f"${name}", raw=f"${name}", unknown=(f"${name}",))
     for name, value in mapping(container.get("env")).items():
@@ -399,7 +398,9 @@ def _of_workload(
     if not sizes and not isinstance(container.get("resources"), Mapping):
         around = replace(around, unresolved=(*around.unresolved, "gpu", "gpus_per_replica"))
     more = around.variables.get("VLLM_ADDITIONAL_ARGS")
-    if isinstance(more, str):
+    if isinstance(more, Word) and more.known:
+        words += split_text(more.text, around.variables, more.spot)
+    elif isinstance(more, str):
         words += split_text(more, around.variables, Spot(origin=Origin.on_line(around.line)))
     servers = container_servers(around, words, {}) if container.get("command") else []
     if servers:

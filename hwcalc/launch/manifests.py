@@ -111,10 +111,10 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
     remarks: list[str] = []
     own: dict[str, Any] = {}
     given = service.get("environment")
-    pairs = given.items() if isinstance(given, Mapping) else (each.partition("=")[::2] for each in texts(given) if "=" in each)
-    for key, value in pairs:
-        word = filled_word(text(value) or "", cluster.variables)
-        own[str(key)] = "" if word.remark else word.text if word.known and not word.taken else word
+    listed = ((place, *each.partition("=")[::2]) for place, each in enumerate(texts(given)) if "=" in each)
+    for place, key, value in ((key, key, value) for key, value in given.items()) if isinstance(given, Mapping) else listed:
+        word = filled_word(text(value) or "", cluster.variables, cluster.places.item(given, place))
+        own[str(key)] = "" if word.remark else word
     image = text(service.get("image"))
     if image is not None and "$" in image:
         word = filled_word(image, cluster.variables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from difflib import unified_diff
@@ -55,6 +56,7 @@ FLOW: Final = (
 DOCKER: Final = (
     f'FROM vllm/vllm-openai:v0.20.0\r\nCMD ["--model", "{QWEN}", \\\r\n     "--kv-cache-memory-bytes", "603979776"]\r\n'
 )
+TGI: Final = "ghcr.io/huggingface/text-generation-inference:3.3.7"
 VALUES: Final = f"""\
 servingEngineSpec:
   modelSpec:
@@ -165,6 +167,26 @@ def test_what_does_not_mend_a_server(tmp_path: Path, capsys: Capture) -> None:
         status, out, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix")
         assert (status, path.read_text(encoding="utf-8")) == (1, text)
         assert "tensor-parallel-size" not in "".join(line for line in out.splitlines() if line.startswith("+")), err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"services:\n  a:\n    image: {TGI}\n    environment:\n      MODEL_ID: {QWEN}\n      MAX_TOTAL_TOKENS: 40000\n",
+        f"services:\n  a:\n    image: {TGI}\n    environment: [MODEL_ID={QWEN}, 'MAX_TOTAL_TOKENS=40000']\n",
+        f"kind: Pod\napiVersion: v1\nspec:\n  containers:\n  - image: {TGI}\n    env:\n    - {{name: MODEL_ID, value: {QWEN}}}\n    - {{name: MAX_TOTAL_TOKENS, value: '40000'}}\n",
+    ],
+    ids=["a mapping", "a list", "a pod"],
+)
+def test_a_setting_in_a_variable_of_a_container(text: str, tmp_path: Path, capsys: Capture) -> None:
+    """It is changed where it stands."""
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert run(capsys, "check", str(path), "--gpu", "l4")[0] == 1
+    status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
+    [length] = re.findall(r"--max-total-tokens (\d+)", err)
+
+    assert (status, path.read_text(encoding="utf-8")) == (0, text.replace("40000", length))
 
 
 def test_how_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
