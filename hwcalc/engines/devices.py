@@ -172,16 +172,11 @@ class Cost(enum.IntEnum):
 
 
 class Saving(Struct, frozen=True):
-    """A setting that takes less memory: the options of a plan that change, by name, and what they are in words.
-
-    ``frees`` is the most that it frees of each GPU, at the low end of the budget and by the expected value, where that is known
-    beforehand and the cache takes what it took.
-    """
+    """A setting that takes less memory: the options of a plan that change, by name, and what they are in words."""
 
     cost: Cost
     what: str
     settings: Mapping[str, Any]
-    frees: tuple[int, int] | None = None
 
 
 def computes_fp8(gpu: Gpu | None) -> bool:

@@ -475,7 +475,6 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     setup, settings, replica_batch = occupancy.setup, occupancy.settings, occupancy.request.replica_batch
     options, gpu = setup.options, setup.hardware.gpu
     capability = compute_capability(gpu) if gpu is not None else settings.capability
-    parts = () if occupancy.budget is None else occupancy.budget.parts
 
     def runs(name: str) -> bool:
         return runs_weights(occupancy.engine, occupancy.deployment.version, gpu, name) and (
@@ -486,20 +485,8 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
         change = {"engine_options": {MAX_LENGTH: str(occupancy.tokens)}}
         yield Saving(Cost.NOTHING, f"a server for sequences of {occupancy.tokens:,}", change)
     if settings.sequences > replica_batch:
-        # Fewer sequences free a part of the activations, as long as a batch has as many tokens.
-        full = settings.full_batch is None or replica_batch * occupancy.length >= settings.full_batch
-        of_batch = None
-        if (
-            full
-            and settings.rules.engine != "V0"
-            and settings.override is None
-            and occupancy.budget is not None
-            and gpu is not None
-        ):
-            activations = [part for part in parts if part.section is Section.ACTIVATIONS]
-            of_batch = sum(part.high for part in activations), sum(part.expected for part in activations)
         change = {"engine_options": {"max_num_seqs": str(replica_batch)}}
-        yield Saving(Cost.NOTHING, f"a server for {replica_batch} at once", change, of_batch)
+        yield Saving(Cost.NOTHING, f"a server for {replica_batch} at once", change)
     kv_dtype = "fp8" if computes_fp8(gpu) else "int8_per_token_head"
     yield Saving(Cost.CACHE, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if computes_fp8(gpu):
@@ -515,6 +502,7 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
         yield Saving(Cost.FEW_CACHE_BITS, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if short_bytes > 0 and setup.hardware.kv_memory is None:
         short, moved = -(-short_bytes // GIB), round(float(options.get("cpu_offload_gb", "0")))
+        parts = () if occupancy.budget is None else occupancy.budget.parts
         on_gpu = sum(part.high for part in parts if part.name == "weights")
         if short * GIB <= on_gpu and host_holds(gpu, (short + moved) * GIB):
             what = f"{short + moved:,} GiB of weights in host memory, much slower"
