@@ -195,15 +195,15 @@ def reconcile(
     else:
         spec, keywords = load_request(model, asked)
         read = _read(log, chosen)
-    compared = compare(read, spec, keywords, asked, engine, allowed)
-    if not compared.rows:
-        message = "; ".join(note.message for note in compared.remarks)
+    findings = findings_of(read, spec, keywords, asked, engine, allowed)
+    if not findings.rows:
+        message = "; ".join(note.message for note in findings.remarks)
         raise LogError(
             f"the log states nothing that can be compared with this plan. {message}".strip(),
             hint=f"Lines that are looked for: {'; '.join(read.dialect.sought)}.",
         )
-    saved = _calibrate(read.dialect, log_name(log), compared.occupancy) if calibrate else None
-    return reconciliation_of(read, compared, log_name(log), allowed, saved=saved, verbose=verbose)
+    saved = _calibrate(read.dialect, log_name(log), findings.occupancy) if calibrate else None
+    return reconciliation_of(read, findings, log_name(log), allowed, saved=saved, verbose=verbose)
 
 
 def share_of(tolerance: float | str) -> float:
@@ -214,7 +214,7 @@ def share_of(tolerance: float | str) -> float:
     return float(allowed)
 
 
-class Compared(Record):
+class Findings(Record):
     """The plan of what a log or a server says it runs, the figures of both, and notes; ``remarks`` are those about what could not be compared.
 
     ``stated`` are the keywords that it states, ``keywords`` the user's, which win.
@@ -228,25 +228,25 @@ class Compared(Record):
     remarks: tuple[Note, ...]
 
 
-def compare(
+def findings_of(
     read: LogRead, spec: ModelSpec, keywords: dict[str, Any], asked: Asked, engine: str | None, tolerance: float
-) -> Compared:
+) -> Findings:
     """Plan what was read, and compare the two. Raises :class:`~hwcalc.errors.LogError` if it cannot be planned."""
     keywords.pop("option_draft", None)
     notes = list(read.notes)
     name = _engine_of(read.dialect, engine, notes)
     stated, occupancy, rows, remarks = _compared(spec, read.dialect, keywords, asked, name, tolerance)
     notes += [*occupancy.notes, *_same_model(read.dialect, spec), *remarks]
-    return Compared(
+    return Findings(
         occupancy=occupancy, stated=stated, keywords=keywords, rows=tuple(rows), notes=tuple(notes), remarks=tuple(remarks)
     )
 
 
 def reconciliation_of(
-    read: LogRead, compared: Compared, log: str, tolerance: float, *, saved: Saved | None, verbose: bool
+    read: LogRead, findings: Findings, log: str, tolerance: float, *, saved: Saved | None, verbose: bool
 ) -> Reconciliation:
     """The document about what was read and compared; ``log`` is what was read."""
-    notes, occupancy, facts = list(compared.notes), compared.occupancy, read.dialect.facts
+    notes, occupancy, facts = list(findings.notes), findings.occupancy, read.dialect.facts
     if (count := read.unread.count) and not verbose:
         several = f"{count:,} lines about memory were" if count > 1 else "A line about memory was"
         message = f"{several} not understood: {'list them' if count > 1 else 'see it'} with -v."
@@ -261,9 +261,9 @@ def reconciliation_of(
         log=log,
         lines=read.lines,
         tolerance=tolerance,
-        within=all(row.within is not False for row in compared.rows),
-        inputs=_shown_inputs(read.dialect, compared.stated, compared.keywords, occupancy),
-        rows=compared.rows,
+        within=all(row.within is not False for row in findings.rows),
+        inputs=_shown_inputs(read.dialect, findings.stated, findings.keywords, occupancy),
+        rows=findings.rows,
         facts=facts.all(),
         saved=saved,
         unread=read.unread.lines if verbose else (),

@@ -19,7 +19,7 @@ from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, Note
 from hwcalc.planner.options import ReconcileOptions, take_options, takes
 from hwcalc.planner.solve import last_yes
-from hwcalc.reconcile.core import TOLERANCE, Compared, LogRead, compare, load_own, reconciliation_of, share_of
+from hwcalc.reconcile.core import TOLERANCE, Findings, LogRead, findings_of, load_own, reconciliation_of, share_of
 from hwcalc.reconcile.dialects import DIALECTS
 from hwcalc.reconcile.endpoint import Endpoint
 from hwcalc.reconcile.facts import Dialect, Facts
@@ -90,7 +90,7 @@ class Server:
     def __init__(self, address: str, api_key_env: str | None = None) -> None:
         self._endpoint = Endpoint(address, api_key_env)
         self._asked: tuple[type[Dialect], ...] = tuple(dialect for dialect in DIALECTS if dialect.endpoints)
-        self._compared: Compared | None = None
+        self._findings: Findings | None = None
         self.address = self._endpoint.address
 
     def read(self) -> LogRead:
@@ -132,17 +132,17 @@ class Server:
         notes: list[Note] = []
         try:
             spec, keywords = load_own(read.dialect, asked) if model is None else load_request(model, asked)
-            self._compared = compared = compare(read, spec, keywords, asked, engine, allowed)
+            self._findings = findings = findings_of(read, spec, keywords, asked, engine, allowed)
         except KvplanError as error:
             if isinstance(error, UsageError) or (model is not None and not isinstance(error, LogError)):
                 raise
             notes += read.notes
             notes.append(Note(code="not-compared", message=f"It is not compared with a plan: {error.message} {error.hint}"))
         else:
-            if compared.rows:
-                reconciliation = reconciliation_of(read, compared, self.address, allowed, saved=None, verbose=False)
+            if findings.rows:
+                reconciliation = reconciliation_of(read, findings, self.address, allowed, saved=None, verbose=False)
             else:
-                notes += compared.notes
+                notes += findings.notes
         return self._state(read, reconciliation, tuple(notes))
 
     def again(self) -> Serving:
@@ -151,8 +151,8 @@ class Server:
         return self._state(read, None, read.notes)
 
     def _state(self, read: LogRead, reconciliation: Reconciliation | None, notes: tuple[Note, ...]) -> Serving:
-        dialect, compared = read.dialect, self._compared
-        facts, occupancy = dialect.facts, None if compared is None else compared.occupancy
+        dialect, findings = read.dialect, self._findings
+        facts, occupancy = dialect.facts, None if findings is None else findings.occupancy
         size = None if occupancy is None else _pool_bytes(occupancy, facts)
         running, waiting, used = (_sum(facts, name) for name in ("running_requests", "waiting_requests", "used_tokens"))
         pools = max(len(_of_pools(facts, name)) for name in ("tokens", "blocks", "usage_share", "running_requests"))
