@@ -19,7 +19,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, unknown_flags
-from hwcalc.launch.read import Given, named_launch
+from hwcalc.launch.read import OF_JSON, Given, named_launch
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
 from hwcalc.model import Note
@@ -44,6 +44,7 @@ _PLAIN: Final = (".yaml", ".yml", ".json")
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
 MOST_FILES: Final = 10_000
+"""Files of a folder."""
 _VARIABLE: Final = re.compile(r"\$+[({]?([A-Za-z_]\w*)")
 _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
@@ -182,7 +183,10 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
         raise
     if _OF_CHECKS.search(text):
         return parse_check_file(text, path) if not in_folder or ("checks" in text and "schema_version" in text) else None
-    if in_folder and not named_launch(path) and not text.startswith("#!"):
+    # A program needs no ending, and most files of JSON are something else.
+    if in_folder and not (named_launch(path) or text.startswith("#!")):
+        return None
+    if in_folder and path.endswith(".json") and not OF_JSON.search(text):
         return None
     found = read_deployment(path, text, told)
     if in_folder:
@@ -304,7 +308,7 @@ def _at(item: Judged, place: Place | None) -> Judged:
 
 
 def _told(server: Server, flags: EngineFlags) -> Iterator[Judged]:
-    """What the text alone says of a server: flags that its engine refuses or does not know, and values that it leaves open."""
+    """What the text alone says of a server: values that its engine refuses, and flags that it does not know."""
     for fault in server.faults:
         word = server.places.get(fault.partition(" ")[0])
         said = f"{brief(fault, 80)}: {flags.name} does not take it so, and will not start"

@@ -17,7 +17,6 @@ OWN: Final = ("--set", "--env-file")
 """Options of `kvplan launch` alone."""
 _OF_MODEL: Final = r"(?m)^(?:layers|model_type|architectures|checks)\s*:"
 """Keys of a model that is written in YAML, and of a check file."""
-_OF_MANIFEST: Final = r'"(?:recipe_id|apiVersion|services)"\s*:'
 
 
 def launch_line(words: Sequence[str], takes_value: Container[str]) -> list[str] | None:
@@ -144,7 +143,7 @@ def _parted(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 def is_launch_file(word: str) -> bool:
     """Whether a word names a file of commands or manifests: by its name, and, where that may be a model too, by what stands in it."""
-    from hwcalc.launch.read import named_launch
+    from hwcalc.launch.read import OF_JSON, named_launch
 
     name = os.path.basename(word).lower()
     if not os.path.isfile(word) or not named_launch(word):
@@ -155,7 +154,7 @@ def is_launch_file(word: str) -> bool:
                 start = file.read(64 * 1024)
         except OSError:
             return False
-        return bool(re.search(_OF_MANIFEST, start)) if name.endswith(".json") else not re.search(_OF_MODEL, start)
+        return bool(OF_JSON.search(start)) if name.endswith(".json") else not re.search(_OF_MODEL, start)
     return True
 
 
@@ -169,5 +168,7 @@ def piped_launch() -> bool:
         return False
     text = start.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("{"):
-        return bool(re.search(_OF_MANIFEST, text))
+        from hwcalc.launch.read import OF_JSON
+
+        return bool(OF_JSON.search(text))
     return bool(text) and not re.search(_OF_MODEL, text)

@@ -23,6 +23,8 @@ _SUFFIXES: Final = (
     ".yaml", ".yml", ".json", ".sh", ".bash", ".service", ".conf", ".ini", ".sbatch", ".slurm", ".job", ".txt", ".cmd", ".ps1",
 )  # fmt: skip
 _NAMES: Final = ("dockerfile", "containerfile", "modelfile", "compose", "docker-compose")
+OF_JSON: Final = re.compile(r"\"(?:recipe_id|apiVersion|services)\"\s*:")
+"""What a manifest in JSON has."""
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
