@@ -42,8 +42,8 @@ def record(folder: str, name: str) -> Record:
     """
     line = _lines()[folder][name]
     with reading_data(COMPILED):
-        found: Record = decode(line)[2]
-    return found
+        content: Record = decode(line)[2]
+    return content
 
 
 @lru_cache(maxsize=8)

@@ -8,12 +8,14 @@ compares both with the catalog.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.json import decode
 
 from hwcalc.data import reading_data
 from hwcalc.profiles.catalog import built_in
@@ -21,7 +23,7 @@ from hwcalc.profiles.catalog import built_in
 INDEX: Final = built_in("model_index.json")
 DETAILS: Final = built_in("model_details.jsonl")
 SEPARATOR: Final = "\t"
-"""What stands between the details of a shape and its weights in each format, in one line."""
+"""Divides the line of a shape: its details, and its weights in each format."""
 ENGINE: Final = "llamacpp"
 """The engine by whose rules the index was worked out."""
 
@@ -48,49 +50,50 @@ class IndexedModel(NamedTuple):
     placed: int | None
 
 
+class _Index(Struct):
+    """The rows of models, the names of formats, and the shapes."""
+
+    models: list[IndexedModel]
+    formats: list[list[str]]
+    shapes: list[dict[str, Any]]
+
+
 @lru_cache(maxsize=1)
-def _index() -> Mapping[str, Any]:
-    """The rows of models, the names of formats and the shapes."""
-    with reading_data(INDEX), open(INDEX, encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
-    return found
+def _index() -> _Index:
+    with reading_data(INDEX), open(INDEX, "rb") as file:
+        return decode(file.read(), type=_Index)
 
 
 @lru_cache(maxsize=1)
 def model_index() -> Mapping[str, IndexedModel]:
     """The models of the built-in catalog, by id."""
-    return MappingProxyType({row[0]: IndexedModel(*row) for row in _index()["models"]})
+    return MappingProxyType({row.id: row for row in _index().models})
 
 
 def shapes() -> Sequence[Mapping[str, Any]]:
-    """What a list needs of each shape to say whether it fits: its layers, and which formats it has with their bytes."""
-    found: list[dict[str, Any]] = _index()["shapes"]
-    return found
+    """The layers of each shape, and its formats with their bytes: enough for a list to say whether it fits."""
+    return _index().shapes
 
 
 def format_names(number: int) -> Sequence[str]:
     """The formats of a shape, the largest first. Most shapes have the same."""
-    found: list[str] = _index()["formats"][shapes()[number]["formats"]]
-    return found
+    return _index().formats[shapes()[number]["formats"]]
 
 
 @lru_cache(maxsize=64)
 def details(number: int) -> Mapping[str, Any]:
     """The rest of a shape but its weights: the kinds of its layers, dimensions, and at most the bytes of a layer in each format."""
-    found: dict[str, Any] = json.loads(_parts(number)[0])
-    return found
+    return decode(_parts(number)[0], type=dict[str, Any])
 
 
 def weights(number: int, name: str) -> Sequence[Any]:
     """The weights of a shape in the format ``name``, by their use."""
-    found: list[Any] = json.loads(_parts(number)[1 + format_names(number).index(name)])
-    return found
+    return decode(_parts(number)[1 + format_names(number).index(name)], type=list[Any])
 
 
 def placing(number: int) -> Mapping[str, Any]:
-    """What it takes to place the layers of a model: its hyperparameters, and the tensors of the formats in which a part lies on the host."""
-    found: dict[str, Any] = json.loads(_details()[len(shapes()) + number])
-    return found
+    """The hyperparameters of a model, and the tensors of the formats in which a part lies on the host: they place its layers."""
+    return decode(_details()[len(shapes()) + number], type=dict[str, Any])
 
 
 def _parts(number: int) -> Sequence[bytes]:

@@ -303,7 +303,7 @@ def help_of(command: str | None, *, whole: bool) -> str:
 
 
 def short_root_help(width: int) -> str:
-    """What kvplan answers, question by question, and its commands, on one screen."""
+    """The questions that kvplan answers, and its commands, on one screen."""
     from textwrap import wrap
 
     about = wrap(_HELP.partition("\n")[0], width - 2)
@@ -345,7 +345,7 @@ _WIDEST: Final = 26
 
 
 def summary(command: str) -> str:
-    """What a command does, in a line: the first sentence of its ``run``."""
+    """A command in a line: the first sentence of its ``run``."""
     first: str = (find_command(command).run.__doc__ or "").strip().partition("\n")[0]
     return first.partition(". ")[0].rstrip(".") + "."
 

@@ -31,7 +31,7 @@ HOST: Final = "host"
 
 
 class DeviceShare(Record):
-    """What one device holds. ``parts`` are what it needs besides weights and cache: buffers of a pass, the process itself."""
+    """The content of one device. ``parts`` are what it needs besides weights and cache: buffers of a pass, the process itself."""
 
     device: str
     layers: LayerNumbers
@@ -124,7 +124,7 @@ class WeightRead(Record):
 
 
 class DeviceReads(Record):
-    """What a pass reads on one device: the weights there, and the caches of these layers.
+    """The bytes that a pass reads on one device: the weights there, and the caches of these layers.
 
     ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same
     time; all others wait for each other. A prompt is computed ``pass_tokens`` at a time, all at once if that is ``None``;
@@ -141,7 +141,7 @@ class DeviceReads(Record):
 
 
 class Cost(enum.IntEnum):
-    """What a change takes away, the least first: nothing, digits that are hardly missed, money, use, and quality."""
+    """The cost of a change, the least first: nothing, digits that are hardly missed, money, use, and quality."""
 
     NOTHING = 0
     """An option is set back to its default, or to what the plan needs."""

@@ -62,7 +62,7 @@ class Formats(NamedTuple):
     host: Sequence[int]
 
     def sizes(self, name: str) -> Sizes:
-        """What a format takes."""
+        """The bytes of a format."""
         place = self.names.index(name)
         return Sizes(self.gpu[place], self.host[place])
 

@@ -53,7 +53,7 @@ _TOWERS: Final = "tower_defaults.json"
 
 
 class ClassDefaults:
-    """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
+    """The aliases, defaults and types of nested configs that transformers' config class of one model type fills in."""
 
     __slots__ = ("absent", "aliases", "defaults", "filled", "nested", "ties")
 
@@ -79,9 +79,9 @@ def _table(file: str) -> Mapping[str, Any]:
 
 
 def defaults_table(name: str) -> Any:
-    """What stands beside the rows of the types: ``version``, the transformers version that the defaults come from; ``architectures``,
-    the model type of each model class that transformers has, by class name; or ``parts``, how a class builds each nested config but
-    its language model, by model type.
+    """One entry of the tables that is no row of a type: ``version``, the transformers version that the defaults come from;
+    ``architectures``, the model type of each model class that transformers has, by class name; or ``parts``, how a class builds each
+    nested config but its language model, by model type.
     """
     return _table(_TOWERS if name == "parts" else _CLASSES)[name]
 

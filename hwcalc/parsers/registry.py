@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hwcalc.data import json_data
 from hwcalc.errors import UnknownArchitectureError
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def _index() -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = json_data(__file__, "index.json")
-    return found
+    index: dict[str, Mapping[str, Any]] = json_data(__file__, "index.json")
+    return index
 
 
 @lru_cache(maxsize=4)
@@ -44,8 +44,7 @@ def _named(section: str, model_type: str | None) -> Any:
 
 def find_family(model_type: str | None) -> Family | None:
     """The family of a model type, ``None`` for a type that no row has."""
-    found: Family | None = _named("language", model_type)
-    return found
+    return cast("Family | None", _named("language", model_type))
 
 
 def known_family(model_type: str | None) -> Family:
@@ -68,20 +67,18 @@ def find_wrapper(model_type: str | None) -> Callable[[Config, Config], Sequence[
 
     ``None`` for a type that no row has. The function itself returns ``None`` where a tower is of a type that nobody weighs.
     """
-    found: Callable[[Config, Config], Sequence[Block] | None] | None = _named("wrappers", model_type)
-    return found
+    return cast("Callable[[Config, Config], Sequence[Block] | None] | None", _named("wrappers", model_type))
 
 
 def find_tower(model_type: str | None) -> Callable[[Config, str], tuple[Block, ...]] | None:
     """The function that weighs a tower of this type: ``tower(config, path)``. ``None`` for a type that no row has."""
-    found: Callable[[Config, str], tuple[Block, ...]] | None = _named("towers", model_type)
-    return found
+    return cast("Callable[[Config, str], tuple[Block, ...]] | None", _named("towers", model_type))
 
 
 def model_type_of_architecture(name: str) -> str | None:
     """The model type whose class has this name."""
-    own: Mapping[str, str] = _index()["architectures"]
-    return own.get(name) or defaults_table("architectures").get(name)
+    named: Mapping[str, str] = _index()["architectures"]
+    return named.get(name) or defaults_table("architectures").get(name)
 
 
 NESTED: Final = (

@@ -118,7 +118,7 @@ def find_max(
 
     expected = solve.last_yes(fits, bound, max(1, min(bound, answer.value)))
     value = solve.last_yes(allocates, bound, max(1, expected))
-    failed = [one for one in tries.values() if one.outcome != ALLOCATED]
+    failed = [attempt for attempt in tries.values() if attempt.outcome != ALLOCATED]
     return MaxResult(
         what=what,
         value=value,

@@ -80,7 +80,7 @@ _PIPE_SECONDS: Final = 0.2
 
 
 class Outcome(Record):
-    """What a run said and took. ``status`` is ``None`` if an exception left the program."""
+    """The end of a run: its output, time and memory. ``status`` is ``None`` if an exception left the program."""
 
     status: int | None
     out: str
@@ -90,7 +90,7 @@ class Outcome(Record):
     left: tuple[str, ...] = ()
     """Temporary files of kvplan."""
     reading_seconds: float = 0.0
-    """What it takes to read a GGUF file alone."""
+    """The seconds of the processor to read a GGUF file alone."""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -249,7 +249,7 @@ def _slowness() -> float:
 
 
 def complaints(case: Case, outcome: Outcome) -> list[str]:
-    """What a run broke of what is promised; empty if all was kept."""
+    """The promises that a run broke; empty if all were kept."""
     found = []
     seconds, memory_bytes = SECONDS, MEMORY_BYTES
     if case.words[:1] in {("explore",), ("plot",)}:

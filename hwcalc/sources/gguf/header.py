@@ -203,7 +203,7 @@ _CUT: Final = "The download is not complete, or the file is damaged: download it
 
 
 class Header(Record):
-    """What stands before the tensors. ``file_bytes`` is the least size of the file with them."""
+    """The part of a file before its tensors. ``file_bytes`` is the least size of the file with them."""
 
     keys: dict[str, Any]
     tensors: tuple[GgufTensor, ...]
