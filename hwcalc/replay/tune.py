@@ -333,11 +333,11 @@ class _Search:
         self.counted: dict[str, Any] = dict.fromkeys(("same", "too_slow", "too_large", "left_out", "replayed", "work"), 0)
 
     def ready(self, each: Sequence[Opened]) -> list[_Ready]:
-        """The settings that start, differ, and are fast enough for a request by itself; if none is, the one that is for most of them.
+        """The settings that start, differ, and are fast enough for requests alone; if none is, the nearest.
 
         Raises the most usual error if none starts.
         """
-        errors, seen, ready = list[KvplanError](), set[object](), list[tuple[float, _Ready]]()
+        errors, seen, ready = list[KvplanError](), set[object](), list[tuple[tuple[float, float], _Ready]]()
         for one in each:
             try:
                 setting = self._ready(one)
@@ -348,12 +348,12 @@ class _Search:
                 self.counted["same"] += 1
                 continue
             seen.add(key)
-            ready.append((self._share_alone(setting), setting))
+            ready.append((self._alone(setting), setting))
         reasons = Counter(str(error) for error in errors).most_common()
         self.counted["dropped"] = dict(reasons)
         if not ready:
             raise next(error for error in errors if str(error) == reasons[0][0])
-        fast = [one for share, one in ready if share >= self.least] or [max(ready, key=lambda pair: pair[0])[1]]
+        fast = [one for (share, _), one in ready if share >= self.least] or [max(ready, key=lambda pair: pair[0])[1]]
         self.counted["too_slow"] = len(ready) - len(fast)
         return fast
 
@@ -442,19 +442,22 @@ class _Search:
             kinds[new, request.prompt_tokens, request.output_tokens] += request.samples
         return array(list(kinds)).T, array(list(kinds.values()))
 
-    def _share_alone(self, one: _Ready) -> float:
-        """The share of the requests that are within the limits if each is served alone. Among others, no more of them are."""
+    def _alone(self, one: _Ready) -> tuple[float, float]:
+        """The share of the requests that are within the limits if each is served alone, and less the longer they take of the limits.
+
+        Among others, no more of them are within.
+        """
+        from numpy import maximum, where
+
         (new, prompts, outputs), counted = self._kinds
-        first = _SURE * one.times.prompt(new).expected
+        # A prompt at once takes no longer than in chunks.
+        first = _SURE * one.times.step(prompt_tokens=new, prompts=0).expected
         each = _SURE * one.times.step(decoding=1, context=prompts + 1).expected / one.most_per_step
-        limits, good = self.limits, counted > 0
-        if limits.ttft is not None:
-            good &= first <= limits.ttft
-        if limits.itl is not None:
-            good &= (each <= limits.itl) | (outputs == 1)
-        if limits.e2e is not None:
-            good &= first + (outputs - 1) * each <= limits.e2e
-        return float(counted[good].sum() / counted.sum())
+        times = {"ttft": first, "itl": where(outputs > 1, each, 0.0), "e2e": first + (outputs - 1) * each}
+        worst = maximum.reduce(
+            [time / limit for name, time in times.items() if (limit := getattr(self.limits, name)) is not None]
+        )
+        return float(counted[worst <= 1].sum() / counted.sum()), -float((worst * counted).sum())
 
     def _most_per_s(self) -> float:
         """The most requests a second that a setting which holds can serve: those that have come until it has served them."""

@@ -115,8 +115,8 @@ def tuning_text(tuning: Tuning, view: View) -> str:
     best, own = tuning.best[0], tuning.default
     found = f"{best.goodput_per_gpu:,.3g} requests a second of each GPU within the limits"
     if not tuning.holds:
-        longest = "" if best.excess is None else f"; the longest time is {best.excess:,.3g} times its limit (p95)"
-        found = f"nothing holds; the nearest has {_COMPARED[_WITHIN](best.traffic)} of the requests within the limits{longest}"
+        found = f"nothing holds; the nearest has {_COMPARED[_WITHIN](best.traffic)} of the requests within the limits"
+    found += "" if best.excess is None else f"; the longest time is {best.excess:,.3g} times its limit (p95)"
     left_out = {
         "do not start": sum(tuning.dropped.values()),
         "are the same as others": tuning.same,

@@ -145,6 +145,7 @@ class SpeculatingScheduler(VllmScheduler):
         verified = max(0, min(had, spare))
         if live.computed < known - 1:
             load.add_chunk(tokens, live.computed)
+            load.prefill_ends += live.computed + tokens >= known
         else:
             load.decode_requests += 1
             load.decode_tokens += live.computed
