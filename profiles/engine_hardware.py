@@ -154,10 +154,18 @@ def format_runs_on(engine: str, version: str, section: str, spelled: Sequence[st
     ``spelled`` are its names, the most exact first. The first of which any row speaks counts, of those with a row for this maker's
     accelerators if there are any. Where there is none for this maker, the answer is open.
     """
-    architecture, spoken = architecture_of(gpu), False
+    return _format_runs_on(engine, version, section, tuple(spelled), backend, _names_of(gpu))
+
+
+@lru_cache(maxsize=4096)
+def _format_runs_on(
+    engine: str, version: str, section: str, spelled: tuple[str, ...], backend: str, names: _Names
+) -> Found | None:
+    """The answer for an accelerator of these names. A page, a sweep and a search ask it once for each plan."""
+    architecture, spoken = names[1], False
     for name in spelled:
         rows = _about(_of_version(engine, section, version, backend), name)
-        named = _best([row for row in rows if any(names_gpu(one, gpu) for one in row.accelerators)])
+        named = _best([row for row in rows if any(_is_named(one, names) for one in row.accelerators)])
         where = tuple(one for row in rows if row.answer is Answer.RUNS for one in row.accelerators)
         if named is not None:
             return Found(answer=named.answer, row=named.row, accelerators=where)

@@ -400,7 +400,7 @@ class _Runs:
         self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
         self._made: dict[tuple[Place, int], int] = {}
         self._known: dict[int, list[Any]] = {}
-        """Of each piece those that were made of all forms."""
+        """Of each piece those that were made of all forms, after one of the model itself."""
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
@@ -490,9 +490,11 @@ class _Runs:
         return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
 
     def _part(self, place: Place, number: int, cell: int) -> int:
-        name = self._names(place)[number]
+        name, own = self._names(place)[number], self._pools.pieces["parts"][cell]
+        # What is the same with the model's own dimensions and at both ends of the sliders is the same between them.
+        self._known.setdefault(number, [own])
         piece = self._merged(place, number, lambda tree: tree["parts"][name])
-        if piece["section"] == Section.OVERHEAD and piece == self._pools.pieces["parts"][cell]:
+        if piece["section"] == Section.OVERHEAD and piece == own:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
         return self._pools.put("parts", self._with_places(piece))
