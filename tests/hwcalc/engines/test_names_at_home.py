@@ -55,13 +55,10 @@ _INDEX: Final = "the index of the catalog, from which kvplan fit answers at once
 _STARTS: Final = "a kind of manifest, or a chart, that starts this engine alone"
 _LIVE: Final = "the probe runs a live model with this library, which is torch's own"
 _FIRST: Final = "where nobody names an engine, a speed is of the one that is usual on such hardware"
-_EXPERTS: Final = "its own option deals attention out among the ranks that share the experts"
 _BENCH: Final = "the result of this engine's own benchmark"
 REASONS: Final = {
-    ("hwcalc/library/speed.py", "llamacpp"): _FIRST,
-    ("hwcalc/library/speed.py", "vllm"): _FIRST,
-    ("hwcalc/library/speed.py", "sglang"): _EXPERTS,
-    ("hwcalc/library/speed.py", "tensorrt_llm"): _EXPERTS,
+    ("hwcalc/engines/runs_on.py", "llamacpp"): _FIRST,
+    ("hwcalc/engines/runs_on.py", "vllm"): _FIRST,
     **{("hwcalc/reconcile/bench.py", home): _BENCH for home in ("llamacpp", "sglang", "vllm")},
     ("hwcalc/replay/simulate.py", "vllm"): "the engine whose scheduler is replayed where nobody names one",
     ("hwcalc/check/fields.py", "vllm"): "a check file takes the names of vllm serve's flags",
@@ -92,6 +89,8 @@ REASONS: Final = {
     ("hwcalc/planner/strategies.py", "transformers"): "offloading as a strategy is what this library does",
     ("hwcalc/probe/live.py", "transformers"): _LIVE,
     ("hwcalc/probe/live_model.py", "transformers"): _LIVE,
+    ("hwcalc/reconcile/dialects/prometheus.py", "vllm"): "the metrics of this engine name its model by a name of their own",
+    ("hwcalc/report/manifest.py", "vllm"): _STARTS,
     ("hwcalc/report/summary.py", "vllm"): "the server that is offered to who names none",
     ("hwcalc/report/summary.py", "llamacpp"): "the server that is offered where vLLM does not run",
     ("hwcalc/sources/listing.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
