@@ -136,6 +136,7 @@ def tuning_text(tuning: Tuning, view: View) -> str:
         f"(--budget {tuning.budget:,} for each number of GPUs)",
     }
     said = [f"{name}: {text}" for name, text in lines.items() if text]
+    said += [f"warning: {note.message}" for note in best.traffic.warnings]
     if not view.quiet:
         said += [f"{plural(number, 'setting')}: {reason}" for reason, number in tuning.dropped.items()]
         said += [f"note: {note.message}" for note in tuning.notes]

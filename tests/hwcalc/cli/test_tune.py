@@ -75,6 +75,15 @@ def test_what_is_refused(capsys: Capture, words: tuple[str, ...], status: int, s
     assert said in error
 
 
+def test_requests_that_every_setting_refuses(capsys: Capture) -> None:
+    """They are said, since no setting is to blame: prompts of 9k tokens where a sequence has 8k."""
+    line = [word.replace("p50=1k,p95=4k,max=7k", "9k") for word in LINE]
+    status, out, _ = run(capsys, *line, "--ttft", "90s", "-q")
+
+    assert status == 1
+    assert "warning: 40 requests were refused" in out
+
+
 def test_nothing_starts(capsys: Capture) -> None:
     """141 GB of weights on 24: exit status 1, and what would do."""
     line = ("tune", "meta-llama/Llama-3.1-70B", "--gpu", "l4", "--trace", "prompt=100 output=2 requests=1", "--ttft", "2s")
