@@ -85,7 +85,7 @@ _FILES: Final = (
         "FILE",
         "Draw the pool and the requests over time, as .png, .svg or .pdf. Needs matplotlib: pip install 'hwcalc[plot]'.",
         complete="files",
-        short="Draw the pool and the requests over time: pool.svg.",
+        short="Draw the pool and the requests over time.",
     ),
 )
 STDOUT: Final = "-"
@@ -100,7 +100,7 @@ _TRACE: Final = Option(
     "The requests: a trace, or words such as 'prompt=p50=2k,p95=16k output=300 arrival=poisson=4'.",
     complete="workloads",
     group="workload",
-    short="A trace, or words: 'prompt=2k output=300 arrival=poisson=4'.",
+    short="A trace, or words: 'prompt=2k output=300'.",
 )
 
 

@@ -235,7 +235,7 @@ def test_command_line() -> None:
     )  # fmt: skip
     made = " ".join(find_engine("mistral.rs")[0].command.words(given))
     assert made == (
-        f"mistralrs serve -m {LLAMA} --max-seq-len 4096 --max-batch-size 1 --pa-cache-type f8e4m3 --isq q4k --pa-memory-mb 2000 "
+        f"mistralrs serve --model-id {LLAMA} --max-seq-len 4096 --max-batch-size 1 --pa-cache-type f8e4m3 --isq q4k --pa-memory-mb 2000 "
         "--max-seqs 4 --pa-block-size 16"
     )
 
@@ -246,7 +246,7 @@ def test_devices_in_the_command_line() -> None:
     def words(**asked: Any) -> str:
         return emitted(planned(LLAMA, gpu="h100-sxm5-80gb", **asked), "mistral-rs")
 
-    tail = f"mistralrs serve -m {LLAMA} --max-seq-len 4096 --max-batch-size 1"
+    tail = f"mistralrs serve --model-id {LLAMA} --max-seq-len 4096 --max-batch-size 1"
     assert words() == tail
     assert words(tp=2) == f"env CUDA_VISIBLE_DEVICES=0,1 {tail}"
     assert words(pp=2, gpus=2) == f"env CUDA_VISIBLE_DEVICES=0,1 MISTRALRS_NO_NCCL=1 {tail} --device-layers '0:16;1:16'"
