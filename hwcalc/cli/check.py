@@ -182,7 +182,9 @@ def check(
             write=write,
             **given_options("check", options),
         )
-    return _answer(document, view, targets, [*names, *(f"{name}{SUFFIX}" for name in names), *(baseline or ())], fix=fix)
+    # The files of a folder are read too.
+    read = (*names, *(info.path for info in document.files))
+    return _answer(document, view, targets, [*read, *(f"{name}{SUFFIX}" for name in read), *(baseline or ())], fix=fix)
 
 
 def _found() -> str:

@@ -222,6 +222,10 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
         ("a/bomb.yaml", 0), ("a/kvplan-2.yaml", 0), ("a/run", 1), ("a/b/serve.sh", 1),
     ]  # fmt: skip
 
+    status, _, err = run(capsys, "check", ".", "--gpu", "h100", "--output=github=a/b/serve.sh")
+    assert (status, Path("a/b/serve.sh").read_text(encoding="utf-8")) == (2, serve)
+    assert "is a file that is read" in err
+
     Path("empty").mkdir()
     status, found = checked(capsys, "empty")
     assert (status, found["checks"][0]["error"]["message"]) == (3, "nothing in empty starts a server that kvplan knows.")
