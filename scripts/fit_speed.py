@@ -83,6 +83,8 @@ COVERED_APART: Final = 0.8
 """The share that it is to hold of the same rows, predicted without their source."""
 NARROWEST: Final = {"local": 1.5, "server": 1.8}
 """How wide a range is at least: rows of other machines and models lie further off than those that it was made from."""
+SLOWER: Final = {"local": 0.85, "server": 0.8}
+"""How far a range goes down at least, though all rows of a class with few models are faster."""
 PARTS: Final = 3
 """Into so many parts machines and models are dealt; each is predicted by the others."""
 BESIDE: Final = (0.99, 1.01)
@@ -337,13 +339,14 @@ class Fits:
         return out[mine]
 
 
-def range_of(ratios: Array, apart: Array, widest: float, narrowest: float) -> tuple[float, float]:
+def range_of(ratios: Array, apart: Array, widest: float, family: str) -> tuple[float, float]:
     """The range of measured / expected speed: of those that hold :data:`COVERED` of the ``ratios``, or as many as such a width can, that
     which holds most of those ``apart`` too, predicted without their source, up to :data:`COVERED_APART`; of several the narrowest.
     """
-    ends = np.sort(np.concatenate([ratios, apart]))
+    narrowest, slower = NARROWEST[family], SLOWER[family]
+    ends = np.sort(np.concatenate([ratios, apart, [slower]]))
     low, high = (one.ravel() for one in np.meshgrid(ends, ends, indexing="ij"))
-    some = (low <= high) & (high <= low * widest * BESIDE[0] / BESIDE[1])
+    some = (low <= high) & (low <= slower) & (high <= low * widest * BESIDE[0] / BESIDE[1])
     low, high = low[some], high[some]
 
     def held(of: Array, enough: float) -> Array:
@@ -412,7 +415,7 @@ def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Mapping
         several = mask.sum() >= FEW and len(set(some.sources.tolist())) > 1
         ratios = times[mask] / some.seconds
         ratios = np.concatenate([ratios, of_parts]) if mask.sum() >= FEW else ratios
-        low, high = range_of(ratios, of_sources if several else np.array([]), widest, NARROWEST[family])
+        low, high = range_of(ratios, of_sources if several else np.array([]), widest, family)
         if mask.sum() < FEW:
             low, high = min(low, round(1 / FEW_TIMES, 2)), max(high, FEW_TIMES)
         out["ranges"][kind] = {"low": low, "high": high}
