@@ -178,11 +178,7 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
     """
     from hwcalc.profiles.gpus import find_gpu
 
-    # Kept beside the accelerator: advice asks again and again.
-    known: tuple[tuple[int, str], ...] | None = vars(gpu).get("_larger")
-    if known is None:
-        known = vars(gpu)["_larger"] = _larger(gpu)
-    for sold in islice((sold for size, sold in known if size * GIB >= needed_bytes), most):
+    for sold in islice((sold for size, sold in _larger(gpu) if size * GIB >= needed_bytes), most):
         with profile_errors():
             yield find_gpu(sold)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
@@ -16,7 +15,6 @@ from hwcalc.text import operand, shell_word
 STANDARD_INPUT = "-"
 """The word for a config that has no address: it is read from standard input."""
 _NO_ADDRESS = ("stdin", "python")
-_PLACES: Final = {row.name: place for place, row in enumerate(OPTIONS)}
 
 
 class CommandLine(Record):
@@ -27,25 +25,17 @@ class CommandLine(Record):
 
     def changed(self, **settings: Any) -> CommandLine:
         """The command line with other settings; ``None`` restores the default of an option."""
-        made = CommandLine(model=self.model, given={**self.given, **settings})
-        # Advice writes a few lines that differ in an option or two.
-        vars(made)["_quoted"] = self._quoted | _quoted(settings)
-        return made
+        return CommandLine(model=self.model, given={**self.given, **settings})
 
     @property
     def words(self) -> tuple[str, ...]:
         """The options and their values."""
         return tuple(word for row in OPTIONS for word in _words(row, self.given.get(row.name)))
 
-    @cached_property
-    def _quoted(self) -> dict[int, str]:
-        """The words of each given option, quoted for a shell, by the row number of the option in the table."""
-        return _quoted(self.given)
-
     @property
     def text(self) -> str:
         """The line, every word quoted for a shell."""
-        words = [text for _, text in sorted(self._quoted.items()) if text]
+        words = map(shell_word, self.words)
         if self.model is None:
             return " ".join(("kvplan", *words))
         if self.model != STANDARD_INPUT and self.model.startswith("-"):
@@ -72,15 +62,6 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
     # A folder may have the name of a command.
     bare = spec.source == "local" and word != STANDARD_INPUT and not any(sign in word for sign in "./~")
     return CommandLine(model=f"./{word}" if bare else word, given=given)
-
-
-def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
-    """The words of these options, quoted for a shell, by the row number of the option in the table."""
-    return {
-        _PLACES[name]: " ".join([shell_word(word) for word in _words(OPTIONS[_PLACES[name]], value)])
-        for name, value in given.items()
-        if name in _PLACES
-    }
 
 
 def _words(row: PlanOption, value: Any) -> Iterator[str]:

@@ -188,19 +188,16 @@ def _of(budget: result.BudgetInfo, section: Section) -> tuple[result.BudgetPartI
 
 
 def _beside(budget: result.BudgetInfo, gpus: int) -> tuple[result.Share, result.OverheadInfo]:
-    """Activations and overhead of so many GPUs. They are kept with the budget, which all plans of a deployment share."""
-    known: dict[int, tuple[result.Share, result.OverheadInfo]] = vars(budget).setdefault("_beside", {})
-    if gpus not in known:
-        sums = []
-        for section in (Section.ACTIVATIONS, Section.OVERHEAD):
-            parts = _of(budget, section)
-            expected, low, high = (gpus * sum(getattr(part, end) for part in parts) for end in _ENDS)
-            measured = bool(parts) and all(part.definition is Definition.MEASURED for part in parts)
-            definition = Definition.MEASURED if measured else Definition.ESTIMATE
-            sums.append(result.Share(bytes=expected, low=low, high=high, definition=definition))
-        activations, overhead = sums
-        known[gpus] = activations, result.OverheadInfo(**asdict(overhead), parts=_of(budget, Section.OVERHEAD))
-    return known[gpus]
+    """Activations and overhead of so many GPUs."""
+    sums = []
+    for section in (Section.ACTIVATIONS, Section.OVERHEAD):
+        parts = _of(budget, section)
+        expected, low, high = (gpus * sum(getattr(part, end) for part in parts) for end in _ENDS)
+        measured = bool(parts) and all(part.definition is Definition.MEASURED for part in parts)
+        definition = Definition.MEASURED if measured else Definition.ESTIMATE
+        sums.append(result.Share(bytes=expected, low=low, high=high, definition=definition))
+    activations, overhead = sums
+    return activations, result.OverheadInfo(**asdict(overhead), parts=_of(budget, Section.OVERHEAD))
 
 
 def plan_model(
