@@ -18,8 +18,9 @@ from hwcalc.check.result import Edit, Judged
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, unknown_flags
-from hwcalc.launch.read import OF_JSON, Given, named_launch
+from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
 from hwcalc.model import Note
@@ -186,7 +187,7 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
     # A program needs no ending, and most files of JSON are something else.
     if in_folder and not (named_launch(path) or text.startswith("#!")):
         return None
-    if in_folder and path.endswith(".json") and not OF_JSON.search(text):
+    if in_folder and path.endswith(".json") and not is_json_manifest(text):
         return None
     found = read_deployment(path, text, told)
     if in_folder:

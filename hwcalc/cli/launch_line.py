@@ -143,7 +143,7 @@ def _parted(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 def is_launch_file(word: str) -> bool:
     """Whether a word names a file of commands or manifests: by its name, and, where that may be a model too, by what stands in it."""
-    from hwcalc.launch.read import OF_JSON, named_launch
+    from hwcalc.launch.named import is_json_manifest, named_launch
 
     name = os.path.basename(word).lower()
     if not os.path.isfile(word) or not named_launch(word):
@@ -154,7 +154,7 @@ def is_launch_file(word: str) -> bool:
                 start = file.read(64 * 1024)
         except OSError:
             return False
-        return bool(OF_JSON.search(start)) if name.endswith(".json") else not re.search(_OF_MODEL, start)
+        return is_json_manifest(start) if name.endswith(".json") else not re.search(_OF_MODEL, start)
     return True
 
 
@@ -168,7 +168,7 @@ def piped_launch() -> bool:
         return False
     text = start.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("{"):
-        from hwcalc.launch.read import OF_JSON
+        from hwcalc.launch.named import is_json_manifest
 
-        return bool(OF_JSON.search(text))
+        return is_json_manifest(text)
     return bool(text) and not re.search(_OF_MODEL, text)

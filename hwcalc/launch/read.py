@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import scalar
-from hwcalc.launch.commands import Around, base_name, servers_of_script
+from hwcalc.launch.commands import Around, servers_of_script
 from hwcalc.launch.server import KEYS, Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE
@@ -19,12 +19,6 @@ from hwcalc.text import shown
 
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
-_SUFFIXES: Final = (
-    ".yaml", ".yml", ".json", ".sh", ".bash", ".service", ".conf", ".ini", ".sbatch", ".slurm", ".job", ".txt", ".cmd", ".ps1",
-)  # fmt: skip
-_NAMES: Final = ("dockerfile", "containerfile", "modelfile", "compose", "docker-compose")
-OF_JSON: Final = re.compile(r"\"(?:recipe_id|apiVersion|services)\"\s*:")
-"""What a manifest in JSON has."""
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
@@ -111,12 +105,6 @@ class Given(Record):
             )
             for server in servers
         ]
-
-
-def named_launch(path: str) -> bool:
-    """Whether files of this name hold commands or manifests, as a rule."""
-    name = base_name(path).lower()
-    return name.endswith(_SUFFIXES) or name.startswith(_NAMES)
 
 
 def _is_plain(value: object) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
+
+if TYPE_CHECKING:
+    from hwcalc.launch.words import Word
 
 KEYS: Final = (
     "engine", "engine_version", "image", "role", "model", "revision", "quantization", "weights", "dtype", "kv_cache_dtype", "max_model_len", "tp",
