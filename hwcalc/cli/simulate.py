@@ -268,6 +268,7 @@ def _workers(number: str | None) -> Iterator[Executor | None]:
         yield None
         return
     import multiprocessing
+    import os
     import signal
     from concurrent.futures import ProcessPoolExecutor
 
@@ -278,10 +279,15 @@ def _workers(number: str | None) -> Iterator[Executor | None]:
         for process in multiprocessing.active_children():
             process.terminate()
 
-    # Ctrl-C is for the command, which ends them.
-    pool = ProcessPoolExecutor(
-        parse_tokens(number, "workers"), multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    )
+    count, warnings = parse_tokens(number, "workers"), os.environ.get("PYTHONWARNINGS")
+    # Python's own process that removes semaphores would warn of those of a command that Ctrl-C has ended.
+    os.environ["PYTHONWARNINGS"] = "ignore"
+    try:
+        # Ctrl-C is for the command, which ends them.
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    finally:
+        os.environ.pop("PYTHONWARNINGS")
+        os.environ.update({} if warnings is None else {"PYTHONWARNINGS": warnings})
     with Unfinished(end), pool:
         try:
             yield pool

@@ -100,6 +100,20 @@ def test_while_threads_read() -> None:
     assert time.monotonic() - began < 20
 
 
+def test_while_processes_replay() -> None:
+    """The processes of ``--workers`` end with the command, and nothing is said of what they leave."""
+    text = (
+        "import hwcalc.replay.compare\n"
+        "def replay_each(model, requests, each, executor, **more):\n    executor.submit(abs, -1).result()\n    kill()\n"
+        "hwcalc.replay.compare.replay_each = replay_each\n" + MAIN
+    )
+    line = ("simulate", QWEN, "--blocks", "60", "--step-time", "1ms", "--trace", "prompt=9 output=2 requests=2")
+    # Its output ends when the last of the processes has.
+    done = program("SIGINT", text, *line, "--compare", "max_num_seqs=1,2", "--workers", "1")
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_answer_does_not_wait_for_threads() -> None:
     """One weight file could not be read; the others, slow ones, are read by threads that nobody asks any more."""
     text = (
