@@ -94,6 +94,8 @@ def main(arguments: list[str] | None = None) -> int:
     for one in found:
         groups[_CLASSES.get(one.speed_class, one.speed_class), regime_of(one.row)].append(one)
     print(f"{len(usable)} rows, {len(found)} answered, {sum(refused.values())} refused with a reason")
+    for reason, number in sorted(refused.items(), key=lambda one: -one[1]):
+        print(f"refused, {number} rows: {reason}")
     above = [one.row.id for one in found if one.measured > one.bound * 1.0001]
     print(f"above the bound: {len(above)} {above or ''}")
     print(

@@ -19,6 +19,7 @@ from hwcalc.model import Definition, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forecast import forecast
 from hwcalc.planner.options import SpeedOptions, take_options, takes
+from hwcalc.planner.plan import beyond_maximum
 from hwcalc.planner.step_time import speculating, speed_class_of, step_times
 from hwcalc.profiles.speed import find_speed_class, measured_engines
 from hwcalc.text import quoted
@@ -206,7 +207,7 @@ def speed(
     times = speculating(times, opened, parse_accepted(accepted_tokens, "accepted_tokens"))
     if foreign is not None:
         times = replace(times, mixes_prompts=found is not None and "serving" in found.ranges)
-    notes = [*chosen, *opened.notes, *refused]
+    notes = [*chosen, *opened.notes, *refused, *beyond_maximum(opened)]
     at_once, users = _at_once(opened, lengths, users, saturated=saturated)
     if _largest(users - at_once) > 0:
         fit = f"{at_once:,}" if isinstance(at_once, int) else "as many as at_once"

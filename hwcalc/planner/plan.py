@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -443,13 +443,18 @@ def _read_bytes(stored: list[Stored]) -> int:
     return total
 
 
-def _warnings(opened: Occupancy, fit: result.FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
-    longest, seq, out = opened.model.max_position_embeddings, opened.load.seq, []
+def beyond_maximum(opened: Occupancy) -> Iterator[Note]:
+    """A warning if the sequences are longer than the model's positions."""
+    longest, seq = opened.model.max_position_embeddings, opened.load.seq
     if longest is not None and seq > longest:
         message = f"{seq:,} tokens is more than the model's maximum of {longest:,}."
         variables = " ".join(opened.reported().environment)
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
-        out.append(Note(code="beyond-maximum", message=message))
+        yield Note(code="beyond-maximum", message=message)
+
+
+def _warnings(opened: Occupancy, fit: result.FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
+    out = [*beyond_maximum(opened)]
     timed = [ROWS[name].spellings[0] for name in WITHIN if opened.setup.others.get(name) is not None]
     if timed and opened.setup.hardware.gpu is None:
         message = f"{', '.join(timed)}: how fast requests are served depends on the accelerator. Name one with --gpu."

@@ -213,6 +213,13 @@ def test_who_does_not_fit_waits() -> None:
     assert "waiting" in {note.code for note in all_of_them.notes}
 
 
+def test_more_tokens_than_the_model_has_positions() -> None:
+    """Llama-3.1 has 131,072 of them: the answer says so, as a plan does."""
+    codes = [[note.code for note in speed("llama", prompt=tokens, output=72).notes] for tokens in (131_000, 131_001)]
+
+    assert ["beyond-maximum" in one for one in codes] == [False, True]
+
+
 def test_a_cached_prefix_comes_sooner() -> None:
     """What lies in the cache is not computed, but is read, and looked at by every token behind it."""
     whole, half = (speed("llama", prompt=8000, cached_prefix=prefix) for prefix in (0, 4000))
