@@ -216,11 +216,9 @@ def _replacement(places: _Offsets, word: Word, words: Sequence[str]) -> tuple[in
     place, written = places.of(word), word.spot.written
     bare = written.rstrip("'\"")
     if place is None or not word.known or word.taken or not bare.endswith(word.text):
-        said = (
-            f"stands in {shown(written, 40)}"
-            if written and not written.strip("'\"").startswith("-")
-            else "stands in a variable or an anchor"
-        )
+        said = f"stands in {shown(written, 40)}"
+        if place is None:
+            said = "stands beside a template or an escape" if written else "stands in a variable or an anchor"
         message = f"the value of {words[0]} {said}"
         raise _HeldElsewhereError(message)
     begin = len(bare) - len(word.text)

@@ -121,9 +121,10 @@ def test_a_change_in_the_spelling_of_the_text(
         (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV}\n", "stands in '$LEN'"),
         (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {KV}\n", "stands in '${LEN:-8192}'"),
         (ANCHORED, "in a variable or an anchor"),
+        (f"services:\n  a: {{image: 'vllm/vllm-openai:{{{{ .tag }}}}', command: '{QWEN} --max-model-len 8192 {KV}'}}\n", "beside a template"),
         (f'A=({KV} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
     ],
-    ids=["a variable", "a default", "an anchor", "an array"],
+    ids=["a variable", "a default", "an anchor", "a template", "an array"],
 )  # fmt: skip
 def test_no_safe_change(text: str, said: str, tmp_path: Path, capsys: Capture) -> None:
     """What a variable or an anchor says, and what another server reads too: nothing is written, and the reason is named."""
