@@ -35,7 +35,7 @@ class Hit:
 class Held:
     """What one request holds, and how many of its tokens are where."""
 
-    __slots__ = ("computed", "content", "filled", "in_flight", "junction", "known", "prompt", "tables")
+    __slots__ = ("computed", "content", "filled", "in_flight", "junction", "known", "own", "prompt", "tables")
 
     def __init__(self, content: Content, prompt: int) -> None:
         self.content = content
@@ -49,6 +49,8 @@ class Held:
         self.junction = 0
         self.filled = 0
         """Tokens whose blocks are to be named, at the latest when they are given back."""
+        self.own = False
+        """Whether all its blocks are named that another request may have, too."""
         self.tables: list[Table] = []
 
 
@@ -85,7 +87,8 @@ class PagedCache:
         for group in self.groups:
             group.alignment = self.alignment
         self._alike = _alike(self.groups)
-        self._drops = any(type(group) is not Group for group in self.groups)
+        self._only = self.groups[0] if len(self.groups) == 1 and type(self.groups[0]) is Group else None
+        """The one group that there is, if it keeps every token."""
         self._dense = Kept((), rules.retention)
 
     def begin_step(self) -> None:
@@ -143,8 +146,13 @@ class PagedCache:
         """Give a running request blocks for ``tokens`` more tokens; whether they were there."""
         pool, total = self.pool, held.computed + tokens
         slots = total if not self.rules.lookahead else min(total + self.rules.lookahead, self.rules.max_model_len)
-        if not self._drops:
-            return self._grow_whole(held, total, slots)
+        if self._only is not None:
+            # Most requests of most models need no more than this in most steps.
+            if -(-slots // self._only.size) - len(held.tables[0].columns) > pool.free:
+                return False
+            self._only.extend(held.tables[0], slots, pool)
+            self.publish(held, min(total, held.known))
+            return True
         processed = max(0, held.computed - held.in_flight)
         for group, table in zip(self.groups, held.tables, strict=True):
             group.drop(table, processed, pool)
@@ -152,19 +160,6 @@ class PagedCache:
             return False
         for group, table in zip(self.groups, held.tables, strict=True):
             group.extend(table, slots, pool)
-        self.publish(held, min(total, held.known))
-        return True
-
-    def _grow_whole(self, held: Held, total: int, slots: int) -> bool:
-        """The same where all groups keep every token, which most requests of most models need in most steps."""
-        needed = sum(
-            [max(0, -(-slots // group.size) - len(table.columns)) for group, table in zip(self.groups, held.tables, strict=True)]
-        )
-        if needed > self.pool.free:
-            return False
-        if needed:
-            for group, table in zip(self.groups, held.tables, strict=True):
-                group.extend(table, slots, self.pool)
         self.publish(held, min(total, held.known))
         return True
 
@@ -177,20 +172,17 @@ class PagedCache:
             tokens = min(tokens - rules.unsettled, held.known - rules.hash_ahead)
         if len(self.groups) > 1:
             tokens = tokens // self.alignment * self.alignment
-        if not self._drops and self._is_own(held):
-            # Nobody else can have what follows, so that it has time until it is given back.
+        if held.own:
             held.filled = max(held.filled, tokens)
-        else:
-            self._name(held, tokens)
-
-    def _is_own(self, held: Held) -> bool:
-        """Whether all blocks of a request are named that another may have, too."""
-        ahead, content = self.rules.hash_ahead, held.content
-        return all(
-            table.hashed >= len(content.shared(group.size, ahead)) for group, table in zip(self.groups, held.tables, strict=True)
+            return
+        self._name(held, tokens)
+        # Nobody else can have what follows, so that it has time until it is given back.
+        held.own = self._only is not None and held.tables[0].hashed >= len(
+            held.content.shared(self._only.size, self.rules.hash_ahead)
         )
 
     def _name(self, held: Held, tokens: int) -> None:
+        """Name them in each group that keeps some."""
         kept, rules = self._dense, self.rules
         for group, table in zip(self.groups, held.tables, strict=True):
             if tokens // group.size > table.hashed:
@@ -201,9 +193,9 @@ class PagedCache:
 
     def release(self, held: Held) -> None:
         """Take everything back from a request."""
-        if held.filled:
+        if held.own:
             self._name(held, held.filled)
-            held.filled = 0
+            held.own, held.filled = False, 0
         for group, table in zip(self.groups, held.tables, strict=True):
             group.release(table, self.pool)
         held.tables = []
@@ -214,6 +206,8 @@ class PagedCache:
 
     def next_change(self, held: Held, lag: int) -> int:
         """The tokens before a decoding step of the request from which on it takes or gives back blocks."""
+        if self._only is not None:
+            return self._only.next_change(held.tables[0], lag)
         change = NEVER
         for group, table in zip(self.groups, held.tables, strict=True):
             change = min(change, group.next_change(table, lag))
