@@ -26,7 +26,7 @@ from hwcalc.replay.result import Simulation  # noqa: E402
 from hwcalc.units import human_duration  # noqa: E402
 
 MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
-LIMITS: Final = {"ttft": "2s", "itl": "50ms"}
+LIMITS: Final[dict[str, Any]] = {"ttft": "2s", "itl": "50ms"}
 REQUESTS: Final = 2000
 PAGE: Final = ROOT / "docs" / "traffic.md"
 
