@@ -145,7 +145,9 @@ class _Line:
                 self.free.append(word)
                 out.append(word)
                 continue
-            flag, equals, value = word.partition("=")
+            # vLLM's own spelling of a level without a blank: -O3.
+            level = word.removeprefix("-O") if self.takes_flags else ""
+            flag, equals, value = ("-O", "=", level) if level.isdigit() else word.partition("=")
             spelled = flag.replace("_", "-")
             alias = self.aliases.get(spelled) if flag not in self.own else None
             if self.llamacpp is not None and flag in self.llamacpp_flags:

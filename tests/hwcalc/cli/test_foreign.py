@@ -112,6 +112,7 @@ def test_every_flag_of_six_releases_is_read_or_left_out() -> None:
         ("--max-loras 4", ""),
         ("--kv-cache-dtype fp8 --dtype half", "--dtype fp8 --engine-option dtype=float16"),
         ("--device-memory-utilization .95", "--memory-utilization .95"),
+        ("-O3 --seq 4k", "--seq 4k"),
     ],
 )
 def test_flags_that_say_one_thing(given: str, ours: str) -> None:
