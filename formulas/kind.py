@@ -115,18 +115,13 @@ def _kept(formula: Callable[[Any], tuple[CacheTensor, ...]]) -> Callable[[Any], 
     """The formula of a kind, with the tokens that a policy leaves in place of all tokens."""
 
     def tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
-        # Kept beside the kind: every engine and every question asks for them.
-        known: tuple[CacheTensor, ...] | None = vars(kind).get("_tensors")
-        if known is None:
-            known = formula(kind)
-            if kind.kept is not None:
-                span = Kept(kind.kept)
-                known = tuple(
-                    replace(tensor, span=span) if tensor.role in BY_TOKEN and isinstance(tensor.span, Full) else tensor
-                    for tensor in known
-                )
-            vars(kind)["_tensors"] = known
-        return known
+        if kind.kept is None:
+            return formula(kind)
+        span = Kept(kind.kept)
+        return tuple(
+            replace(tensor, span=span) if tensor.role in BY_TOKEN and isinstance(tensor.span, Full) else tensor
+            for tensor in formula(kind)
+        )
 
     tensors.__doc__ = formula.__doc__
     return tensors
