@@ -221,7 +221,7 @@ _OF_SEARCH: Final = grouped(
         *OUTPUT,
     ),
     {
-        "Which settings serve most in time?": "kvplan tune Qwen/Qwen3-8B --gpu h100 --seq 8k --trace 'prompt=2k output=9 arrival=poisson=9 requests=50' --ttft 1s",
+        "Which settings serve most in time?": "kvplan tune Qwen/Qwen3-8B --gpu h100 --seq 8k --trace 'prompt=2k output=9 arrival=poisson=9 requests=50' --ttft 1s --dtype auto",
         "On which hardware, and how many?": "kvplan tune Qwen/Qwen3-8B --gpu 2xl4,h100 --seq 8k --trace 'prompt=1k output=9 requests=9' --ttft 9s --dtype auto",
         "With these values of a setting": "kvplan tune Qwen/Qwen3-8B --gpu l4 --seq 8k --trace 'prompt=1k output=9 requests=9' --e2e 9s --compare max_num_seqs=2,8 --dtype auto",
     },
