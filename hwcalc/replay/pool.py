@@ -98,21 +98,18 @@ class BlockPool:
             return
         count -= self.unnamed
         self.unnamed = 0
-        queue, held = self._queue, self._held
-        if not self._stales and not self._copied:
-            for _ in range(count):
-                del held[queue.popleft()]
-            return
-        stale = self._stale
+        queue, held, stale = self._queue, self._held, self._stale
         while count:
-            block = queue.popleft()
-            if block in stale:
-                self._drop_stale(block)
-                continue
-            del held[block]
-            if block < 0:
-                self._forget_copy(block)
-            count -= 1
+            given = [queue.popleft() for _ in range(count)]
+            if stale and not stale.keys().isdisjoint(given):
+                given = [block for block in given if not self._was_stale(block)]
+            for block in given:
+                del held[block]
+            if self._copied:
+                for block in given:
+                    if block < 0:
+                        self._forget_copy(block)
+            count -= len(given)
 
     def name(self, names: Sequence[int]) -> Sequence[int]:
         """Name as many blocks, which one request holds, by their content; returns the blocks, of which copies have names of their own."""
@@ -164,21 +161,18 @@ class BlockPool:
         if not copies:
             del self._copies[name]
 
-    def _drop_stale(self, block: int) -> None:
-        """Count a stale entry of the block no longer, which was just taken from the queue."""
-        times = self._stale[block]
+    def _was_stale(self, block: int) -> bool:
+        """Whether an entry that was just taken from the queue is stale, which it counts no longer."""
+        times = self._stale.get(block)
+        if times is None:
+            return False
         if times == 1:
             del self._stale[block]
         else:
             self._stale[block] = times - 1
         self._stales -= 1
+        return True
 
     def _compact(self) -> None:
         """Drop the stale entries, so that the queue is not longer than the pool."""
-        kept = deque[int]()
-        for block in self._queue:
-            if block in self._stale:
-                self._drop_stale(block)
-            else:
-                kept.append(block)
-        self._queue = kept
+        self._queue = deque([block for block in self._queue if not self._was_stale(block)])
