@@ -72,9 +72,9 @@ class _Served(Record):
 
     @property
     def name(self) -> str:
-        """The model's name as a label of Kubernetes has it."""
-        plain = re.sub(r"[^a-z0-9]+", "-", self.model.rpartition("/")[2].lower()).strip("-")
-        return plain[:50].strip("-") or "server"
+        """The model's name as a Service of Kubernetes may be called: letters, digits and hyphens, a letter first (RFC 1035)."""
+        plain = re.sub(r"[^a-z0-9]+", "-", self.model.rpartition("/")[2].lower()).strip("-")[:50].strip("-")
+        return plain if plain[:1].isalpha() else f"model-{plain}".strip("-")
 
     @property
     def vendor_name(self) -> str:

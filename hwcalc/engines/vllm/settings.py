@@ -268,13 +268,22 @@ def _item_tokens(model: ModelSpec, version: str) -> int:
 
 
 def _with_dtype(setup: Setup) -> Mapping[str, str]:
-    """The options, with the ``dtype`` that makes the planned weights: the model runs in it, and its cache is of it."""
-    if setup.weights is None or "dtype" in setup.options:
+    """The options, with the ``dtype`` that makes the planned weights: the model runs in it, and its cache is of it.
+
+    Raises :class:`~hwcalc.errors.UsageError` where the options name another.
+    """
+    if setup.weights is None:
         return setup.options
     from hwcalc.quantization.planned import format_name
 
-    flag, value = formats.ALWAYS_MADE.get(format_name(setup.weights) or "", ("", ""))
-    return {**setup.options, flag: value} if flag == "dtype" else setup.options
+    name, named = format_name(setup.weights) or "", setup.options.get("dtype", "auto")
+    flag, value = formats.ALWAYS_MADE.get(name, ("", ""))
+    if flag != "dtype":
+        return setup.options
+    if named != "auto" and _dtype_option(setup.options, "dtype", name) != name:
+        message = f"vLLM makes {name} weights by running the model in {value}, and the engine option dtype is {brief(named, 40)}."
+        raise UsageError(message, hint="Leave out one of them.")
+    return {**setup.options, flag: value}
 
 
 def _model_dtype(model: ModelSpec, options: Mapping[str, str], gpu: Gpu | None, rules: Rules) -> str:

@@ -98,3 +98,5 @@ def test_the_cache_has_the_dtype_that_makes_the_weights() -> None:
     assert plan(QWEN, weights="fp32", engine="vllm", **ON_ONE).cache.bytes_per_token == 8 * 128 * 2 * 36 * 4
     with pytest.raises(UsageError, match="only the dtype that the model runs in, fp16"):
         plan(QWEN, weights="fp16", dtype="bf16", engine="vllm", **ON_ONE)
+    with pytest.raises(UsageError, match="vLLM makes bf16 weights by running the model in bfloat16"):
+        plan(QWEN, weights="bf16", engine_options={"dtype": "float32"}, engine="vllm", **ON_ONE)
