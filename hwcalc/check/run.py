@@ -41,7 +41,7 @@ from hwcalc.check.result import (
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.read import Given
+from hwcalc.launch.read import Given, read_variables
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
@@ -106,7 +106,7 @@ def check(
     )
     read: list[CheckFile | Unread] = []
     more = {"gpu": gpu, "gpus": gpus, "instance": instance, "seq": seq, "batch": batch}
-    given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in (env or {}).items()])
+    given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in read_variables(env).items()])
     told = Told(given=given, options={name: value for name, value in more.items() if value is not None})
     for path, in_folder in files_in(paths).items():
         try:

@@ -38,7 +38,7 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     if len(text) > LARGEST_TEXT:
         message = f"the text has {len(text):,} characters, and {LARGEST_TEXT:,} are read."
         raise UsageError(message, hint="Give the part that starts the servers.")
-    variables = _variables(env)
+    variables = read_variables(env)
     name = name if isinstance(name, str) else ""
     # A fence of Markdown is no line of a file.
     text = re.sub(r"(?m)^[ \t]*```[^\n`]*$", "", text.replace("\r\n", "\n").replace("\0", ""))
@@ -111,7 +111,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)
 
 
-def _variables(env: object) -> dict[str, str]:
+def read_variables(env: object) -> dict[str, str]:
     """The variables that the user gives. Raises :class:`~hwcalc.errors.UsageError` for what is none."""
     if env is None:
         return {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import cached_property, partial
 from itertools import groupby
 from math import ceil, inf, prod
@@ -46,8 +47,6 @@ from hwcalc.units import parse_share, parse_tokens
 from hwcalc.workload.opening import OF_TRACE, workload
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.step_time import StepTimes
     from hwcalc.workload.request import Workload

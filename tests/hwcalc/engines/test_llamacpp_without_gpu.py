@@ -100,7 +100,7 @@ def test_what_cannot_be_planned_is_refused(options: dict[str, Any], words: str) 
 
 def test_the_command_uses_no_device() -> None:
     """llama-server has a word for it, and Ollama a number."""
-    assert "--device none" in emitted(plan(LLAMA, gpu="cpu-16gb", **COMMON), "llamacpp")
+    assert "-dev none" in emitted(plan(LLAMA, gpu="cpu-16gb", **COMMON), "llamacpp")
     made = plan(LLAMA, gpu="cpu-16gb", **COMMON | {"engine": "ollama"})
     assert "PARAMETER num_gpu 0" in emitted(made, "ollama")
 
