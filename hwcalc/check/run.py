@@ -120,7 +120,9 @@ def check(
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
     document = run_checks(read, options)
-    return _fixed(read, document, options, write=write) if fix or write else document
+    if read_flag(fix, "fix") or read_flag(write, "write"):
+        return _fixed(read, document, options, write=write)
+    return document
 
 
 def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:
