@@ -205,14 +205,13 @@ def _local(given: CommandInput, words: Sequence[str], text: str) -> str | None:
 def _tagged(image: str, version: str, gpu: Gpu | None) -> str:
     """The image with its version filled in.
 
-    >>> _tagged("vllm/vllm-openai:v{version}", "0.33", None), _tagged("llama.cpp:server-{build}", "v0.5.0", None)
-    ('vllm/vllm-openai:v0.33.0', 'llama.cpp:server')
+    >>> _tagged("vllm/vllm-openai:v{version}", "0.33", None), _tagged("llama.cpp:server-{release}", "v0.5.0", None)
+    ('vllm/vllm-openai:v0.33.0', 'llama.cpp:server-v0.5.0')
     """
     plain = version.removeprefix("v")
     numbers = plain if plain.count(".") > 1 else f"{plain}.0"
     number = "" if gpu is None else (gpu.compute_capability or "").replace(".", "")
-    build = f"-{version}" if re.fullmatch(r"b\d+", version) else ""
-    return image.replace("-{build}", build).replace("{version}", numbers).replace("{sm}", number)
+    return image.replace("{release}", version).replace("{version}", numbers).replace("{sm}", number)
 
 
 def _quoted(words: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ def test_the_chart_is_told_the_revision_of_a_model() -> None:
         ("vllm", {"gpu": "mi300x"}, "vllm/vllm-openai-rocm:v0.33.0"),
         ("sglang@0.5.20", {}, "lmsysorg/sglang:v0.5.20"),
         ("llamacpp@b9000", {"weights": "q8_0"}, "ghcr.io/ggml-org/llama.cpp:server-cuda-b9000"),
-        ("llamacpp", {"weights": "q8_0", "gpu": "cpu-64gb"}, "ghcr.io/ggml-org/llama.cpp:server"),
+        ("llamacpp", {"weights": "q8_0", "gpu": "cpu-64gb"}, "ghcr.io/ggml-org/llama.cpp:server-v0.5.0"),
         ("mistral-rs", {"gpu": "l4"}, "ghcr.io/ericlbuehler/mistral.rs:cuda130-sm89-0.9.2"),
         ("tgi", {}, "ghcr.io/huggingface/text-generation-inference:3.3.7"),
     ],
