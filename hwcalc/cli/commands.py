@@ -248,7 +248,6 @@ USUAL: Final = {
     "explore": ("output", "open", "serve"),
     "plot": ("kind", "output"),
     "probe": ("device", "scale", "receipt"),
-    "reconcile": ("log", "bench"),
     "disaggregate": ("decode_gpu", "total_gpus", "link"),
     "strategies": ("lengths", "block_size"),
     "launch": ("sets", "env_file"),

@@ -230,7 +230,7 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
 
 @command(
     (
-        replace(MODEL, required=False),
+        replace(MODEL, required=False, short="A log, a server's URL, or --log's model."),
         Option(
             "log",
             ("--log",),
@@ -238,6 +238,7 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
             "The engine's start-up log or its /metrics text, - for standard input, or the address of a server that runs.",
             complete="files",
             group="log",
+            short="A start-up log, or a server's address.",
         ),
         Option(
             "watch",
@@ -246,6 +247,7 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
             "Follow a server that runs, with a reading every S seconds. Default: 5.",
             bare="5",
             group="log",
+            short="A reading of the server every S seconds: 5.",
         ),
         Option(
             "api_key_env",
@@ -261,6 +263,7 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
             "Result of vllm bench serve, sglang.bench_serving, llama-bench, genai-perf or aiperf, beside the expected speed; - for standard input.",
             complete="files",
             group="log",
+            short="Result of vllm bench serve, llama-bench, ...",
         ),
         Option(
             "dialect",
@@ -290,8 +293,8 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
     ),
     {
         "Does a log agree, by what it says itself?": "kvplan reconcile vllm.log",
-        "Keep its overheads for later plans": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate",
         "How full is a server that runs?": "kvplan reconcile http://localhost:8000",
+        "Keep its overheads for later plans": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate",
     },
 )
 def reconcile(

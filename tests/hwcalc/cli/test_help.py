@@ -180,6 +180,14 @@ def test_the_short_help_is_one_screen(capsys: Capture, command: str) -> None:
             assert not (option.short and option.flags) or option.flags[0] in out
 
 
+def test_the_help_of_reconcile_shows_a_server(capsys: Capture) -> None:
+    """Its address, and how it is followed, stand on the first screen."""
+    out = run(capsys, "reconcile", "--help")[1]
+
+    assert "\n  kvplan reconcile http://localhost:8000\n" in out
+    assert re.search(r"^ +--watch \[S\] ", out, re.MULTILINE)
+
+
 def test_usual_options_are_options() -> None:
     """Those that a short help names are the command's."""
     for command, names in USUAL.items():
