@@ -4,8 +4,8 @@ To add an engine, write a subclass of :class:`Scheduler` in a package of this ro
 
 1. ``add`` takes a request at the moment it arrives; :mod:`hwcalc.replay.content` names what is in its blocks;
 2. ``step`` is one turn of the engine's loop: it plans a batch, notes it as a row of ``self.steps``, and gives out what came back with
-   ``self.requests.firsts[number] = turn`` and ``self.requests.finish(number, turn)``. It may take several turns at once in which nothing
-   but decoding happens;
+   ``self.requests.firsts[number] = turn`` and ``self.requests.finish(number, turn, tokens)``. It may take several turns at once in which
+   nothing but decoding happens;
 3. ``idle`` says whether nothing is left to do, so that the clock may go on to the next arrival;
 4. ``load`` is what the last step computed, for whoever says how long it takes;
 5. a module ``settings`` makes it from the engine's deployment (``maker``), with the ``OPTIONS`` that bear on it alone and ``remarks`` on what
@@ -80,17 +80,18 @@ class RequestLog:
         self.preempted: list[int] = []
         """How often it was preempted."""
         self.produced: list[int] = []
-        """Output tokens that it had when it ended, where the engine counts them."""
+        """Output tokens that it had when it ended."""
         self.reasons: list[str | None] = []
         """Why it ended, by the engine's word, where it has one."""
         self.arrivals = array("d")
         self.prompts = array("q")
-        self.outputs = array("q")
         self.servers = array("l")
         self.preemptions: list[tuple[int, int, int]] = []
         """The turn of each preemption, the request, and its computed tokens."""
         self.refused: list[int] = []
         """Requests that are too long for the engine."""
+        self.cut: list[int] = []
+        """Requests of which the allowed length ends the answer early."""
         self.cancelled: list[int] = []
         self.prefixes_known = False
         """Whether a request said what its prompt has in common with others."""
@@ -110,26 +111,28 @@ class RequestLog:
             self.produced.extend([0] * more)
             self.reasons.extend([None] * more)
             self.arrivals.extend([0.0] * more)
-            for numbers in (self.prompts, self.outputs, self.servers):
+            for numbers in (self.prompts, self.servers):
                 numbers.extend([0] * more)
         number = request.number
         self.prefixes_known = self.prefixes_known or bool(request.prefix)
         self.arrivals[number], self.servers[number] = arrival, server
-        self.prompts[number], self.outputs[number] = request.prompt_tokens, request.output_tokens
+        self.prompts[number] = request.prompt_tokens
 
-    def finish(self, number: int, turn: int) -> None:
-        """A request has all its output."""
-        self.finishes[number] = turn
+    def finish(self, number: int, turn: int, produced: int) -> None:
+        """A request has all its output, so many tokens."""
+        self.finishes[number], self.produced[number] = turn, produced
         self.gone.append(number)
 
-    def refuse(self, number: int) -> None:
-        """A request is not taken."""
+    def refuse(self, number: int, produced: int = 0) -> None:
+        """A request is not taken, or given up by the server after so many tokens."""
         self.refused.append(number)
+        self.produced[number] = produced
         self.gone.append(number)
 
-    def cancel(self, number: int) -> None:
-        """The user of a request has given up."""
+    def cancel(self, number: int, produced: int) -> None:
+        """The user of a request has given up after so many tokens."""
         self.cancelled.append(number)
+        self.produced[number] = produced
         self.gone.append(number)
 
     def rows(self, columns: Iterable[str]) -> list[RequestRow]:
@@ -233,6 +236,11 @@ class Scheduler(ABC):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Its settings by the engine's names, with defaults filled in."""
+
+    @property
+    @abstractmethod
+    def longest_request(self) -> int:
+        """The most tokens that a prompt and its answer may have together."""
 
     @property
     @abstractmethod

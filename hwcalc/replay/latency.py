@@ -12,6 +12,8 @@ from hwcalc.replay.traffic import Goodput, Spread, Throughput, Timeline, Traffic
 from hwcalc.units import human_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from hwcalc.replay.core import Server
@@ -33,7 +35,8 @@ class Times:
         log, servers = simulation.log, simulation.servers
         self.timed = servers[0].seconds is not None
         self.arrived: NDArray[Any] = frombuffer(log.arrivals, dtype="float64") if len(log) else array([])
-        self.outputs: NDArray[Any] = frombuffer(log.outputs, dtype="int64") if len(log) else array([], dtype="int64")
+        self.outputs: NDArray[Any] = array(log.produced, dtype="int64")
+        """Tokens that came, which may be fewer than were wanted."""
         self.prompts: NDArray[Any] = frombuffer(log.prompts, dtype="int64") if len(log) else array([], dtype="int64")
         lag = servers[0].scheduler.lag
         # A step is scheduled when the one before it in its server's loop has ended, and its results are there at its end.
@@ -67,6 +70,7 @@ class Times:
 def request_records(simulation: Simulation) -> list[dict[str, Any]]:
     """A row for each request: what it is, its times, and the turns of its replica."""
     times, log = Times(simulation), simulation.log
+    ended = {*log.refused, *log.cancelled, *(number for number, turn in enumerate(log.finishes) if turn is not None)}
 
     def told(values: NDArray[Any]) -> list[float | None]:
         return [None if value != value else value for value in values.tolist()]  # noqa: PLR0124 - NaN is what is not itself
@@ -75,7 +79,7 @@ def request_records(simulation: Simulation) -> list[dict[str, Any]]:
         "request": range(len(log)),
         "arrival": log.arrivals,
         "prompt_tokens": log.prompts,
-        "output_tokens": log.outputs,
+        "output_tokens": [tokens if number in ended else None for number, tokens in enumerate(log.produced)],
         "replica": log.servers,
         "ttft": told(times.first - times.arrived),
         "e2e": told(times.finished - times.arrived),
@@ -133,7 +137,7 @@ def traffic_of(simulation: Simulation) -> Traffic:
         e2e=Spread.of(e2e[done]),
         throughput=_throughput(times, done),
         goodput=_goodput(simulation, times, done),
-        notes=simulation.notes if known else (*simulation.notes, _PREFIXES_UNKNOWN),
+        notes=(*simulation.notes, *_remarks(simulation, known=known)),
         warnings=_warnings(simulation),
     )
 
@@ -154,12 +158,13 @@ def _throughput(times: Times, done: NDArray[Any]) -> Throughput | None:
 
 
 def _goodput(simulation: Simulation, times: Times, done: NDArray[Any]) -> Goodput | None:
-    from numpy import maximum
+    from numpy import isnan, maximum
 
     limits = simulation.limits
     if not limits.any or not len(done):
         return None
-    good = done.copy()
+    good = done & ~isnan(times.first)
+    good[simulation.log.refused] = False
     if limits.ttft is not None:
         good &= times.first - times.arrived <= limits.ttft
     if limits.itl is not None:
@@ -259,6 +264,19 @@ def _between_tokens(simulation: Simulation) -> Spread | None:
             lengths.append(frombuffer(server.gaps, dtype="float64"))
             counts.append(frombuffer(server.decoded, dtype="int64"))
     return Spread.of(concatenate(lengths), concatenate(counts)) if lengths else None
+
+
+def _remarks(simulation: Simulation, *, known: bool) -> Iterator[Note]:
+    """What bears on how the figures are read. ``known`` says whether the trace tells what prompts have in common."""
+    log = simulation.log
+    if not known:
+        yield _PREFIXES_UNKNOWN
+    cut = sum(log.finishes[number] is not None for number in log.cut)
+    if cut:
+        most = simulation.scheduler.longest_request
+        many = "1 answer" if cut == 1 else f"{cut:,} answers"
+        message = f"The allowed length cut {many}: a request has at most {most:,} tokens, its answer included."
+        yield Note(code="cut", message=message)
 
 
 def _warnings(simulation: Simulation) -> tuple[Note, ...]:

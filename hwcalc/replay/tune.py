@@ -318,6 +318,7 @@ class _Ready(Record):
     settings: dict[str, Any]
     most_at_once: int
     most_per_step: int
+    longest_request: int
     schedule: object
 
 
@@ -427,6 +428,7 @@ class _Search:
             settings=settings,
             most_at_once=settings.get(users, 0),
             most_per_step=scheduler.most_per_step,
+            longest_request=scheduler.longest_request,
             schedule=(seconds.times.gpu.id, setup.parallel, setup.dtype, scheduler.capacity, others),
         )
 
@@ -446,9 +448,10 @@ class _Search:
 
         Among others, no more of them are within.
         """
-        from numpy import maximum, where
+        from numpy import maximum, minimum, where
 
-        (new, prompts, outputs), counted = self._kinds
+        (new, prompts, wanted), counted = self._kinds
+        outputs = maximum(1, minimum(wanted, one.longest_request - prompts))
         # A prompt at once takes no longer than in chunks.
         first = _SURE * one.times.step(prompt_tokens=new, prompts=0).expected
         each = _SURE * one.times.step(decoding=1, context=prompts + 1).expected / one.most_per_step

@@ -94,7 +94,11 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     limits = [f"limits: {_limits(told[0].goodput.limits)}"] if told and told[0].goodput is not None else []
     header = (*names, *shown)
     parts = [view.paragraphs(head), view.table(header, rows, right=range(len(names), len(header)))]
-    return "\n".join([*parts, view.paragraphs([*limits, *errors, *(f"warning: {message}" for message in warned)])])
+    said = [*limits, *errors, *(f"warning: {message}" for message in warned)]
+    if not view.quiet:
+        # Other notes are the same as those of a replay alone.
+        said += dict.fromkeys(f"note: {note.message}" for traffic in told for note in traffic.notes if note.code == "cut")
+    return "\n".join([*parts, view.paragraphs(said)])
 
 
 def tuning_text(tuning: Tuning, view: View) -> str:

@@ -191,19 +191,21 @@ class LlamacppScheduler(Scheduler):
         prompt = request.prompt_tokens
         # A request ends when its slot is full but for one token.
         output = max(1, min(request.output_tokens, self.rules.n_ctx_slot - prompt))
+        if output < request.output_tokens:
+            self.requests.cut.append(request.number)
         self.queue.append(Live(request.number, Prompt(self.contents.of(request), prompt), output))
 
     def cancel(self, number: int) -> None:
         for slot in self.slots:
             if slot.live is not None and slot.live.number == number:
+                self.requests.cancel(number, slot.live.produced)
                 self._release(slot)
-                self.requests.cancel(number)
                 return
         for waiting in (self.queue, self.deferred):
             for live in waiting:
                 if live.number == number:
                     waiting.remove(live)
-                    self.requests.cancel(number)
+                    self.requests.cancel(number, 0)
                     return
 
     def step(self, turn: int, most: int) -> int:
@@ -372,13 +374,13 @@ class LlamacppScheduler(Scheduler):
                 log.firsts[live.number] = turn
             if not live.left:
                 self._release(slot)
-                log.finish(live.number, turn)
+                log.finish(live.number, turn, live.produced)
 
     def _fail(self) -> None:
         """End all requests that have a slot, and empty their slots."""
         for slot in self.slots:
             if slot.live is not None:
-                self.requests.refuse(slot.live.number)
+                self.requests.refuse(slot.live.number, slot.live.produced)
                 self._release(slot)
                 slot.clear()
 
@@ -421,6 +423,10 @@ class LlamacppScheduler(Scheduler):
     def cached_tokens(self, request: Request) -> int:
         wanted = Prompt(self.contents.of(request), request.prompt_tokens)
         return max([prompt.shared(wanted) for prompt in self._prompts()], default=0)
+
+    @property
+    def longest_request(self) -> int:
+        return self.rules.n_ctx_slot
 
     @property
     def refuses_when(self) -> str:

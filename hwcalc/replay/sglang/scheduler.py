@@ -150,12 +150,14 @@ class SglangScheduler(Scheduler):
             live.content, live.prompt, live.output, live.stops = _DUMMY, 1, 1, True
             live.forget()
             self.requests.refused.append(request.number)
+        elif live.output < min(asked, output):
+            self.requests.cut.append(request.number)
         return live
 
     def step(self, turn: int, most: int) -> int:
         for number in self._turned_away:
             self.requests.reasons[number] = "abort"
-            self.requests.finish(number, turn)
+            self.requests.finish(number, turn, 0)
         self._turned_away.clear()
         steps = self._steps_alike(most)
         if steps:
@@ -525,12 +527,11 @@ class SglangScheduler(Scheduler):
         log = self.requests
         if reason != "abort" or live.refused:
             live.outputs = live.output
-        log.outputs[live.number] = log.produced[live.number] = live.outputs
         log.reasons[live.number] = reason
         if live.cancelled:
-            log.cancel(live.number)
+            log.cancel(live.number, live.outputs)
         else:
-            log.finish(live.number, self._now)
+            log.finish(live.number, self._now, live.outputs)
         self._cancellable.pop(live.number, None)
         self.contents.forget(self._chains)
 
@@ -651,6 +652,10 @@ class SglangScheduler(Scheduler):
 
     def cached_tokens(self, request: Request) -> int:
         return self.cache.peek(self.contents.of(request), request.prompt_tokens)
+
+    @property
+    def longest_request(self) -> int:
+        return self.rules.max_req_len - 1
 
     @property
     def refuses_when(self) -> str:

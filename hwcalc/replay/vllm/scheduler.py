@@ -184,7 +184,9 @@ class VllmScheduler(Scheduler):
         if prompt >= self.rules.max_model_len:
             self.requests.refuse(request.number)
             return
-        output = min(output, self.rules.max_model_len - prompt)
+        if output > self.rules.max_model_len - prompt:
+            output = self.rules.max_model_len - prompt
+            self.requests.cut.append(request.number)
         most = output if request.max_tokens is None else min(request.max_tokens, self.rules.max_model_len - prompt)
         live = Live(
             self.contents.of(request),
@@ -228,6 +230,7 @@ class VllmScheduler(Scheduler):
         live = self._cancellable.pop(number, None)
         if live is None or live.state is State.FINISHED:
             return
+        known = live.known
         if live.state is State.WAITING:
             self.waiting.remove(live)
         else:
@@ -236,13 +239,16 @@ class VllmScheduler(Scheduler):
                 del self.prefilling[live.seq]
                 live.state = State.FINISHED
             else:
+                ending = live.state is State.ENDING
                 self._stop_decoding(live, State.FINISHED)
+                # The last token of one that ends is under way.
+                known = live.last if ending else live.known
                 self.cache.publish(live, live.computed - live.in_flight)
             self.cache.release(live)
         live.state = State.FINISHED
         self._blocked = False
         self._flushes = self.lag > 0
-        self.requests.cancel(number)
+        self.requests.cancel(number, known - live.prompt)
 
     def waiting_tokens(self) -> int:
         waiting = sum([live.last + 1 - live.computed for live in self.waiting])
@@ -258,6 +264,10 @@ class VllmScheduler(Scheduler):
 
     def cached_tokens(self, request: Request) -> int:
         return self.cache.look_up(Held(self.contents.of(request), request.prompt_tokens)).tokens
+
+    @property
+    def longest_request(self) -> int:
+        return self.rules.max_model_len
 
     @property
     def refuses_when(self) -> str:
@@ -625,7 +635,7 @@ class VllmScheduler(Scheduler):
                 cache.publish(live, live.last)
                 cache.release(live)
             live.state = State.FINISHED
-            log.finish(live.number, now)
+            log.finish(live.number, now, live.last + 1 - live.prompt)
             self._cancellable.pop(live.number, None)
         self._blocked = False
         self._flushes = self.lag > 0

@@ -216,7 +216,7 @@ class SpeculatingScheduler(VllmScheduler):
         live.state = State.FINISHED
         del self._drafts[live.number]
         self._cancellable.pop(live.number, None)
-        self.requests.finish(live.number, self._now)
+        self.requests.finish(live.number, self._now, live.last + 1 - live.prompt)
         self._blocked = False
         self._flushes = self.lag > 0
         self.contents.forget(self._chains)

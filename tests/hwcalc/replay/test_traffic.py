@@ -55,6 +55,59 @@ def test_a_user_gives_up() -> None:
     assert simulation.totals["scheduled_tokens"] == 100 + 7
     assert simulation.totals["used_blocks_after"] == 0
     assert [row[2] for row in simulation.requests] == [None]
+    assert [record["output_tokens"] for record in simulation.records()] == [8]
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "most"),
+    [
+        ("vllm", {}, 1024),
+        ("vllm", {"speculative": "ngram:3"}, 1024),
+        ("llamacpp", {}, 1024),
+        # SGLang keeps two tokens of the length free: max_req_len is one less, and max_new_tokens one less than what that leaves.
+        ("sglang", {"context_length": 1024}, 1022),
+    ],
+)
+def test_an_answer_that_the_allowed_length_cuts(engine: str, options: dict[str, Any], most: int) -> None:
+    """Of 200 tokens those are counted that came, in times, rates and limits, and it is said how many answers are cut.
+
+    Of two prompts of 1,000 tokens, computed in one step of 10 ms, each has 24 tokens (22 with SGLang) in as many steps where nothing is
+    drafted: 2 x 24 tokens in 240 ms are 200 a second, and 10 ms each are more than 5 ms.
+    """
+    words, pool = (
+        "prompt=1000 output=200 requests=2",
+        {} if engine == "llamacpp" else {"blocks" if engine == "vllm" else "tokens": 5000},
+    )
+    simulation = hwcalc.simulate(
+        CONFIG, words, engine=engine, engine_options=options, seq=1024, step_time=0.01, itl=0.005, **pool
+    )
+    traffic = simulation.traffic
+
+    assert [record["output_tokens"] for record in simulation.records()] == [most - 1000] * 2
+    assert [note.message for note in traffic.notes if note.code == "cut"] == [
+        f"The allowed length cut 2 answers: a request has at most {most:,} tokens, its answer included."
+    ]
+    if "speculative" in options:
+        return
+    assert traffic.throughput is not None
+    assert traffic.throughput.output_tokens_per_s == pytest.approx(200)
+    assert traffic.tpot is not None
+    assert (traffic.tpot.mean, traffic.tpot.max) == (pytest.approx(0.01), pytest.approx(0.01))
+    assert traffic.goodput is not None
+    assert traffic.goodput.requests == 0
+
+
+def test_who_is_turned_away_is_not_within_limits() -> None:
+    """Of three requests that SGLang gets at once the second waits; the third finds the queue full and gets nothing, which is no quick answer."""
+    options = {"max_running_requests": 1, "max_queued_requests": 2}
+    simulation = hwcalc.simulate(
+        CONFIG, "prompt=100 output=5 requests=3", engine="sglang", tokens=5000, engine_options=options, step_time=0.01, e2e=10
+    )
+    traffic = simulation.traffic
+
+    assert [record["output_tokens"] for record in simulation.records()] == [5, 5, 0]
+    assert traffic.goodput is not None
+    assert traffic.goodput.requests == 2
 
 
 def test_samples_share_their_prompt() -> None:
