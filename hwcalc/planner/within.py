@@ -205,6 +205,7 @@ def within_limits(
         # What the bound allows is not known to be within.
         holds = holds_low = None if search.holds(load.batch, _BOUND, places) else False
     at_users = users if known else bound
+    held = (sure_places or places) if load.batch > places else 0
     return WithinInfo(
         ttft_s=limits.ttft,
         itl_s=limits.itl,
@@ -222,6 +223,7 @@ def within_limits(
         holds_low=holds_low,
         at_batch=search.info(load.batch),
         at_users=search.info(at_users) if at_users else None,
+        at_held=search.info(held) if held else None,
         settings=tuple(_settings(opened, users, times.chunk)) if users else (),
         chunk=_smaller_chunk(opened, search, places) if users else None,
         arrivals=arrivals,

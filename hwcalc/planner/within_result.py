@@ -94,7 +94,8 @@ class WithinInfo(Part):
 
     Each request has a prompt of ``prompt_tokens``, of which ``cached_tokens`` lie in the cache already, and ``output_tokens``. ``at_batch``
     is what each of the planned users gets as planned, and ``at_users`` each of the most with ``settings``, the engine's options that keep to
-    the limits; null if not even one is served within them. ``chunk`` is a smaller chunk of prompts that keeps steps with one within ``itl_s``
+    the limits; null if not even one is served within them. ``at_held`` is what each gets of those that run at once, where the memory does
+    not hold all of the planned users; null where it does, or holds none. ``chunk`` is a smaller chunk of prompts that keeps steps with one within ``itl_s``
     too, null where there is none to set. ``reload`` is what cached tokens take where they lie in the host's memory or on a disk; null without
     any.
     """
@@ -115,6 +116,7 @@ class WithinInfo(Part):
     holds_low: bool | None
     at_batch: ServedInfo
     at_users: ServedInfo | None
+    at_held: ServedInfo | None
     settings: tuple[SettingInfo, ...]
     chunk: ChunkInfo | None
     arrivals: ArrivalsInfo | None
@@ -124,7 +126,9 @@ class WithinInfo(Part):
 
     @property
     def shown(self) -> ServedInfo:
-        """What is told of each user: of as many as were asked for, or of the most."""
+        """What is told of each user: of as many as were asked for, or can run at once, or of the most within the limits."""
+        if self.at_held is not None:
+            return self.at_held
         return self.at_batch if self.at_batch.users > 1 or self.at_users is None else self.at_users
 
     def row(self) -> dict[str, Any]:

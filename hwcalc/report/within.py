@@ -82,9 +82,10 @@ def _each(found: WithinInfo) -> str:
     parts = [f"{_time(served.ttft_s)} to the first token", between, f"{_time(served.e2e_s)} in all"]
     cached = f", {found.cached_tokens:,} of them cached" if found.cached_tokens else ""
     of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"
+    held = "" if found.at_held is None else f" (no more of the {found.at_batch.users:,} are held)"
     # The rates of other lines are of decoding alone.
     mixed = " and their prompts in between" if served.step_with_prompt_s is not None and served.users > 1 else ""
-    return f"with {served.users:,} at once{mixed} {', '.join(parts)}; {of}"
+    return f"with {served.users:,} at once{held}{mixed} {', '.join(parts)}; {of}"
 
 
 def _chunk(found: WithinInfo) -> str:

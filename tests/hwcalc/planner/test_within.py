@@ -20,6 +20,7 @@ from hwcalc.planner.within import Limits, lengths_of, waiting
 from hwcalc.planner.within_result import WithinInfo
 from hwcalc.report.emit import commands_to_start
 from hwcalc.report.summary import verdict
+from hwcalc.report.within import within_lines
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 ON_H100: dict[str, Any] = {"engine": "vllm", "gpu": "h100-sxm5-80gb", "seq": 8192}
@@ -103,6 +104,23 @@ def test_memory_is_a_limit_too() -> None:
     assert found.within.users == found.fit.expected_max_batch
     assert found.within.users_low == found.fit.max_batch
     assert found.within.limiting == found.fit.expected_limiting
+
+
+def test_times_are_of_those_that_are_held() -> None:
+    """Of 500 sequences of 1 GiB an H100 holds some 50, so each user's times are those of as many at once, with the number."""
+    plan = planned(batch=500, ttft="1s", itl="30ms")
+    found, fit = plan.within, plan.fit
+    assert found is not None
+    assert fit is not None
+    assert fit.max_batch is not None
+    alone = within(batch=fit.max_batch, ttft="1s", itl="30ms")
+    each = dict(within_lines(plan))["each"]
+
+    # 8,192 tokens x 32 layers x 2 x 8 heads x 128 x 2 bytes are 1 GiB; the pool has what 72.85 GiB leave beside 17 of weights and rest.
+    assert 50 <= fit.max_batch <= 56
+    assert (found.at_batch.users, found.at_held) == (500, alone.at_batch)
+    assert alone.at_held is None
+    assert each.startswith(f"with {fit.max_batch} at once (no more of the 500 are held) and their prompts in between ")
 
 
 def test_planned_users_hold_the_limits_or_not() -> None:
