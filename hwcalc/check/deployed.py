@@ -23,7 +23,7 @@ from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, u
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
-from hwcalc.model import Note
+from hwcalc.model import OLLAMA, Note
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.text import brief, printable
@@ -84,6 +84,8 @@ class ServerCheck(Check):
         place = self.places.get("model") if isinstance(error, (ModelNotFoundError, ConfigError)) else None
         if isinstance(error, ModelNotFoundError) and (has_path_syntax(self.model) or self.model.lower().endswith(".gguf")):
             error = OpenError(f"{error.message} It is a folder or a file of the server.", hint="Add: --set model=ORG/NAME")
+        elif isinstance(error, ModelNotFoundError) and self.model.startswith(OLLAMA):
+            error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: --set model=ORG/NAME")
         return Fault(
             line=self.line if place is None else place.line, column=self.column if place is None else place.column, error=error
         )

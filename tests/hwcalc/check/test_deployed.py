@@ -95,6 +95,19 @@ def test_what_is_left_open_is_set(compose: str, capsys: Capture) -> None:
     assert hwcalc.check(compose, gpu="l4", env={"MODEL": QWEN, "TP": "2"}).to_dict() == found
 
 
+def test_a_model_of_ollama_that_is_not_here(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be pulled, or named by its repository; then it is planned."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    file = tmp_path / "Modelfile"
+    file.write_text("FROM llama3.1:8b\nPARAMETER num_ctx 8192\n", encoding="utf-8")
+    status, found = checked(capsys, str(file), "--gpu", "l4")
+
+    assert (status, found["checks"][0]["error"]["type"]) == (3, "model-not-found")
+    assert found["checks"][0]["error"]["hint"].startswith("Pull it: ollama pull llama3.1:8b.")
+    assert found["checks"][0]["error"]["hint"].endswith(" Or name its model: --set model=ORG/NAME")
+    assert checked(capsys, str(file), "--gpu", "l4", "--set", f"model={QWEN}")[0] == 0
+
+
 def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture) -> None:
     """It is not here: its id is asked for, at its place."""
     path = tmp_path / "serve.sh"
