@@ -89,7 +89,9 @@ class RequestLog:
         self.preemptions: list[tuple[int, int, int]] = []
         """The turn of each preemption, the request, and its computed tokens."""
         self.refused: list[int] = []
-        """Requests that are too long for the engine."""
+        """Requests that are too long for the engine, and those that failed."""
+        self.failed: list[int] = []
+        """Requests that the server gave up while it served them."""
         self.cut: list[int] = []
         """Requests of which the allowed length ends the answer early."""
         self.cancelled: list[int] = []
@@ -123,11 +125,16 @@ class RequestLog:
         self.finishes[number], self.produced[number] = turn, produced
         self.gone.append(number)
 
-    def refuse(self, number: int, produced: int = 0) -> None:
-        """A request is not taken, or given up by the server after so many tokens."""
+    def refuse(self, number: int) -> None:
+        """A request is not taken."""
         self.refused.append(number)
-        self.produced[number] = produced
         self.gone.append(number)
+
+    def fail(self, number: int, produced: int) -> None:
+        """The server gives up a request after so many tokens. It counts as refused."""
+        self.failed.append(number)
+        self.produced[number] = produced
+        self.refuse(number)
 
     def cancel(self, number: int, produced: int) -> None:
         """The user of a request has given up after so many tokens."""
@@ -187,6 +194,8 @@ class Scheduler(ABC):
     """Which columns of a step have what all engines have."""
     stalls_when: ClassVar[str]
     """Why requests may be left that it will never serve, and what to do, in sentences."""
+    fails_when: ClassVar[str] = ""
+    """Why it gives up requests that it serves, in a clause, where it does."""
     most_per_step: int = 1
     """The most tokens that a request can gain in a step."""
     lag: int = 0

@@ -285,8 +285,11 @@ def _warnings(simulation: Simulation) -> tuple[Note, ...]:
     if simulation.totals["stalled"]:
         message = f"Requests are left that the engine will never serve: {simulation.scheduler.stalls_when}"
         out.append(Note(code="stalled", message=message))
-    if log.refused:
-        many = "1 request was" if len(log.refused) == 1 else f"{len(log.refused):,} requests were"
+    if refused := len(log.refused) - len(log.failed):
+        many = "1 request was" if refused == 1 else f"{refused:,} requests were"
         message = f"{many} refused, as all are that {simulation.scheduler.refuses_when}."
         out.append(Note(code="refused", message=message))
+    if failed := len(log.failed):
+        many = "1 request was" if failed == 1 else f"{failed:,} requests were"
+        out.append(Note(code="failed", message=f"{many} given up while they were served: {simulation.scheduler.fails_when}."))
     return tuple(out)

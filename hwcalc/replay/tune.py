@@ -257,7 +257,7 @@ def tune(
         holds=best.holds,
         best=tuple(_folded(trials)[: rows or None]),
         command=_command(chosen),
-        notes=(*best.traffic.notes, *_not_said(chosen)),
+        notes=(*best.traffic.notes, *_not_laid_out(sizes, of_places), *_not_said(chosen)),
     )
 
 
@@ -504,6 +504,15 @@ def _command(one: _Ready) -> str | None:
         return command_text(plan_opened(one.occupancy))
     except KvplanError:
         return None
+
+
+def _not_laid_out(sizes: Mapping[str, Sequence[int]], laid_out: Mapping[str, Iterable[str]]) -> Iterator[Note]:
+    """A note on sizes that were named and that no layout has."""
+    for name, values in sizes.items():
+        left = ", ".join(str(value) for value in values if str(value) not in laid_out[name])
+        if left:
+            message = f"{name} {left} was not searched: the model cannot be split so, or it takes more GPUs than are named."
+            yield Note(code="no-layout", message=message)
 
 
 def _not_said(one: _Ready) -> Iterator[Note]:

@@ -60,7 +60,8 @@ def traffic_text(traffic: Traffic, view: View) -> str:
     ]
     if traffic.use is not None:
         rows.append(["pool in use", *(_share(getattr(traffic.use, name)) for name in _COLUMNS)])
-    parts = [view.paragraphs([_head(traffic)]), view.table(("", *_COLUMNS), rows, right=range(1, len(_COLUMNS) + 1))]
+    parts = [view.paragraphs([_head(traffic)])]
+    parts += [view.table(("", *_COLUMNS), rows, right=range(1, len(_COLUMNS) + 1))] if rows else []
     lines = [f"{name}: {said}" for name, said in _lines(traffic).items() if said]
     lines += [f"warning: {note.message}" for note in traffic.warnings]
     if not view.quiet:
@@ -120,7 +121,7 @@ def tuning_text(tuning: Tuning, view: View) -> str:
     found = f"{best.goodput_per_gpu:,.3g} requests a second of each GPU within the limits"
     if not tuning.holds:
         found = f"nothing holds; the nearest has {_COMPARED[_WITHIN](best.traffic)} of the requests within the limits"
-    found += "" if best.excess is None else f"; the longest time is {best.excess:,.3g} times its limit (p95)"
+    found += "" if best.excess is None else f"; the longest time is {_three_digits(best.excess)} times its limit (p95)"
     left_out = {
         "do not start": sum(tuning.dropped.values()),
         "are the same as others": tuning.same,
@@ -136,7 +137,8 @@ def tuning_text(tuning: Tuning, view: View) -> str:
         "own settings": ""
         if own is None
         else f"{own.goodput_per_gpu:,.3g} requests, {_COMPARED[_WITHIN](own.traffic)} of them within",
-        "tried": f"{plural(tuning.settings, 'setting')}: {tried}{tuning.replayed:,} are left, at the cost of {tuning.work:,.3g} replays "
+        "tried": f"{plural(tuning.settings, 'setting')}: {tried}{tuning.replayed:,} {'is' if tuning.replayed == 1 else 'are'} left, "
+        f"at the cost of {_three_digits(tuning.work)} {'replay' if tuning.work == 1 else 'replays'} "
         f"(--budget {tuning.budget:,} for each number of GPUs)",
     }
     said = [f"{name}: {text}" for name, text in lines.items() if text]
@@ -201,6 +203,15 @@ def _limits(limits: Limits) -> str:
 
 def _p95(spread: Spread | None, traffic: Traffic) -> str:
     return "" if spread is None else _time(spread.p95, traffic.clock)
+
+
+def _three_digits(value: float) -> str:
+    """A number with three digits, without a power of ten.
+
+    >>> _three_digits(0.19512), _three_digits(2.0), _three_digits(2_233_456.7)
+    ('0.195', '2', '2,230,000')
+    """
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _time(value: float, clock: str) -> str:

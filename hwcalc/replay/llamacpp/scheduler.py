@@ -167,6 +167,7 @@ class LlamacppScheduler(Scheduler):
 
     measures = Measures(running="running", waiting="waiting", used="used_cells", unit="cells")
     stalls_when = "llama-server serves whatever it takes."
+    fails_when = "the cells that all slots share ran out"
 
     def __init__(self, rules: SlotRules, requests: RequestLog | None = None) -> None:
         super().__init__(COLUMNS, requests)
@@ -380,7 +381,7 @@ class LlamacppScheduler(Scheduler):
         """End all requests that have a slot, and empty their slots."""
         for slot in self.slots:
             if slot.live is not None:
-                self.requests.refuse(slot.live.number, slot.live.produced)
+                self.requests.fail(slot.live.number, slot.live.produced)
                 self._release(slot)
                 slot.clear()
 
@@ -430,7 +431,7 @@ class LlamacppScheduler(Scheduler):
 
     @property
     def refuses_when(self) -> str:
-        return f"have {self.rules.n_ctx_slot:,} tokens or more, a slot's context, or ran out of the cells that all slots share"
+        return f"have a prompt of {self.rules.n_ctx_slot:,} tokens or more, which a slot's context does not hold with an answer"
 
     @property
     def capacity(self) -> int:

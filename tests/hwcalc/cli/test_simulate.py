@@ -125,6 +125,8 @@ def test_a_request_that_is_too_long_or_never_fits(capsys: Capture) -> None:
     """Both are warnings, and exit status 1."""
     status, out, _ = run(capsys, *LINE[:-1], "prompt=50k output=2 requests=1")
     assert (status, "1 request was refused, as all are that do not fit" in out) == (1, True)
+    # Nothing was served: there is no table without rows.
+    assert "p50" not in out
     line = ("simulate", "Qwen/Qwen3-8B", "--blocks", "20", "--step-time", "25ms", "--trace", "prompt=500 output=2 requests=1")
     status, out, _ = run(capsys, *line)
     assert (status, "never serve" in out) == (1, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from re import search
 
 import jsonschema
 import pytest
@@ -54,6 +55,25 @@ def test_nothing_holds(capsys: Capture) -> None:
     assert "nothing holds; the nearest has 0.0 % of the requests within the limits; the longest time is" in " ".join(out.split())
     assert "too slow for one request alone" in " ".join(out.split())
     assert "\nnearest: vllm serve Qwen/Qwen3-8B" in out
+
+
+def test_few_and_large_numbers_are_words_of_their_own(capsys: Capture) -> None:
+    """One replay is left, and a time of some 0.1 s is more than ten thousand times 1 us, without a power of ten.
+
+    32 heads do not divide by 3, so that tp 3 is named as what was not searched.
+    """
+    line = [
+        "tune", "Qwen/Qwen3-8B", "--gpu", "3xl4", "--seq", "4k", "--dtype", "auto", "--compare", "tp=3,1", "--compare", "dp=1",
+        "--engine-option", "max_num_batched_tokens=2048", "--engine-option", "max_num_seqs=8",
+        "--trace", "prompt=1k output=2 requests=1", "--ttft", "1us",
+    ]  # fmt: skip
+    status, out, _ = run(capsys, *line)
+    said = " ".join(out.split())
+
+    assert status == 1
+    assert "1 is left, at the cost of 1 replay (--budget 64" in said
+    assert "note: tp 3 was not searched: the model cannot be split so, or it takes more GPUs than are named." in said
+    assert search(r"the longest time is \d{2,3},\d{3} times its limit", said)
 
 
 @pytest.mark.parametrize(

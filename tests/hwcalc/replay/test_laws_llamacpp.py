@@ -74,6 +74,26 @@ def test_a_turn_goes_on_in_its_slot() -> None:
     assert simulation.totals["scheduled_tokens"] == 100 + 19 + (150 - 119) + 4
 
 
+def test_cells_that_run_out_are_told_apart_from_prompts_that_are_too_long() -> None:
+    """Two slots share 256 cells: with prompts of 100 they are full after 28 tokens each, and the 29 that each has had by then count.
+
+    A prompt of 300 is refused by itself.
+    """
+    options = {"n_seq_max": 2, "kv_unified": "true", "n_ctx": 256}
+    both, long = (
+        simulate(_QWEN, rows, engine="llamacpp", engine_options=options) for rows in ([(0, 100, 1000)] * 2, [(0, 300, 5)])
+    )
+
+    assert [record["output_tokens"] for record in both.records()] == [1 + (256 - 2 * 100) // 2] * 2
+    assert [note.message for note in both.traffic.warnings] == [
+        "2 requests were given up while they were served: the cells that all slots share ran out."
+    ]
+    assert [note.message for note in long.traffic.warnings] == [
+        "1 request was refused, as all are that have a prompt of 256 tokens or more, which a slot's context does not hold with an answer."
+    ]
+    assert (both.totals["refused"], long.totals["refused"]) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("model", "given", "said", "hint"),
     [

@@ -74,10 +74,8 @@ def test_an_answer_that_the_allowed_length_cuts(engine: str, options: dict[str, 
     Of two prompts of 1,000 tokens, computed in one step of 10 ms, each has 24 tokens (22 with SGLang) in as many steps where nothing is
     drafted: 2 x 24 tokens in 240 ms are 200 a second, and 10 ms each are more than 5 ms.
     """
-    words, pool = (
-        "prompt=1000 output=200 requests=2",
-        {} if engine == "llamacpp" else {"blocks" if engine == "vllm" else "tokens": 5000},
-    )
+    pool: dict[str, Any] = {} if engine == "llamacpp" else {"blocks" if engine == "vllm" else "tokens": 5000}
+    words = "prompt=1000 output=200 requests=2"
     simulation = hwcalc.simulate(
         CONFIG, words, engine=engine, engine_options=options, seq=1024, step_time=0.01, itl=0.005, **pool
     )
@@ -92,7 +90,7 @@ def test_an_answer_that_the_allowed_length_cuts(engine: str, options: dict[str, 
     assert traffic.throughput is not None
     assert traffic.throughput.output_tokens_per_s == pytest.approx(200)
     assert traffic.tpot is not None
-    assert (traffic.tpot.mean, traffic.tpot.max) == (pytest.approx(0.01), pytest.approx(0.01))
+    assert [traffic.tpot.mean, traffic.tpot.max] == pytest.approx([0.01, 0.01])
     assert traffic.goodput is not None
     assert traffic.goodput.requests == 0
 
