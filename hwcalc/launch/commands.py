@@ -516,11 +516,16 @@ def modelfile(text: str, flags: EngineFlags) -> tuple[str, dict[str, Any], dict[
     """The model of a Modelfile, its settings, its other parameters, and the words that say them."""
     model, settings, extra, places = "", {}, {}, {}
     rows = {row.name: row for row in flags.parameters}
+    quote = ""
     for number, line in enumerate(text.split("\n")[:20_000], start=1):
+        if quote:
+            quote = "" if line.rstrip().endswith(quote) else quote
+            continue
         words = line.split("#")[0].split() if "#" in line else line.split()
         if len(words) < 2:
             continue
         instruction = words[0].upper()
+        quote = _quote_left_open(line, instruction)
         last = words[1] if instruction == "FROM" or len(words) == 2 else words[2]
         spot = Spot(written=last, origin=Origin(at=((number, line.find(last, line.find(words[1])) + 1),)))
         if instruction == "FROM":
@@ -536,6 +541,13 @@ def modelfile(text: str, flags: EngineFlags) -> tuple[str, dict[str, Any], dict[
             elif not row.without_effect:
                 extra[row.name] = scalar(words[2])
     return model, settings, extra, places
+
+
+def _quote_left_open(line: str, instruction: str) -> str:
+    """The quotes of a Modelfile's value that goes on over the next lines; empty where the line closes them, or has none."""
+    value = line.split(None, 2 if instruction in ("MESSAGE", "PARAMETER") else 1)[-1].strip()
+    quote = next((each for each in ('"""', '"') if value.startswith(each)), "")
+    return "" if value.endswith(quote) and len(value) >= 2 * len(quote) else quote
 
 
 # --- servers --------------------------------------------------------------------------------------------------------

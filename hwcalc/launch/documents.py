@@ -53,6 +53,21 @@ class Places:
             self._items[id(copy)] = self._items[id(value)]
             self._kept.append(copy)
 
+    def share(self, value: Any) -> int:
+        """How many values a container has in all. Each of them is noted to stand in several places."""
+        *_, items = self._items.get(id(value), (None, None, {}))
+        self._shared |= {id(each) for each in items.values()}
+        return 1 + sum(map(self.share, value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()))
+
+    def joined(self, value: Any, before: Any, behind: Any) -> None:
+        """Note where the items of a container stand that was put together from two. Of two kinds only the place of the second is known."""
+        if id(before) not in self._items or id(behind) not in self._items:
+            return
+        (*_, first), (text, node, second) = self._items[id(before)], self._items[id(behind)]
+        more = {len(before) + place: each for place, each in second.items()} if isinstance(behind, list) else second
+        self._items[id(value)] = (text, node, {**first, **more} if type(before) is type(behind) else {})
+        self._kept.append(value)
+
     def line(self, value: Any) -> int:
         """The line of a container; 1 for one that stands nowhere."""
         text, node, _ = self._items.get(id(value), (None, None, {}))

@@ -23,6 +23,8 @@ _OF_DOCKERFILE: Final = frozenset({"ENV", "ENTRYPOINT", "CMD", "RUN", "EXPOSE", 
 _FIRST: Final = frozenset({"FROM", "ARG", "ENV", "ENTRYPOINT", "CMD", "PARAMETER", "ADAPTER"})
 """The instructions that a file may begin with."""
 _MOST_SECTIONS: Final = 500
+_INSTANCE: Final = re.compile(r"(?<!%)%[iI](?![A-Za-z])")
+"""systemd's specifiers for the instance of a template: what stands behind ``@`` in the unit's name."""
 
 
 def servers_of_file(text: str, variables: Mapping[str, str], name: str) -> list[Server] | None:
@@ -67,9 +69,13 @@ def _first_line(text: str) -> str:
 
 
 def of_unit(text: str, variables: Mapping[str, str]) -> list[Server]:
-    """The servers of a unit: ``ExecStart=`` with ``Environment=``. A script that it runs is not known; its variables may say what it is told."""
+    """The servers of a unit: ``ExecStart=`` with ``Environment=``. A script that it runs is not known; its variables may say what it is told.
+
+    The instance of a template, ``%i``, is the variable ``i``, which the unit leaves open.
+    """
     joined = re.sub(r"\\[ \t]*\n", lambda _: "\\\n", text)
     own: dict[str, str] = {}
+    instance = variables.get("i")
     starts: list[tuple[str, int]] = []
     spots: list[Spot] = []
     lines, whole = joined.split("\n"), Origin.whole(text)
@@ -78,15 +84,21 @@ def of_unit(text: str, variables: Mapping[str, str]) -> list[Server]:
         line, first = lines[at].strip(), at + 1
         while line.endswith("\\") and at + 1 < len(lines):
             at += 1
-            line = f"{line[:-1]} {lines[at].strip()}"
+            following = lines[at].strip()
+            # Comments between continued lines are no part of them.
+            line = line if following.startswith(("#", ";")) else f"{line[:-1]} {following}"
         at += 1
         key, equals, value = line.partition("=")
         if not equals or line.startswith(("#", ";")):
             continue
         if key.strip() == "Environment":
-            own |= _assignments(value)
+            own |= {
+                name: _INSTANCE.sub(lambda _: instance or "", said)
+                for name, said in _assignments(value).items()
+                if instance is not None or not _INSTANCE.search(said)
+            }
         elif key.strip() == "ExecStart" and value.strip():
-            starts.append((value.strip().lstrip("-@:+!"), first))
+            starts.append((_INSTANCE.sub("${i}", value.strip().lstrip("-@:+!")), first))
             spots.append(_lines(text, whole, first, at))
     own |= variables
     out: list[Server] = []

@@ -21,6 +21,12 @@ from hwcalc.yaml_tree import TreeError
 
 _MOST_SERVERS: Final = 500
 _OF_SERVICE: Final = frozenset({"image", "command", "entrypoint", "build"})
+_REPLACED: Final = frozenset({"command", "entrypoint", "devices", "gpus"})
+"""Keys of a service whose value replaces that of the service that it extends."""
+_MOST_EXTENDED: Final = 20
+"""Services that extend each other in a row."""
+_MOST_INHERITED: Final = 100_000
+"""Values that the services of a file inherit, all together."""
 
 
 def servers_of_manifest(given: str, variables: Mapping[str, str], origin: Origin | None = None) -> list[Server] | None:
@@ -93,7 +99,7 @@ def _is_compose(document: Mapping[str, Any]) -> bool:
 
 def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """The servers of the services of a Compose file."""
-    services = mapping(document.get("services")) or document
+    services, remarks = _extended(mapping(document.get("services")) or document, cluster)
     contents = {name: text(at(each, "content")) for name, each in mapping(document.get("configs")).items()}
     out: list[Server] = []
     for name, service in services.items():
@@ -102,8 +108,77 @@ def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
                 (text(at(each, "target")), contents.get(text(at(each, "source")) or "")) for each in rows(service.get("configs"))
             )
             files = {target: content for target, content in named if target is not None and content is not None}
-            out += _of_service(str(name), service, cluster, files)
+            left = remarks.get(name, "")
+            read = _of_service(str(name), service, cluster, files)
+            if left:
+                without = {f"the extended service {left.removeprefix('extends: ')}": "the text does not hold it"}
+                read = [
+                    replace(each, unresolved=(*each.unresolved, left), unplanned={**each.unplanned, **without}) for each in read
+                ]
+            out += read
     return out
+
+
+def _extended(services: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str, Any], dict[str, str]]:
+    """The services with what they inherit by ``extends``, and what is to be said of those that extend one that the text does not have."""
+    made: dict[str, Any] = {}
+    remarks: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    total = 0
+
+    def resolve(name: str, extending: tuple[str, ...]) -> Any:
+        nonlocal total
+        if name in made:
+            return made[name]
+        service = services[name]
+        given = mapping(service).get("extends")
+        if given is not None:
+            base = text(at(given, "service") if isinstance(given, Mapping) else given) or ""
+            file = text(at(given, "file"))
+            if file is not None or base not in services or base in (name, *extending) or len(extending) >= _MOST_EXTENDED:
+                remarks[name] = f"extends: {base}" + (f" of {file}" if file is not None else "")
+            else:
+                inherited = resolve(base, (*extending, name))
+                remarks[name] = remarks.get(base, "")
+                if base not in sizes:
+                    sizes[base] = cluster.places.share(inherited)
+                total += sizes[base]
+                if isinstance(inherited, Mapping) and total <= _MOST_INHERITED:
+                    service = _merged(inherited, service, cluster)
+                else:
+                    remarks[name] = f"extends: {base}"
+        made[name] = service
+        return service
+
+    for name in services:
+        resolve(name, ())
+    return {name: made[name] for name in services}, remarks
+
+
+def _merged(inherited: Mapping[str, Any], own: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """A mapping with what it inherits, as Compose merges: mappings by their keys, lists behind each other, a command as a whole.
+
+    Of several requests for GPUs the last one counts: the variable of visible devices is set by each.
+    """
+    out = {**inherited, **own}
+    for key, value in own.items():
+        before = inherited.get(key)
+        if key in _REPLACED or before is None:
+            continue
+        if value is None:
+            out[key] = before
+        elif isinstance(before, Mapping) and isinstance(value, Mapping):
+            out[key] = _merged(before, value, cluster)
+        elif isinstance(before, (Mapping, list)) and isinstance(value, (Mapping, list)):
+            out[key] = [*_listed(before), *_listed(value)]
+            cluster.places.joined(out[key], before, value)
+    cluster.places.joined(out, inherited, own)
+    return out
+
+
+def _listed(value: Mapping[str, Any] | list[Any]) -> list[Any]:
+    """A list, or a mapping as the list that says the same: ``A=1``."""
+    return value if isinstance(value, list) else [f"{key}={text(each)}" for key, each in value.items() if text(each) is not None]
 
 
 def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: Mapping[str, str]) -> list[Server]:
@@ -284,10 +359,15 @@ def of_swap(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         own = dict(each.partition("=")[::2] for each in texts(at(model, "env")) if "=" in each)
         given = _expanded(command, macros)
         spot = cluster.places.item(model, "cmd")
-        script = read_script(given, {**own, **cluster.variables}, origin=spot.inside(given))
+        script = read_script(_uncommented(given), {**own, **cluster.variables}, origin=spot.inside(given))
         around = Around(variables={**own, **cluster.variables}, name=str(name), line=spot.line)
         out += [replace(server, name=str(name)) for server in servers_of_script(script, around)]
     return out
+
+
+def _uncommented(command: str) -> str:
+    """A command with blanks for its lines of comments, which llama-swap leaves out of it."""
+    return re.sub(r"(?:\A|\n)[ \t]*#[^\n]*", lambda match: " " * len(match[0]), command)
 
 
 def _expanded(command: str, macros: Mapping[str, Any]) -> str:

@@ -46,6 +46,8 @@ TEXTS: Final = {
     "dots": "vllm serve m --hf-overrides" + ".a" * 50_000 + " 1",
     "binary": "\x00\x01\x02\ud800" * 1000,
     "macros": "macros: {a: '${b}${b}', b: '${a}${a}'}\nmodels: {x: {cmd: '${a}'}}\n",
+    "services that extend": "services:\n"
+    + "".join(f"  s{n}: {{extends: s{n + 1}, image: vllm/vllm-openai}}\n" for n in range(900)),
     "a sum": "vllm serve m -tp $((" + "9**" * 10_000 + "9))",
 }
 
