@@ -27,7 +27,8 @@ _PLACEHOLDER: Final = re.compile(
     re.IGNORECASE,
 )
 _PART: Final = re.compile(r"(?:^|/)V_[A-Z_]+(?:/|$)|\bREPLACE_ME\b|\bYOUR_[A-Z_]+\b")
-_NAMED: Final = re.compile(r"\$+\(?\{?([A-Za-z_]\w*)")
+_NAMED: Final = re.compile(r"\$+\(?\{?([A-Za-z_]\w*)(?![\w^,@]|:[ \d]|//?[^/}]*[*?\[\\$\"'])")
+"""The variable of an expression that its value would close. That of ``${A^^}``, ``${A:0:3}`` and ``${A/*-/}`` would not."""
 _DEEPEST: Final = 40
 _DASHES: Final = "\N{EM DASH}\N{EN DASH}"
 _GGUF: Final = re.compile(

@@ -41,7 +41,10 @@ _DOUBLED: Final = re.compile(r"\$\$(?:\{|[A-Za-z_])")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?(\+?)=")
 _PLACEHOLDER: Final = re.compile(r"<[A-Za-z][^<>|&;\n$]{0,80}>")
 _TEMPLATE: Final = re.compile(r"\{\{.{0,400}?\}\}")
-_SUM: Final = re.compile(r"[0-9+\-*/%() ]{1,200}")
+_SUM: Final = re.compile(r"[0-9+\-*/%()<> ]{1,200}")
+_COUNTED: Final = re.compile(r"#([A-Za-z_]\w*)(\[[@*]\])?")
+_PLAIN_CHANGE: Final = re.compile(r"([^/*?\[\]\\$#%\"'(][^/*?\[\]\\$\"'(]*)(?:/([^\\$&\"']*))?")
+"""In ``${A/b/c}``: a text without signs of a pattern, and what is put in its place."""
 _EMPTY: Final = "(empty default)"
 _TAKEN: Final = "(default taken)"
 _ABSENT: Final = "(absent unless set)"
@@ -424,6 +427,8 @@ class _Reader:
         match = re.fullmatch(r"\s*\[\[?\s+(.*?)\s+\]\]?\s*", text)
         compound = end is not None and end[0] in ("&&", "||")
         self.at = max(self.at, stop)
+        if not compound and text.strip() in ("true", "false"):
+            return text.strip() == "true"
         if match is None or compound:
             if compound:
                 self.skip_to_end()
@@ -727,8 +732,12 @@ class _Reader:
         return word.text if word is not None and word.known else None
 
     def braces(self, raw: str, pieces: Pieces, *, quoted: bool) -> None:
-        """``${A}``, ``${A:-default}``, ``${A:+words}``, ``${A##*/}``, ``${A[@]}``."""
+        """``${A}``, ``${A:-default}``, ``${A:+words}``, ``${A##*/}``, ``${A/b/c}``, ``${A[@]}``, ``${#A[@]}``."""
         inner = raw[2:-1] if raw.endswith("}") else raw[2:]
+        counted = _COUNTED.fullmatch(inner)
+        if counted is not None:
+            self.size(counted[1], raw, pieces, quoted=quoted, items=counted[2] is not None)
+            return
         match = re.match(r"([A-Za-z_]\w*|[@*]|\d{1,2})(\[[@*0-9]+\])?(:?[-=+?]|##?|%%?|//?|:)?", inner)
         if match is None or (match[3] is None and match.end() != len(inner)):
             pieces.lost(raw, quoted=quoted)
@@ -765,8 +774,19 @@ class _Reader:
                 pieces.lost(self.partly.get(name, raw), quoted=quoted)
         elif value is not None and operator in ("##", "#", "%", "%%") and len(rest) < 200:
             pieces.put(trimmed(value, operator, rest), raw, quoted=quoted, taken=self.taken.get(name, ""))
+        elif value is not None and operator in ("/", "//") and (change := _PLAIN_CHANGE.fullmatch(rest)) is not None:
+            changed = value.replace(change[1], change[2] or "", -1 if operator == "//" else 1)
+            pieces.put(changed[:MOST_VALUE], raw, quoted=quoted, taken=self.taken.get(name, ""))
         else:
             pieces.lost(raw, quoted=quoted)
+
+    def size(self, name: str, raw: str, pieces: Pieces, *, quoted: bool, items: bool) -> None:
+        """How many items an array has, or how many characters a variable has."""
+        held: Sequence[Any] | None = self.arrays.get(name) if items else self.variables.get(name)
+        if held is None or (items and not all(word.known for word in held)):
+            pieces.lost(raw, quoted=quoted)
+        else:
+            pieces.put(str(len(held)), raw, quoted=quoted)
 
     def defaulted(self, name: str, rest: str, raw: str, pieces: Pieces, *, quoted: bool, sets: bool) -> None:
         """The default of a variable that is not set."""

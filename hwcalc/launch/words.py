@@ -14,6 +14,8 @@ MOST_VALUE: Final = 32 * 1024
 _LONGEST_TRIMMED: Final = 1024
 _DEEPEST: Final = 12
 """Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
+_MOST_BITS: Final = 63
+"""Bits of a whole number of a shell, but for its sign."""
 _FARTHEST: Final = 400
 """Characters that are skipped at most to find the next word of a text where it stands in its file."""
 
@@ -307,7 +309,7 @@ def holds(words: list[Word]) -> bool | None:
 
 def value_of_sum(text: str) -> str | None:
     """The value of a sum of whole numbers."""
-    tokens = re.findall(r"\d{1,18}|[+\-*/%()]", text)
+    tokens = re.findall(r"\d{1,18}|<<?|>>?|[+\-*/%()]", text)
     place = 0
 
     def factor(depth: int) -> int:
@@ -317,7 +319,7 @@ def value_of_sum(text: str) -> str | None:
         token = tokens[place]
         place += 1
         if token == "(":
-            value = total(depth + 1)
+            value = shift(depth + 1)
             place += 1
             return value
         return -factor(depth + 1) if token == "-" else int(token)
@@ -342,8 +344,20 @@ def value_of_sum(text: str) -> str | None:
             value = value + other if operator == "+" else value - other
         return value
 
+    def shift(depth: int) -> int:
+        nonlocal place
+        value = total(depth)
+        while place < len(tokens) and tokens[place] in ("<<", ">>"):
+            operator = tokens[place]
+            place += 1
+            bits = total(depth)
+            if not 0 <= bits < _MOST_BITS or abs(value) >= 1 << _MOST_BITS:
+                raise ValueError
+            value = value << bits if operator == "<<" else value >> bits
+        return value
+
     try:
-        value = total(0)
+        value = shift(0)
     except (ValueError, IndexError, ZeroDivisionError):
         return None
     return str(value) if place == len(tokens) and abs(value) < 10**18 else None
