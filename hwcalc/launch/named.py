@@ -7,6 +7,7 @@ from typing import Final
 
 _SUFFIXES: Final = (
     ".yaml", ".yml", ".json", ".sh", ".bash", ".service", ".conf", ".ini", ".sbatch", ".slurm", ".job", ".txt", ".cmd", ".ps1",
+    ".dockerfile", ".containerfile", ".modelfile",
 )  # fmt: skip
 _NAMES: Final = ("dockerfile", "containerfile", "modelfile", "compose", "docker-compose")
 _JSON: Final = r"\"(?:recipe_id|apiVersion|services)\"\s*:"

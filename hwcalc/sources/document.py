@@ -164,6 +164,8 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
             hint = "It looks like a web page. Download the raw file: on the Hub its address has /resolve/, not /blob/."
         elif start.startswith("version https://git-lfs"):
             hint = "It is a Git LFS pointer, not the file itself: run git lfs pull."
+        elif not start.startswith(("{", "[")) and not name.endswith(".json"):
+            hint = f"{_WRONG_KIND} One that starts a server: kvplan launch FILE"
         message = f"{name} is not JSON: {error.msg} (line {error.lineno:,}, column {error.colno:,})."
         raise ConfigError(message, hint=hint) from error
     except RecursionError as error:

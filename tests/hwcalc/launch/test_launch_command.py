@@ -150,3 +150,15 @@ def test_a_key_is_set_by_its_name(capsys: Capture) -> None:
     assert status == 0
     assert (server["plan"]["model"]["id"], server["plan"]["request"]["tp"]) == (QWEN, 1)
     assert server["server"]["unresolved"] == []
+
+
+def test_a_file_that_is_no_config_may_start_a_server(capsys: Capture, tmp_path: Path) -> None:
+    """By its name, or as ``kvplan launch`` says."""
+    text = f'FROM vllm/vllm-openai:v0.11.0\nCMD ["--model", "{QWEN}", "--max-model-len", "2048"]\n'
+    for name in ("small.Dockerfile", "small"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    status, out, _ = run(capsys, str(tmp_path / "small.Dockerfile"), "--brief")
+    assert (status, "engine vllm 0.11.0 · 2,048 tokens" in out) == (0, True)
+    _, _, err = run(capsys, str(tmp_path / "small"))
+    assert "kvplan launch FILE" in err
