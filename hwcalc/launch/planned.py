@@ -83,6 +83,9 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
         more["engine_options"] = {**options.get("engine_options", {}), **more["engine_options"]}
     options |= more
     remarks += _gpus_left(server, flags, options)
+    if "instance" in more and not options.keys() & {"gpus", *_LAYOUT}:
+        # Alone, an instance is planned with all of its accelerators.
+        options["gpus"] = 1
     return Planned(model=model, options=options, remarks=tuple(remarks))
 
 
@@ -129,7 +132,8 @@ def _model_of(server: Server, flags: EngineFlags) -> str:
     called = _called(server)
     if not isinstance(model, str) or not model:
         left = next((each for each in server.unresolved if each.startswith("model")), "")
-        variable = server.asks[0] if server.asks and "$" in left else "model"
+        named = (each for each in server.asks if re.search(rf"\$[({{]*{re.escape(each)}(?!\w)", left))
+        variable = next(named, "model")
         said = f": {brief(left, 80)}" if left else ""
         raise UsageError(f"{called} leaves its model open{said}.", hint=f"Add: --set {variable}=ORG/NAME")
     if model.endswith(" (preset)"):
@@ -267,11 +271,13 @@ def _take_hardware(server: Server, options: dict[str, Any], more: Mapping[str, A
 def _with_gpus(server: Server, more: dict[str, Any]) -> Server:
     """The server with as many GPUs as ``more`` names, which are taken out of it: how they are used is what the server was told.
 
-    With sizes of a layout in ``more`` the GPUs stay there, as in a plan without a text.
+    An instance has as many as it is sold with. With sizes of a layout in ``more`` the GPUs stay there, as in a plan without a text.
     """
     if more.keys() & _LAYOUT:
         return server
     gpus = number(more.get("gpus"))
+    if gpus is None and isinstance(more.get("instance"), str):
+        gpus = instance_named(more["instance"], "--instance").count
     name, count = counted_once(more.get("gpu"), gpus)
     count = gpus if count is None else count
     if count is None:

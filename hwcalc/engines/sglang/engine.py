@@ -630,10 +630,16 @@ class SglangCommand(Command):
         """With attention data parallelism the replicas lie inside the ranks of tensor parallelism, and a draft is said by several flags.
 
         The length that a server allows bounds its requests at once, so that it is more than the length of a plan.
+
+        Raises :class:`~hwcalc.errors.UsageError` for ranks that the nodes do not share evenly (``check_server_args`` of ``server_args.py``).
         """
         changed: dict[str, Any] = {}
         knobs: dict[str, Any] = {MAX_LENGTH: said.options["seq"]} if "seq" in said.options else {}
         tp, dp = said.options.get("tp", 1), said.options.get("dp", 1)
+        nodes, ranks = said.extra.get("nnodes"), tp * said.options.get("pp", 1)
+        if isinstance(nodes, int) and nodes > 0 and ranks % nodes:
+            message = f"SGLang gives each node as many ranks: {ranks:,} of tp x pp are not divisible by nnodes {nodes:,}."
+            raise UsageError(message, hint="Use another --tp or --nnodes.")
         if said.extra.get("enable_dp_attention") and dp > 1 and tp % dp == 0:
             changed["tp"] = tp // dp
         draft, lora = said.settings.get("speculative"), said.settings.get("lora")

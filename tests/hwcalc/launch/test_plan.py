@@ -115,13 +115,40 @@ def test_a_plan_of_a_server() -> None:
     assert made.fit is not None
 
 
-def test_a_model_that_is_left_open_is_asked_for() -> None:
+@pytest.mark.parametrize(
+    ("text", "variable"),
+    [
+        ("vllm serve $WHAT", "WHAT"),
+        ("vllm serve --max-model-len $LEN $WHAT", "WHAT"),
+        # A variable that would not close it.
+        ("vllm serve --max-model-len $LEN ${WHAT/*-/}", "model"),
+    ],
+)
+def test_a_model_that_is_left_open_is_asked_for(text: str, variable: str) -> None:
     """By the name of its variable."""
-    [server] = read_launch("vllm serve $WHAT")
+    [server] = read_launch(text)
 
     with pytest.raises(UsageError, match="leaves its model open") as caught:
         plan(server)
-    assert caught.value.hint == "Add: --set WHAT=ORG/NAME"
+    assert f"Add: --set {variable}=ORG/NAME" == caught.value.hint
+
+
+def test_what_another_file_holds_is_left_open() -> None:
+    """A service that extends one of another file says so."""
+    service = "{extends: {service: base, file: other.yaml}, image: vllm/vllm-openai, command: [--model, org/m]}"
+    [server] = read_launch(f"services:\n  a: {service}\n")
+
+    assert ("extends: base of other.yaml",) == server.unresolved
+    assert ["the extended service base of other.yaml"] == [*server.unplanned]
+
+
+def test_sglang_shares_its_ranks_evenly_among_nodes() -> None:
+    """``check_server_args``: tp x pp must be divisible by nnodes."""
+    [server] = read_launch("sglang serve --model-path org/m --tp 16 --nnodes 3")
+
+    with pytest.raises(UsageError, match="16 of tp x pp are not divisible by nnodes 3"):
+        planned(server)
+    assert planned(read_launch("sglang serve --model-path org/m --tp 3 --pp 2 --nnodes 2")[0]).options["tp"] == 3
 
 
 @pytest.mark.parametrize(
@@ -147,6 +174,10 @@ def test_a_server_with_too_few_gpus_is_refused(text: str, options: dict[str, Any
         # It uses the GPUs that it was told to use.
         ("vllm serve org/m", {"gpu": "4xh100"}, {"gpu": "h100"}, "the server has 4 GPUs, and uses 1: 3 idle."),
         ("vllm serve org/m -tp 2", {"gpus": 2}, {"tp": 2}, None),
+        # g6.48xlarge has 8 L4.
+        ("vllm serve org/m", {"instance": "g6.48xlarge"}, {"gpus": 1}, "the server has 8 GPUs, and uses 1: 7 idle."),
+        ("vllm serve org/m -tp 2", {"instance": "g6.48xlarge"}, {"tp": 2}, "the server has 8 GPUs, and uses 2: 6 idle."),
+        ("text-generation-launcher --model-id org/m", {"instance": "g6.48xlarge"}, {"tp": 8}, None),
         # These take all that they see.
         ("text-generation-launcher --model-id org/m", {"gpu": "4xh100"}, {"gpu": "h100", "tp": 4}, None),
         ("llama-server -m m.gguf", {"gpu": "2xl4"}, {"gpu": "l4", "gpus": 2}, None),
