@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hwcalc.probe.run import MoreOptions
-    from hwcalc.reconcile.server import Server
+    from hwcalc.reconcile.server import Server, Serving
 
 
 @command(
@@ -177,7 +177,7 @@ def _beside_server(
         text = dumps(first.to_dict(), None if seconds is not None else 2)
     else:
         text = server_csv(first) if view.format == "csv" else server_text(first, view)
-    readings = () if seconds is None else _readings(server, seconds, view)
+    readings = () if seconds is None else _readings(server, first, seconds, view)
     return Answer(text=text, json=view.format == "json", readings=readings, status=status)
 
 
@@ -195,7 +195,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _readings(server: Server, seconds: float, view: View) -> Iterator[str]:
+def _readings(server: Server, first: Serving, seconds: float, view: View) -> Iterator[str]:
     """A line for each further reading, without end; on a terminal nothing, since one line is written there anew.
 
     A server that does not answer is asked again: it may be starting.
@@ -211,7 +211,7 @@ def _readings(server: Server, seconds: float, view: View) -> Iterator[str]:
             return "" if view.format == "csv" else f"{error.message}\n"
         if view.format == "json":
             return dumps(serving.to_dict(), None)
-        return server_csv(serving, header=False) if view.format == "csv" else f"{reading_line(serving)}\n"
+        return server_csv(serving, header=False) if view.format == "csv" else f"{reading_line(serving, first)}\n"
 
     live = view.format == "table" and on_terminal()
     with live_line(sys.stdout) if live else nullcontext() as show:

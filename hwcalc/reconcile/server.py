@@ -35,14 +35,20 @@ _MOST_BYTES_OF_POOL: Final = 2**50
 _MOST_USERS: Final = 2**20
 _POOL: Final = "pool"
 """What ends the room of a server, where it is no option of the engine: how long users are does not matter then."""
+_APART: Final = 0.02
+"""How far the share in use may lie from the tokens in use: SGLang rounds it to hundredths."""
 
 
 class Room(Record):
-    """How many more users of ``seq`` tokens each fit, and what ends it: the ``pool``, or the engine's option for requests at once."""
+    """How many more users of ``seq`` tokens each fit, and what ends it: the ``pool``, or the engine's option for requests at once.
+
+    They are ``at_most`` so many where the server does not say how large its pool is, or how full.
+    """
 
     seq: int
     users: int
     limit: str
+    at_most: bool
 
 
 class Serving(Record):
@@ -166,6 +172,9 @@ class Server:
         share = sum(shares) / len(shares) if shares else None
         if used is None and share is not None and tokens is not None:
             used = round(share * tokens)
+        contradiction = _contradiction(facts, occupancy)
+        if contradiction is not None:
+            notes = (*notes, contradiction)
         stated, name = facts.number(dialect.limit[0]), dialect.limit[1]
         limit = None if stated is None else (int(stated) * max(1, pools), name)
         rooms = []
@@ -173,8 +182,12 @@ class Server:
             mean = -(-used // running) if used and running else None
             planned = int(occupancy.tokens)
             lengths = [planned, *([mean] if mean is not None and mean < planned else [])]
-            free = [] if size is None else [size - round(size * used) for used in shares]
-            rooms = [_room(occupancy, free, seq, (running, waiting), limit or occupancy.most_sequences()) for seq in lengths]
+            # A pool that does not say how full it is may be empty.
+            bounded = occupancy.engine.facts.pooled and not (size and shares)
+            full = shares or [0.0] * max(1, pools) * (running is not None)
+            free = [] if size is None else [size - round(size * used) for used in full]
+            most = limit or occupancy.most_sequences()
+            rooms = [_room(occupancy, free, seq, (running, waiting), most, at_most=bounded) for seq in lengths]
         return Serving(
             schema_version=SCHEMA_VERSION,
             kvplan_version=__version__,
@@ -228,6 +241,26 @@ def _sum(facts: Facts, name: str) -> int | None:
     return round(sum(values)) if values else None
 
 
+def _contradiction(facts: Facts, occupancy: Occupancy | None) -> Note | None:
+    """A note where the share of the pools in use is not that of the tokens in use.
+
+    A model with further pools, of windows or states, has the share of the fullest: that may be more.
+    """
+    shares, used, tokens = (_of_pools(facts, name) for name in ("usage_share", "used_tokens", "tokens"))
+    if not len(shares) == len(used) == len(tokens) or not sum(tokens):
+        return None
+    pool = None if occupancy is None else occupancy.pool(_MOST_BYTES_OF_POOL).value
+    single = pool is not None and pool.swa_tokens is None and pool.state_slots is None
+    share, counted = sum(shares) / len(shares), sum(used) / sum(tokens)
+    if counted - share <= _APART and not (single and share - counted > _APART):
+        return None
+    message = (
+        f"The server contradicts itself: it says that {share:.1%} are in use, and that {sum(used):,.0f} of {sum(tokens):,.0f} tokens are, "
+        f"which is {counted:.1%}. More users are counted by the {share:.1%}."
+    )
+    return Note(code="contradiction", message=message.replace("%", " %"))
+
+
 def _pool_bytes(occupancy: Occupancy, facts: Facts) -> int | None:
     """The bytes of the smallest pool, by its blocks or tokens; ``None`` if it states neither, or the engine has no pool."""
     most = occupancy.pool(_MOST_BYTES_OF_POOL).value
@@ -244,10 +277,13 @@ def _room(
     seq: int,
     requests: tuple[int | None, int | None],
     limit: tuple[int, str] | None,
+    *,
+    at_most: bool,
 ) -> Room | None:
     """How many more users of ``seq`` tokens fit into the free bytes of each pool; ``None`` if nobody can say.
 
-    ``limit`` is how many requests run at once, and the option for it: as the server says, else as the plan does.
+    ``limit`` is how many requests run at once, and the option for it: as the server says, else as the plan does. ``at_most`` says that
+    the pools may have fewer bytes free.
     """
     (running, waiting), replicas = requests, occupancy.request.replicas
     ends: list[tuple[int, str]] = []
@@ -262,4 +298,4 @@ def _room(
     if not ends:
         return None
     users, name = min(ends)
-    return Room(seq=seq, users=max(0, users - (waiting or 0)), limit=name)
+    return Room(seq=seq, users=max(0, users - (waiting or 0)), limit=name, at_most=at_most)

@@ -13,6 +13,7 @@ from hwcalc.text import clean
 _CSV: Final = (
     "time", "engine", "engine_version", "model", "pools", "blocks", "tokens", "used_share", "used_tokens", "running", "waiting", "most_running",
 )  # fmt: skip
+_ROOM: Final = ("seq", "users", "limit", "at_most")
 _UNSAID: Final = "the server does not say"
 
 
@@ -28,25 +29,29 @@ def server_text(serving: Serving, view: View) -> str:
     compared = serving.reconciliation
     if compared is not None:
         text += "\n" + compared_text(compared, f"{compared.model} as it is planned with the server's settings", view)
-    elif not view.quiet:
+    if serving.notes and not view.quiet:
         text += "\n" + labelled([("note", note.message) for note in serving.notes], view)
     return text
 
 
 def server_csv(serving: Serving, *, header: bool = True) -> str:
     """A row for a reading, with the more users of the first and the second length at its end."""
-    rooms = [None if room is None else getattr(room, name) for room in _two(serving) for name in ("seq", "users", "limit")]
-    names = [f"{which}_{name}" for which in ("planned", "mean") for name in ("seq", "users", "limit")]
+    rooms = [None if room is None else getattr(room, name) for room in _two(serving) for name in _ROOM]
+    names = [f"{which}_{name}" for which in ("planned", "mean") for name in _ROOM]
     text = csv_text((*_CSV, *names), [[*(getattr(serving, name) for name in _CSV), *rooms]])
     return text if header else text.partition("\n")[2]
 
 
-def reading_line(serving: Serving) -> str:
-    """A reading in one line, as short as a terminal needs it."""
+def reading_line(serving: Serving, first: Serving) -> str:
+    """A reading in one line, as short as a terminal needs it. A pool of another size than at ``first`` is named: the server started anew."""
     parts = [serving.time.partition("T")[2].partition("+")[0]]
     parts += [] if serving.running is None and serving.waiting is None else [_counts(serving)]
-    parts += [] if serving.used_share is None else [f"pool {_percent(serving.used_share)}"]
-    rooms = ", ".join(f"{room.users:,} x {room.seq:,}" for room in serving.rooms)
+    size, before = _sizes(serving)[-1:], _sizes(first)[-1:]
+    changed = f"{size[0]} (at first {before[0]})" if size and before and size != before else ""
+    share = "" if serving.used_share is None else _percent(serving.used_share)
+    pool = " of ".join(filter(None, (share, changed)))
+    parts += [f"pool {pool}"] if pool else []
+    rooms = ", ".join(f"{_most(room)}{room.users:,} x {room.seq:,}" for room in serving.rooms)
     return "; ".join([*parts, *([f"room for {rooms} tokens"] if rooms else [])])
 
 
@@ -55,8 +60,13 @@ def _two(serving: Serving) -> tuple[Room | None, Room | None]:
     return first, second
 
 
+def _sizes(serving: Serving) -> list[str]:
+    """The size of the pools in blocks and in tokens, as far as it is known."""
+    return [f"{size:,} {unit}" for size, unit in ((serving.blocks, "blocks"), (serving.tokens, "tokens")) if size is not None]
+
+
 def _pool(serving: Serving) -> str:
-    sizes = [f"{size:,} {unit}" for size, unit in ((serving.blocks, "blocks"), (serving.tokens, "tokens")) if size is not None]
+    sizes = _sizes(serving)
     several = f" in {plural(serving.pools, 'pool')}" if serving.pools > 1 else ""
     return f"{', '.join(sizes)}{several}" if sizes else _UNSAID
 
@@ -81,7 +91,11 @@ def _requests(serving: Serving) -> str:
     return f"{_counts(serving) or _UNSAID}{most}"
 
 
+def _most(room: Room) -> str:
+    return "at most " if room.at_most else ""
+
+
 def _rooms(serving: Serving) -> str:
-    said = [f"{room.users:,} of {room.seq:,} tokens each ({room.limit})" for room in serving.rooms]
+    said = [f"{_most(room)}{room.users:,} of {room.seq:,} tokens each ({room.limit})" for room in serving.rooms]
     said[1:] = [f"{text} as those that run" for text in said[1:]]
     return "; ".join(said) or _UNSAID

@@ -24,6 +24,8 @@ from hwcalc.reconcile.dialects import DIALECTS
 from hwcalc.reconcile.prometheus import Sample, sample
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.server import Server, Serving
+from hwcalc.report.server import server_text
+from hwcalc.report.view import View
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.reconcile.logs import GIB, figures
 from tests.hwcalc.reconcile.served import LLAMACPP, MODEL, SGLANG, TENSORRT, TGI, VLLM, Answer, Served, send
@@ -82,6 +84,26 @@ def test_two_replicas_of_vllm() -> None:
     assert rooms(serving)[0] == (8192, 9 + 19, "pool")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("usage_perc{", "usage{", (8192, 19, "pool")),
+        ("} 0.5\n", "} 1.7\n", (8192, 19, "pool")),
+        ('num_gpu_blocks="10001"', 'num_gpu_blocks="None"', (8192, 1004, "max_num_seqs")),
+    ],
+)
+def test_a_pool_that_is_not_said_holds_at_most_so_many(before: str, after: str, expected: tuple[int, int, str]) -> None:
+    """10,000 free blocks hold 19 users of 512 blocks. Of a pool of unknown size, 1,024 requests run at once, and 20 do."""
+    metrics = str(VLLM["/metrics"])
+    assert before in metrics
+    serving = ask({**VLLM, "/metrics": metrics.replace(before, after)})
+
+    assert rooms(serving) == [expected]
+    assert serving.rooms[0].at_most
+    assert f"at most {expected[1]:,} of 8,192 tokens each" in server_text(serving, View())
+    assert not any(room.at_most for room in (*ask(VLLM).rooms, *ask(LLAMACPP).rooms))
+
+
 def test_vllm_in_development_mode_states_its_whole_configuration() -> None:
     """``/server_info`` has the words of the log: tensor parallelism and the format of the cache come from there."""
     config = f"model='{MODEL}', tensor_parallel_size=2, kv_cache_dtype=fp8, max_seq_len=8192"
@@ -104,6 +126,18 @@ def test_sglang() -> None:
     assert rooms(serving)[1][:2] == (1250, 36 - 3)
     assert round(60_001 * 131_072 / GIB, 2) == 7.32
     assert (rows["tokens"].within, rows["requests at once"].within, rows["weights"].within) == (True, True, True)
+
+
+def test_a_server_that_contradicts_itself_is_said_to() -> None:
+    """50,000 of 60,000 tokens are 83.3 %, and no 30 %. A share in hundredths is no contradiction: 15,300 of 60,000 are 25.5 %."""
+    metrics = str(SGLANG["/metrics"])
+    wrong = ask({**SGLANG, "/metrics": metrics.replace(" 15000.0", " 50000.0").replace("} 0.25", "} 0.3")})
+    rounded = ask({**SGLANG, "/metrics": metrics.replace(" 15000.0", " 15300.0")})
+
+    assert [note.code for note in wrong.notes] == ["contradiction"]
+    said = "30.0 % are in use, and that 50,000 of 60,000 tokens are, which is 83.3 %"
+    assert said in " ".join(server_text(wrong, View()).split())
+    assert rounded.notes == ()
 
 
 def test_an_older_sglang_has_another_path() -> None:
@@ -430,6 +464,18 @@ def test_watching(three_readings: list[float], capsys: Capture) -> None:
     assert (status, three_readings) == (130, [5.0, 5.0, 5.0])
     lines = out.splitlines()[-2:]
     assert all(line.endswith("; 20 running, 0 waiting; pool 50.0 %; room for 9 x 8,192, 19 x 4,001 tokens") for line in lines)
+
+
+def test_a_pool_of_another_size_is_said(three_readings: list[float], capsys: Capture) -> None:
+    """The server was started anew with 5,001 blocks, one of which is the null block."""
+    with Served(VLLM) as served:
+        smaller = str(VLLM["/metrics"]).replace("10001", "5001")
+        answers = iter([VLLM["/metrics"], smaller, smaller])
+        served.answers["/metrics"] = lambda handler: send(handler, 200, str(next(answers)))
+        out = run(capsys, "reconcile", "--watch", "1", served.address)[1]
+
+    assert len(three_readings) == 3
+    assert all("; pool 50.0 % of 80,016 tokens (at first 160,016 tokens); " in line for line in out.splitlines()[-2:])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no terminals of this kind")
