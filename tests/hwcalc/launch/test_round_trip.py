@@ -193,3 +193,29 @@ def test_a_manifest_is_read_back_to_its_plan(form: str) -> None:
             assert server.settings["gpus_per_replica"] == made.fit.gpus
             if form != "compose":
                 assert planned(server).options["gpu"] == made.fit.gpu
+
+
+def test_the_length_of_sglang_is_said_again_or_named() -> None:
+    """Its server allows the model's own 131,072 tokens, which an L4 does not hold, until an option names a length that is written."""
+    llama: dict[str, Any] = {"engine": "sglang", "gpu": "l4", "weights": "fp8", "offline": True}
+    told = {"gpu": "l4", "offline": True}
+
+    def back(text: str, **more: Any) -> Plan:
+        [server] = read_launch(text)
+        again = planned(server, told | more)
+        assert again.model is not None
+        return plan(again.model, **again.options)
+
+    made = plan(MODELS[1], seq=8192, **llama)
+    text = emitted(made, "kubernetes")
+    assert made.fit is not None
+    assert made.fit.fits
+    assert "--context-length" not in text
+    assert back(text).request.seq == 131_072
+    assert counted(back(text, seq=8192)) == counted(made)
+
+    named = plan(MODELS[1], seq=8192, engine_options={"context_length": "8k"}, **llama)
+    same = back(emitted(named, "kubernetes"))
+    assert (same.request.seq, counted(same)) == (8192, counted(named))
+    assert same.fit is not None
+    assert same.fit.fits
