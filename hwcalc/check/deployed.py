@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
+from hwcalc.check.judge import judge
 from hwcalc.check.result import Edit, Judged
 from hwcalc.engines import find_engine
-from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, unknown_flags
@@ -24,6 +25,7 @@ from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.text import brief, printable
@@ -52,6 +54,7 @@ _OF_MODEL: Final = ("model", "repository", "file", "url")
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
 _BEYOND: Final = "beyond-maximum"
+_NO_SHARE: Final = "memory_utilization: null"
 _NOTHING: Final = "starts no server that kvplan knows"
 
 
@@ -69,11 +72,16 @@ class Told(Record):
 
 
 class ServerCheck(Check):
-    """The check of a server. ``text`` is its file, in which a variable may stand; ``remarks`` are warnings."""
+    """The check of a server. ``text`` is its file, in which a variable may stand; ``remarks`` are warnings.
+
+    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` names options of the user that count more than the text.
+    """
 
     server: Server
     text: str = ""
     remarks: tuple[str, ...] = ()
+    without_gpu: bool = False
+    given: frozenset[str] = frozenset()
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -90,29 +98,70 @@ class ServerCheck(Check):
             line=self.line if place is None else place.line, column=self.column if place is None else place.column, error=error
         )
 
-    def settled(self, judged: Sequence[Judged], plan: Plan) -> list[Judged]:
-        """What the text says of itself, a length that the engine refuses, and the verdict at the flag that would have to change."""
-        return [*self.told, *self._refused(plan), *(self._blamed(item, plan) for item in judged)]
+    def settled(self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan]) -> list[Judged]:
+        """What the text says of itself, and the verdict at the flag that would have to change; in its place, a length that the engine refuses."""
+        refused = self._refused(plan)
+        if refused:
+            return [*self.told, self._shorter(refused, plan, replan)]
+        return [*self.told, *(self._blamed(item, plan) for item in judged)]
+
+    def refusal(self, error: KvplanError) -> Judged | None:
+        """The finding where an error names a flag of the text: then the engine refuses its value, and will not start.
+
+        What kvplan does not know, and an option that the user gave, are no finding.
+        """
+        if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, OpenError) or "kvplan" in error.message:
+            return None
+        flags = flags_of(self.server)
+        said = error.message.replace("-", "_")
+        for flag in flags.flags:
+            word, option = word_of(self.server, flag), flag.option or flag.engine_option
+            names = {option, *(spelled.strip("-").replace("-", "_") for spelled in flag.spellings)}
+            if word is None or not word.line or not option or option in self.given:
+                continue
+            if any(re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}s?(?![A-Za-z0-9_])", said) for name in names if name):
+                hint = error.hint.partition(" This works: ")[0]
+                label = find_engine(flags.engine)[0].label
+                told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
+                return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
+        return None
 
     def warned(self, plan: Plan) -> list[Note]:
         """The warnings, without the one that is a finding here."""
-        refused = any(True for _ in self._refused(plan))
+        refused = bool(self._refused(plan))
         return [
             *(Note(code="deployment", message=each) for each in self.remarks),
             *(note for note in plan.warnings if not (refused and note.code == _BEYOND)),
         ]
 
-    def _refused(self, plan: Plan) -> Iterator[Judged]:
+    def _refused(self, plan: Plan) -> str:
+        """Why the engine refuses the length; empty if it takes it."""
         longer = next((note.message for note in plan.warnings if note.code == _BEYOND), "")
         server = self.server
         # The model may be stretched by a flag, which no plan reads.
         if any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant)):
-            return
-        if longer and any(each.partition("=")[0] not in self.text for each in plan.request.environment):
-            longest = plan.model.max_position_embeddings
-            flag = find_engine(flags_of(self.server).engine)[0].command.flag("seq", longest)
-            edits = (Edit(yaml=f"seq: {longest}", effect="", flags=flag),)
-            yield replace(_at(_judged("length", longer, holds=False), self.places.get("seq")), edits=edits)
+            return ""
+        return longer if any(each.partition("=")[0] not in self.text for each in plan.request.environment) else ""
+
+    def _shorter(self, refused: str, plan: Plan, replan: Callable[..., Plan]) -> Judged:
+        """The finding of a length that the engine refuses, with the largest that it takes and that fits."""
+        engine, longest = find_engine(plan.request.engine)[0], plan.model.max_position_embeddings
+        option, knobs = engine.facts.longest_option, self.options.get("engine_options", {})
+        of_server = {"engine_options": {**knobs, option: str(longest)}} if option in knobs else {"seq": longest}
+        flag = engine.command.flag("seq", longest)
+        edits: tuple[Edit, ...] = (Edit(yaml=f"seq: {longest}", effect="", flags=flag),)
+        shorter = replan(advise=True, **of_server)
+        if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
+            [item] = (self._blamed(each, shorter) for each in judge(self.required, shorter, replan, self.places))
+            refused += f" With {longest:,} tokens it {item.message}"
+            length = flag.partition(" ")[0]
+            with_length = tuple(one for one in item.edits if length in one.flags.split())
+            # Where no length fits, a single change says both.
+            edits = with_length[:1] or tuple(
+                replace(one, yaml=f"{one.yaml}, seq: {longest}", flags=f"{one.flags} {flag}" if one.flags else "")
+                for one in item.edits
+            )
+        return replace(_at(_judged("length", refused, holds=False), self.places.get("seq")), edits=edits)
 
     def _blamed(self, item: Judged, plan: Plan) -> Judged:
         """The verdict at the first flag of the text that one of its edits changes, else at the server."""
@@ -121,7 +170,7 @@ class ServerCheck(Check):
         flags = flags_of(self.server)
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
-        edits = tuple(one for one in item.edits if users is None or users.spelled not in one.flags.split())
+        edits = tuple(_spoken(one, flags) for one in item.edits if users is None or users.spelled not in one.flags.split())
         words = (word for one in edits for word in one.flags.split() if word.startswith("-"))
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
         first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
@@ -249,12 +298,15 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
     made = Planned(model=str(server.model or ""), options={})
     at = places.get("model") or Place(line=server.line, column=1, word="")
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
+    without_gpu = False
     try:
         made = planned(server, told.options)
         if not {"gpu", "instance", "kv_memory"} & made.options.keys():
-            said = " ".join(made.remarks) or "the text names no accelerator."
+            # Of the remarks, those that say why the accelerator is not known.
+            said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the text names no accelerator."
             open_ = OpenError(f"whether it fits is not known: {said}", hint="Add: --gpu NAME")
             faults.append(Fault(line=server.line, column=1, error=open_))
+            without_gpu = True
     except TooFewGpusError as error:
         sizes = [name for name in ("tp", "pp", "dp") if server.settings.get(name) not in (None, 1)]
         few = _at(_judged("gpus", f"{error.message} {error.hint}", holds=False), places.get(sizes[0]) if sizes else None)
@@ -277,6 +329,8 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
         server=server,
         told=tuple(judged),
         text=text,
+        without_gpu=without_gpu and len(faults) == 1,
+        given=frozenset(told.options),
     )
 
 
@@ -299,6 +353,17 @@ def _place(server: Server, flag: Flag | None, word: Word, name: str = "") -> Pla
     if flag is not None and before.text.startswith("-") and flags_of(server).find(before.text)[0] is flag:
         word = before
     return Place(line=word.line, column=max(1, word.spot.column), word=name)
+
+
+def _spoken(edit: Edit, flags: EngineFlags) -> Edit:
+    """An edit in words of the engine, where it takes a share of the memory back and the engine has no fixed default to write."""
+    flag = flags.flag_of.get("memory_utilization")
+    if flag is None or _NO_SHARE not in edit.yaml:
+        return edit
+    edit = replace(edit, effect=edit.effect.replace("--memory-utilization", flag.spelled))
+    if flag.spelled in edit.flags.split():
+        return edit
+    return replace(edit, yaml=f"{edit.flags} without {flag.spelled}".strip(), flags="")
 
 
 def _judged(name: str, message: str, *, holds: bool) -> Judged:

@@ -38,9 +38,8 @@ class _PlacedError(KvplanError):
 
 
 class CheckFileError(_PlacedError, ValueError):
-    """A check file is missing or cannot be read as YAML: exit 3."""
+    """A file of checks or servers is missing or cannot be read, such as wrong YAML: exit 2."""
 
-    exit_code = 3
     type = "bad-check-file"
 
 
@@ -210,9 +209,13 @@ class Check(Record):
         """An error of the plan, at its place."""
         return Fault(line=self.line, column=self.column, error=error)
 
-    def settled(self, judged: Sequence[Judged], plan: Plan) -> Sequence[Judged]:
-        """The requirements, with whatever else a check looks at."""
+    def settled(self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan]) -> Sequence[Judged]:
+        """The requirements, with whatever else a check looks at. ``replan`` makes the plan with some options changed."""
         return judged
+
+    def refusal(self, error: KvplanError) -> Judged | None:
+        """The requirement that fails where an error of the plan is one of the engine's at start; ``None`` where the check cannot be made."""
+        return None
 
     def warned(self, plan: Plan) -> Sequence[Note]:
         """The warnings of a plan, and of the text."""
@@ -242,7 +245,7 @@ class Unread(Record):
 def read_check_file(path: str) -> CheckFile:
     """Read a file, or standard input for ``-``.
 
-    Raises :class:`~hwcalc.check.file.CheckFileError` (exit 3) if it cannot be read as YAML and
+    Raises :class:`~hwcalc.check.file.CheckFileError` (exit 2) if it cannot be read as YAML and
     :class:`~hwcalc.check.file.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column. The second has the
     further faults of the file, up to :data:`MOST_FAULTS`.
     """

@@ -90,7 +90,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     """The deployment with the first of the edits of a failing requirement that can be made, the server's result then, and the flags."""
     # With --strict, what probably holds fails too.
     failing = min((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
-    why = "" if failing.edits else brief(failing.message, _LONGEST)
+    why = "" if failing.edits else brief(failing.message, _LONGEST).rstrip(".")
     for edit in failing.edits:
         if not edit.flags or _SLOW in edit.effect:
             continue
@@ -116,7 +116,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
 def _check_gpus(check: ServerCheck) -> None:
     """Raise :class:`_NoEditError` for a server that would take more GPUs than its text gives it, on whichever nodes."""
     given = check.server.gpus_per_replica
-    sizes = [size for name in ("tp", "pp", "dp") if isinstance(size := check.options.get(name, 1), int)]
+    sizes = [size for name in ("tp", "pp", "dp") if isinstance(size := check.server.settings.get(name, 1), int)]
     if isinstance(given, int) and prod(sizes) > given:
         message = f"the text gives it {given:,} GPU{'s' if given > 1 else ''}"
         raise _NoEditError(message)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from hwcalc.check.baseline import (
     versions_of,
 )
 from hwcalc.check.changes import asked_of, changed_keys, placed
-from hwcalc.check.deployed import Deployment, Told, files_in, read_any, read_deployment
+from hwcalc.check.deployed import Deployment, ServerCheck, Told, files_in, read_any, read_deployment
 from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread
 from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
@@ -48,6 +48,10 @@ from hwcalc.model import Note
 from hwcalc.planner.options import Access, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
+
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
+    from hwcalc.planner.result import Plan
 
 _LOCKS: Final = ("use", "write", "ignore")
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
@@ -169,7 +173,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
         infos.append(info)
         for check in file.checks:
             # Each name that is not known is said at its place, which may be among the defaults.
-            told = check.told
+            told = _on_any_gpu(check, models) if check.faults else ()
             for wrong in check.faults:
                 at = replace(_unmade(file, check), line=wrong.line, column=wrong.column, error=_failure(wrong.error))
                 planned.append((replace(at, requirements=told), None))
@@ -264,22 +268,16 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
     if not check.required:
         return replace(known, status=_status(check.told, strict=options.strict), requirements=check.told), None
     try:
-        revision, assume = check.options.get("revision"), check.options.get("assume")
-        spec = models.spec(check.model, revision, assume)
-        models.plan(spec)
-        read_with = {"revision": revision, "assume": assume}
-        keywords = {key: value for key, value in check.options.items() if key not in read_with} | limits_of(check.required)
-        if "draft" in keywords:
-            keywords["draft"] = models.spec(keywords["draft"], None, None)
-        named = None if "draft" in keywords else _option_draft(check)
-        draft = None if named is None else models.spec(named, None, None)
-        planned = plan_loaded(spec, keywords, draft, advise=True, read_with=read_with)
-        replan = lambda **change: plan_loaded(spec, keywords | change, draft)  # noqa: E731
-        judged = list(check.settled(judge(check.required, planned, replan, check.places), planned))
+        spec, replan = _planner(check, models)
+        planned = replan(advise=True)
+        judged = list(check.settled(judge(check.required, planned, replan, check.places), planned, replan))
         for model, of in _named(check):
-            lock = models.changed(model, of, assume if model == check.model else None)
+            lock = models.changed(model, of, check.options.get("assume") if model == check.model else None)
             judged += [] if lock is None else [lock]
     except KvplanError as error:
+        refused = check.refusal(error)
+        if refused is not None:
+            return replace(known, status="fail", requirements=(*check.told, refused)), None
         wrong = check.failed(error)
         return replace(known, line=wrong.line, column=wrong.column, error=_failure(wrong.error), requirements=check.told), None
     figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
@@ -301,6 +299,35 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
     versions = versions_of(figures.engine_version, spec.revision, __version__)
     setup = setup_of(planned)
     return made, Subject(check=check, file=known.file, models=names, setup=setup, figures=figures, asked=asked, versions=versions)
+
+
+def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Plan]]:
+    """The model of a check, and what makes its plan, with some options changed."""
+    read_with = {name: check.options.get(name) for name in ("revision", "assume")}
+    spec = models.spec(check.model, **read_with)
+    models.plan(spec)
+    keywords = {key: value for key, value in check.options.items() if key not in read_with} | limits_of(check.required)
+    if "draft" in keywords:
+        keywords["draft"] = models.spec(keywords["draft"], None, None)
+    named = None if "draft" in keywords else _option_draft(check)
+    draft = None if named is None else models.spec(named, None, None)
+
+    def replan(*, advise: bool = False, **change: Any) -> Plan:
+        return plan_loaded(spec, keywords | change, draft, advise=advise, read_with=read_with if advise else None)
+
+    return spec, replan
+
+
+def _on_any_gpu(check: Check, models: Models) -> Sequence[Judged]:
+    """What is wrong with a check that cannot be made: of a server that lacks an accelerator alone, also what its engine refuses on any."""
+    if isinstance(check, ServerCheck) and check.without_gpu:
+        try:
+            _, replan = _planner(check, models)
+            return check.settled((), replan(), replan)
+        except KvplanError as error:
+            refused = check.refusal(error)
+            return check.told if refused is None else (*check.told, refused)
+    return check.told
 
 
 def _unmade(file: CheckFile, check: Check) -> Checked:

@@ -77,6 +77,7 @@ checks:
             "Write the model facts that are used to FILE.lock, anew if it is there.",
             "flag",
             group="check",
+            short="Write the models' facts to FILE.lock.",
         ),
         Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag", group="check"),
         Option(
@@ -85,6 +86,7 @@ checks:
             "PLAN",
             "Fail if bytes have grown since this document of check --json or plan --json; repeatable.",
             "list",
+            short="Fail if bytes have grown since this --json.",
             complete="paths",
             group="check",
         ),
@@ -111,8 +113,17 @@ checks:
             "Show the change of flags with which the servers of deployments start, as a unified diff.",
             "flag",
             group="check",
+            short="Show the flags with which servers start, as a diff.",
         ),
-        Option("write", ("--write",), "", "With --fix: write the change into the files.", "flag", group="check"),
+        Option(
+            "write",
+            ("--write",),
+            "",
+            "With --fix: write the change into the files.",
+            "flag",
+            group="check",
+            short="With --fix: write them into the files.",
+        ),
         Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
         *plan_options("check"),
         *LEFT_OPEN,
@@ -255,23 +266,32 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: 
         place_of(path, "--output", below=True)
     for path, chosen in targets.items():
         format_ = chosen or view.format
-        text = check_report(document, View(format=format_, quiet=view.quiet))
+        diff = "" if chosen or format_ != "table" else _diff(document)
+        text = diff or check_report(document, View(format=format_, quiet=view.quiet))
         # The folder is made if it is not there; where it cannot be, neither can the file be written.
         if not os.path.lexists(path):
             with suppress(OSError):
                 os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
-        safe = json_for(text) if format_ in _JSON else lines_for(text, commands=format_ == "github")
+        safe = json_for(text) if format_ in _JSON else lines_for(text, commands=bool(diff) or format_ == "github")
         write_file(path, safe.encode(), "--output", read=read, below=True)
     status = document.summary.exit_code
+    remarks = tuple(_remarks(document)) if document.fixes and view.format == "table" else ()
+    if fix and not document.fixes and status and view.format == "table":
+        remarks = (_NO_FIX,)
     if not all(targets.values()):
-        return Answer(text="", status=status)
+        return Answer(text="", remarks=remarks, status=status)
     # A terminal shows the end of a long answer, a pipe all of it.
     view = replace(view, detail="screen") if on_terminal() else view
-    text, commands = check_report(document, view), view.format == "github"
-    if fix and not document.fixes and status:
-        return Answer(text=text, json=view.format in _JSON, remarks=(_NO_FIX,) if view.format == "table" else (), status=status)
-    if document.fixes and view.format == "table":
-        # The heads of a diff and its tabs are meant; what stands in a file is no command to a runner, which skips blanks before one.
-        diff = re.sub(r"(?m)^(\s+)::", r"\1?::", "".join(fix.diff for fix in document.fixes).replace("\r\n", "\n"))
-        return Answer(text=diff or text, commands=bool(diff), remarks=tuple(_remarks(document)), status=status)
-    return Answer(text=text, json=view.format in _JSON, commands=commands, status=status)
+    diff = _diff(document) if view.format == "table" else ""
+    commands = bool(diff) or view.format == "github"
+    return Answer(
+        text=diff or check_report(document, view), json=view.format in _JSON, commands=commands, remarks=remarks, status=status
+    )
+
+
+def _diff(document: CheckDocument) -> str:
+    """The changes of all files as a diff; empty where there are none.
+
+    Its heads and its tabs are meant; what stands in a file is no command to a runner, which skips blanks before one.
+    """
+    return re.sub(r"(?m)^(\s+)::", r"\1?::", "".join(fix.diff for fix in document.fixes).replace("\r\n", "\n"))

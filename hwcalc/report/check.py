@@ -65,12 +65,13 @@ def place(check: Checked, line: int) -> str:
     return f"line {line}" if check.file == "-" else f"{check.file}:{line}"
 
 
-def headline(check: Checked) -> str:
-    """The verdict with its numbers, and the size of the cache; empty if there is no plan."""
-    if check.plan is None:
+def headline(check: Checked, wrong: Iterable[Finding] = ()) -> str:
+    """The verdict with its numbers, and the size of the cache; empty if there is no plan, or one of the findings has the verdict."""
+    if check.plan is None or any(one.rule in {"fits", "length"} for one in wrong):
         return ""
     fit = check.plan.fit
-    cache = f"cache {human_bytes(check.plan.cache_bytes)}"
+    on = f" on {fit.gpus:,} GPUs together" if fit is not None and fit.gpus > 1 else ""
+    cache = f"cache {human_bytes(check.plan.cache_bytes)}{on}"
     return cache if fit is None or check.verdict is None else f"{verdict_in_words(check.verdict, fit)}; {cache}"
 
 
@@ -203,11 +204,12 @@ def check_table(document: CheckDocument, view: View) -> str:
     lines: list[str] = []
     for check in _told(document, quiet=quiet):
         wrong = findings(check)
-        # A failed verdict gets a line of its own below, with the reason.
-        head = "" if any(one.rule == "fits" for one in wrong) else headline(check)
-        name = f"{clean(cut(check.name, LONGEST_WORD))}  {head}".rstrip()
+        # Where something fails, the verdict does not stand beside FAIL: that it fits is not the reason.
+        verdict, failed = headline(check, wrong), check.status == "fail"
+        name = f"{clean(cut(check.name, LONGEST_WORD))}  {'' if failed else verdict}".rstrip()
         lines += _wrapped(name, width, colored(f"{_WORDS[check.status]:<{_INDENT - 1}} ", check.status), 0)
-        below = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines), *_remarks(check, quiet=quiet)]
+        below = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines)]
+        below += [*([verdict] if failed and verdict else []), *_remarks(check, quiet=quiet)]
         # The fault of a file has its place in its name.
         if check.status != "pass" and not check.name.startswith(f"{place(check, check.line)}:"):
             below.append(f"at {', '.join(cut(where, LONGEST_WORD) for where in places(check))}")
@@ -348,8 +350,7 @@ def _outcome(check: Checked) -> Iterable[str]:
     if check.error is not None:
         yield element("error", told[1:], message=check.error.type, type=check.error.type)
     said = [
-        # The verdict of a check that does not fit is in its failure.
-        "" if any(one.rule == "fits" for one in wrong) else headline(check),
+        headline(check, wrong),
         *(told if check.status == "warning" else ()),
         *(f"warning: {note.message}" for note in check.warnings),
     ]

@@ -13,7 +13,7 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, VERSIONS, resolve
-from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, model_and_tokens, parse_limits
+from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, default_utilization, model_and_tokens, parse_limits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engine_flags import engine_flags
@@ -200,7 +200,11 @@ class VllmCommand(Command):
         return f"{_FLAGS.written[key]} {value}" if key in _FLAGS.written else ""
 
     def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
-        """A server with a ``max_model_len`` of its own is not told the length of the sequences that users send."""
+        """A server with a ``max_model_len`` of its own is not told the length of the sequences that users send. A share of the GPU that is taken
+        back is the release's default.
+        """
+        if "memory_utilization" in changed and changed["memory_utilization"] is None:
+            changed = {**changed, "memory_utilization": default_utilization(setup.engine_version or NEWEST)}
         return changed if MAX_LENGTH not in setup.options else {name: each for name, each in changed.items() if name != "seq"}
 
     def words(self, planned: CommandInput) -> list[str]:

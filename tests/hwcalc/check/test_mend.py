@@ -153,7 +153,6 @@ def test_several_changes_of_several_servers(tmp_path: Path, capsys: Capture) -> 
     assert [each.partition(": ")[2] for each in fix["changes"]] == [
         "--tensor-parallel-size 1",
         f"--max-model-len {LONGEST}",
-        "--max-model-len 40960",
         f"--max-model-len {LONGEST}",
     ]
     assert f"-tp 1 --max-model-len {LONGEST} " in path.read_text(encoding="utf-8")
@@ -246,3 +245,43 @@ def test_what_is_wrong(words: list[str], said: str, tmp_path: Path, capsys: Capt
 
     assert status == 2
     assert said in err
+
+
+def test_the_diff_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """``-o FILE`` has what standard output would have, so that git applies it; a file with a format has the findings."""
+    monkeypatch.chdir(tmp_path)
+    Path("serve.sh").write_text(SHELL, encoding="utf-8")
+    shown = run(capsys, "check", "serve.sh", "--fix")
+    status, out, err = run(capsys, "check", "serve.sh", "--fix", "-o", "x.diff", "-o", "markdown=x.md")
+
+    assert (status, out, err) == (shown[0], "", shown[2])
+    assert Path("x.diff").read_text(encoding="utf-8") == shown[1]
+    assert "does not fit" in Path("x.md").read_text(encoding="utf-8")
+
+
+def test_the_reason_is_the_gpus_of_the_text(tmp_path: Path, capsys: Capture) -> None:
+    """Weights of 235e9 bytes even in fp8 take more than the text's two GPUs of 24 GB."""
+    path = tmp_path / "a.yaml"
+    gpus = "deploy: {resources: {reservations: {devices: [{count: 2}]}}}"
+    model = "--model Qwen/Qwen3-235B-A22B --max-model-len 8192 --quantization fp8"
+    path.write_text(f"services:\n  a: {{image: vllm/vllm-openai, command: {model}, {gpus}}}\n", encoding="utf-8")
+    status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix")
+
+    assert status == 1
+    assert "a: no safe change: the text gives it 2 GPUs." in err
+
+
+def test_a_share_of_the_memory_is_raised_to_the_default(tmp_path: Path, capsys: Capture) -> None:
+    """In vLLM's words, and tried: 0.9 of the GPU until 0.20, 0.92 since."""
+    path = tmp_path / "a.yaml"
+    for release, share in (("v0.11.0", "0.9"), ("v0.20.0", "0.92")):
+        text = (
+            f"services: {{a: {{image: 'vllm/vllm-openai:{release}', command: --model {QWEN} --gpu-memory-utilization 0.75}}}}\n"
+        )
+        path.write_text(text.replace("0.75", "0.75 --max-model-len 8192"), encoding="utf-8")
+        _, found, _ = run(capsys, "check", str(path), "--gpu", "l4", "--json")
+        status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
+
+        flags = [edit["flags"] for edit in json.loads(found)["checks"][0]["requirements"][0]["edits"]]
+        assert f"--gpu-memory-utilization {share}" in flags
+        assert (status, f"a: --gpu-memory-utilization {share}" in err) == (0, True), err
