@@ -112,14 +112,18 @@ class ServerCheck(Check):
         """
         if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, OpenError) or "kvplan" in error.message:
             return None
-        flags = flags_of(self.server)
-        said = error.message.replace("-", "_")
+        flags, said = flags_of(self.server), error.message.replace("-", "_")
+        # Options of kvplan stand behind two hyphens, and may be named as other flags of the engine are.
+        options = {each.replace("-", "_") for each in re.findall(r"--([a-z][a-z-]*)", error.message)}
         for flag in flags.flags:
             word, option = word_of(self.server, flag), flag.option or flag.engine_option
             names = {option, *(spelled.strip("-").replace("-", "_") for spelled in flag.spellings)}
             if word is None or not word.line or not option or option in self.given:
                 continue
-            if any(re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}s?(?![A-Za-z0-9_])", said) for name in names if name):
+            if option in options or (
+                not options
+                and any(re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}s?(?![A-Za-z0-9_])", said) for name in names if name)
+            ):
                 hint = error.hint.partition(" This works: ")[0]
                 label = find_engine(flags.engine)[0].label
                 told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
