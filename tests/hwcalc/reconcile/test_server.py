@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from select import select
 from typing import Any, Final, cast
 
 import jsonschema
@@ -490,13 +491,14 @@ def test_watching_on_a_terminal() -> None:
         with subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}, cwd=ROOT
         ) as started:
-            while shown.count(b"room for 9 x 8,192") < 2:
+            while shown.count(b"room for 9 x 8,192") < 2 and select([ours], [], [], 60)[0]:
                 shown += os.read(ours, 65_536)
             started.send_signal(signal.SIGINT)
             status = started.wait()
         shown += os.read(ours, 65_536)
 
     assert status == 130
+    assert shown.count(b"room for 9 x 8,192") >= 2
     assert b"\r\x1b[2K" in shown
     assert shown.endswith(b"\n\x1b[?25h")
 
