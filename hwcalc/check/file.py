@@ -38,8 +38,9 @@ class _PlacedError(KvplanError):
 
 
 class CheckFileError(_PlacedError, ValueError):
-    """A file of checks or servers is missing or cannot be read, such as wrong YAML: exit 2."""
+    """A file of checks or servers is missing or cannot be read, such as wrong YAML: exit 3."""
 
+    exit_code = 3
     type = "bad-check-file"
 
 
@@ -245,7 +246,7 @@ class Unread(Record):
 def read_check_file(path: str) -> CheckFile:
     """Read a file, or standard input for ``-``.
 
-    Raises :class:`~hwcalc.check.file.CheckFileError` (exit 2) if it cannot be read as YAML and
+    Raises :class:`~hwcalc.check.file.CheckFileError` (exit 3) if it cannot be read as YAML and
     :class:`~hwcalc.check.file.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column. The second has the
     further faults of the file, up to :data:`MOST_FAULTS`.
     """

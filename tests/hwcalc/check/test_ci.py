@@ -116,7 +116,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """An error among the results, with the file's name."""
     done, written = act(tmp_path, file="gone.yaml")
 
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert parts(done)[1].startswith("::error file=gone.yaml,line=1,col=1,title=kvplan%3A gone.yaml::there is no file gone.yaml.")
     assert "1 could not be checked" in written["GITHUB_STEP_SUMMARY"]
 

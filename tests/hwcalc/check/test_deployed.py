@@ -230,7 +230,7 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
     Path("a/kvplan-2.yaml").write_text("schema_version: 1\nchecks: 3\n", encoding="utf-8")
     Path("a/bomb.yaml").write_text(f"{SERVICE}x: {'[' * 100}", encoding="utf-8")
     status, found = checked(capsys, ".", "a/b/serve.sh", "--gpu", "h100")
-    assert status == 2
+    assert status == 3
     assert [(file["path"], file["checks"]) for file in found["files"][2:]] == [
         ("a/bomb.yaml", 0), ("a/kvplan-2.yaml", 0), ("a/run", 1), ("a/b/serve.sh", 1),
     ]  # fmt: skip
@@ -241,7 +241,7 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
 
     Path("empty").mkdir()
     status, found = checked(capsys, "empty")
-    assert (status, found["checks"][0]["error"]["message"]) == (2, "nothing in empty starts a server that kvplan knows.")
+    assert (status, found["checks"][0]["error"]["message"]) == (3, "nothing in empty starts a server that kvplan knows.")
 
 
 def test_a_file_that_starts_nothing(tmp_path: Path, capsys: Capture) -> None:
@@ -257,7 +257,7 @@ def test_a_file_that_starts_nothing(tmp_path: Path, capsys: Capture) -> None:
     path.write_text("check: []\n", encoding="utf-8")
     assert checked(capsys, str(path))[0] == 2
     path.write_text("image: [", encoding="utf-8")
-    assert checked(capsys, str(path))[0] == 2
+    assert checked(capsys, str(path))[0] == 3
 
 
 def test_a_lock_and_a_baseline(compose: str, capsys: Capture) -> None:

@@ -59,7 +59,7 @@ def test_hostile(text: str, said: str) -> None:
 
     assert said in caught.value.message
     assert caught.value.hint
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == 3
 
 
 def test_a_billion_laughs_are_not_heard() -> None:
