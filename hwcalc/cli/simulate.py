@@ -221,9 +221,9 @@ _OF_SEARCH: Final = grouped(
         *OUTPUT,
     ),
     {
-        "Which settings serve most in time?": "kvplan tune Qwen/Qwen3-8B --gpu h100 --seq 8k --trace 'prompt=2k output=9 arrival=poisson=9 requests=50' --ttft 1s --dtype auto",
-        "On which hardware, and how many?": "kvplan tune Qwen/Qwen3-8B --gpu 2xl4,h100 --seq 8k --trace 'prompt=1k output=9 requests=9' --ttft 9s --dtype auto",
-        "With these values of a setting": "kvplan tune Qwen/Qwen3-8B --gpu l4 --seq 8k --trace 'prompt=1k output=9 requests=9' --e2e 9s --compare max_num_seqs=2,8 --dtype auto",
+        "Which settings serve most in time?": "kvplan tune Qwen/Qwen3-8B --gpu l4 --trace 'prompt=1k output=9 requests=9' --ttft 9s",
+        "On which hardware, and how many?": "kvplan tune Qwen/Qwen3-8B --gpu 2xl4,h100 --trace 'prompt=1k output=9 requests=9' --ttft 9s",
+        "With these values of a setting": "kvplan tune gpt2 --gpu 2xl4 --trace 'prompt=9 output=9 requests=9' --e2e 9s --compare tp=1,2",
     },
 )
 def tune(*, model: str, trace: str | None, compare: list[str] | None, workers: str | None, **options: Any) -> Answer:
