@@ -106,15 +106,15 @@ class Container(Record):
     ``images`` has the image for accelerators of each vendor, and for ``cpu``: ``{version}`` is three numbers, ``{sm}`` the compute capability, and
     ``{build}`` a build, which a release has none of. With ``entry`` the image's own entry point stays. ``words`` are what else the server is told,
     so that others reach it at its ``port``; ``script`` starts one that reads a file by a further ``{command}``. Models are downloaded to
-    ``cache``, and ``health`` answers once the server is there.
+    ``cache``, a folder in the image, which most run as its root, and ``health`` answers once the server is there.
     """
 
     images: Mapping[str, str]
     port: int
+    cache: str
     words: tuple[str, ...] = ()
     entry: bool = False
     script: str | None = None
-    cache: str = "/root/.cache/huggingface"
     health: str = "/health"
 
 

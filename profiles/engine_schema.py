@@ -373,10 +373,10 @@ class ContainerRow(Facts):
 
     images: dict[Words, Words]
     port: int
+    cache: Words
     words: list[Words] = Field(default_factory=list)
     entry: bool = False
     script: Words | None = None
-    cache: Words = "/root/.cache/huggingface"
     health: Words = "/health"
 
 
