@@ -17,6 +17,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
+from hwcalc.planner.expected import unmeasured
 from hwcalc.planner.forecast import forecast
 from hwcalc.planner.options import SpeedOptions, take_options, takes
 from hwcalc.planner.plan import beyond_maximum
@@ -275,12 +276,9 @@ def _opened(spec: ModelSpec, request: Mapping[str, Any]) -> tuple[Occupancy, tup
 
 
 def _unmeasured_note(opened: Occupancy, named: str | None) -> Note:
-    gpu = opened.setup.hardware.gpu
-    what = f"{opened.engine.label} on {gpu.id if gpu is not None else 'this machine'}"
-    if named is None:
-        message = "No expected speed without an engine: the bound alone. Name one: --engine vllm, --engine llamacpp."
-    else:
-        message = f"No expected speed of {what}: no measurements of it are known. The bound holds all the same."
+    if named is not None:
+        return unmeasured(opened)
+    message = "No expected speed without an engine: the bound alone. Name one: --engine vllm, --engine llamacpp."
     return Note(code="speed-not-measured", message=message)
 
 

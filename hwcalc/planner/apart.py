@@ -78,11 +78,6 @@ def end_of(step: StepTime, end: str) -> float:
     return float(step.bound if value is None else value)
 
 
-def info(step: StepTime) -> TimeInfo:
-    """The time of a step as a record."""
-    return TimeInfo(bound=step.bound, expected=step.expected, low=step.low, high=step.high)
-
-
 def prompts_per_s(side: Side, transfer_s: float, end: str) -> tuple[float, float]:
     """The most prompts per second of one server within the limit, and the share of its time that they take."""
     seconds = end_of(side.reading(), end)
@@ -150,7 +145,7 @@ def side_info(side: Side, servers: int, rate: float, rate_low: float, step: Step
         gpus=servers * side.gpus,
         requests_per_s=servers * rate,
         requests_per_s_low=servers * rate_low,
-        step_s=info(step),
+        step_s=TimeInfo.of(step),
         limiting=limiting,
         **more,
     )

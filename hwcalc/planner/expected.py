@@ -83,10 +83,15 @@ def not_measured(opened: Occupancy, info: SpeedInfo | None) -> tuple[Note, ...]:
         return ()
     if speed_class_of(opened) is not None:
         return ()
-    message = (
-        f"No expected speed of {opened.engine.label} on {gpu.id}: no measurements of it are known. The bound holds all the same."
-    )
-    return (Note(code="speed-not-measured", message=message),)
+    return (unmeasured(opened),)
+
+
+def unmeasured(opened: Occupancy) -> Note:
+    """The note of an engine and an accelerator of which no measurements are known."""
+    gpu = opened.setup.hardware.gpu
+    what = f"{opened.engine.label} on {gpu.id if gpu is not None else 'this machine'}"
+    message = f"No expected speed of {what}: no measurements of it are known. The bound holds all the same."
+    return Note(code="speed-not-measured", message=message)
 
 
 def above(quantity: Quantity, bound: float) -> Quantity:

@@ -29,7 +29,7 @@ from hwcalc.planner.within_result import ArrivalsInfo, ChunkInfo, ReloadInfo, Se
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.setup import Load
-    from hwcalc.planner.forecast import Forecast, Quantity
+    from hwcalc.planner.forecast import Forecast
     from hwcalc.planner.result import FitInfo, OverrunInfo
     from hwcalc.planner.step_time import StepTimes
 
@@ -138,10 +138,10 @@ class _Users:
         served = self.served(users)
         return ServedInfo(
             users=users,
-            ttft_s=_info(served.ttft_s),
-            itl_s=_info(served.itl_s),
-            e2e_s=_info(served.e2e_s),
-            output_tokens_per_s=_info(served.cycle_s.per_s(users * self.lengths[2])),
+            ttft_s=TimeInfo.of(served.ttft_s),
+            itl_s=TimeInfo.of(served.itl_s),
+            e2e_s=TimeInfo.of(served.e2e_s),
+            output_tokens_per_s=TimeInfo.of(served.cycle_s.per_s(users * self.lengths[2])),
             step_with_prompt_s=self.step_with_prompt(users) if self.times.mixes_prompts else None,
         )
 
@@ -293,7 +293,7 @@ def reload_info(opened: Occupancy, times: StepTimes, tokens: int) -> ReloadInfo:
         host_s=None if rate is None else size / rate,
         disk_link=disk.name,
         disk_s=size / (disk.gbps * 1e9),
-        recompute_s=TimeInfo(bound=again.bound, expected=again.expected, low=again.low, high=again.high),
+        recompute_s=TimeInfo.of(again),
     )
 
 
@@ -303,10 +303,6 @@ def _reaches(most_rate: float | None, rate: float) -> bool | None:
 
 def _places(count: int | None) -> int:
     return UNLIMITED if count is None else min(count, UNLIMITED)
-
-
-def _info(quantity: Quantity) -> TimeInfo:
-    return TimeInfo(bound=quantity.bound, expected=quantity.expected, low=quantity.low, high=quantity.high)
 
 
 def _smaller_chunk(opened: Occupancy, search: _Users, places: int) -> ChunkInfo | None:
@@ -330,7 +326,9 @@ def _smaller_chunk(opened: Occupancy, search: _Users, places: int) -> ChunkInfo 
             if chunk == search.times.chunk:
                 return None
             setting = SettingInfo(option=option, value=chunk, flag=engine.command.flag(option, chunk))
-            return ChunkInfo(setting=setting, users=users, ttft_s=_info(smaller.served(users).ttft_s), step_with_prompt_s=step_s)
+            return ChunkInfo(
+                setting=setting, users=users, ttft_s=TimeInfo.of(smaller.served(users).ttft_s), step_with_prompt_s=step_s
+            )
         chunk //= 2
     return None
 

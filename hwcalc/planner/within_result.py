@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.documents import Part
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
+
+if TYPE_CHECKING:
+    from hwcalc.planner.forecast import Quantity
+    from hwcalc.planner.step_time import StepTime
 
 
 class TimeInfo(Record):
@@ -16,6 +20,11 @@ class TimeInfo(Record):
     expected: float | None
     low: float | None
     high: float | None
+
+    @classmethod
+    def of(cls, figure: StepTime | Quantity) -> TimeInfo:
+        """The figure of a step or of a forecast."""
+        return cls(bound=figure.bound, expected=figure.expected, low=figure.low, high=figure.high)
 
 
 class ServedInfo(Record):

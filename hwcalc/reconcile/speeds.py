@@ -200,22 +200,19 @@ def _expected(run: BenchRun, opened: Occupancy, times: StepTimes) -> dict[str, T
     """What is expected of a run, by figure."""
     from hwcalc.planner.forecast import Quantity, forecast
 
-    def info(one: Any) -> TimeInfo:
-        return TimeInfo(bound=one.bound, expected=one.expected, low=one.low, high=one.high)
-
     if run.kind == SERVING:
         from hwcalc.planner.solve import most
 
         served = min(run.at_once, max(1, most(opened).value))
         found = forecast(times, run.prompt, run.output, served)
-        quantities = {name: info(getattr(found, name)) for name in _SERVED}
-        return quantities | {"output_tokens_per_s": info(found.cycle_s.per_s(served * run.output))}
+        quantities = {name: TimeInfo.of(getattr(found, name)) for name in _SERVED}
+        return quantities | {"output_tokens_per_s": TimeInfo.of(found.cycle_s.per_s(served * run.output))}
     if run.kind == PROMPT:
         step, tokens, name = times.prompt(run.prompt, run.depth), run.prompt, "prefill_tokens_per_s"
     else:
         step = times.step(decoding=1, context=run.depth + max(1, run.output // 2))
         tokens, name = 1, "decode_tokens_per_s"
-    return {name: info(Quantity(step.bound, step.expected, step.low, step.high).per_s(tokens))}
+    return {name: TimeInfo.of(Quantity(step.bound, step.expected, step.low, step.high).per_s(tokens))}
 
 
 def _rows(run: BenchRun, opened: Occupancy, times: StepTimes) -> list[SpeedRow]:

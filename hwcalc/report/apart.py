@@ -7,7 +7,7 @@ from typing import Final
 from hwcalc.planner.apart_result import Apart, SideInfo
 from hwcalc.planner.verdict import layout_text
 from hwcalc.planner.within_result import TimeInfo
-from hwcalc.report.text import csv_text, plural
+from hwcalc.report.text import plural, records_csv
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
 from hwcalc.units import human_bytes, human_duration
@@ -18,8 +18,7 @@ _LIMITS: Final = {"time": "the time that prompts take"}
 
 def apart_csv(found: Apart) -> str:
     """One row for each pool."""
-    rows = found.records()
-    return csv_text(list(rows[0]), [list(row.values()) for row in rows])
+    return records_csv(found.records())
 
 
 def apart_text(found: Apart, view: View) -> str:

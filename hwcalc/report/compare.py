@@ -13,7 +13,7 @@ from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
 from hwcalc.report.columns import GAP, NEEDED, RATE, Column, gib, left_out, rate_text, said_of, size_text, that_fit, width_of
 from hwcalc.report.summary import footnotes
-from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many
+from hwcalc.report.text import PIPED_WIDTH, filled, how_many, records_csv
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
 from hwcalc.text import clean, shell_word
@@ -40,8 +40,7 @@ _UNKNOWN: Final = "unknown"
 
 def comparison_csv(comparison: Comparison) -> str:
     """One row for each variant with all fields. An empty cell is unknown or was not planned."""
-    records = comparison.records()
-    return csv_text(list(records[0]), (list(record.values()) for record in records))
+    return records_csv(comparison.records())
 
 
 def comparison_text(comparison: Comparison, view: View) -> str:

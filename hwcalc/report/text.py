@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from hwcalc.formulas import LayerNumbers
@@ -101,6 +101,12 @@ def abbreviated(ranges: str, width: int = 30) -> str:
     if len(ranges) <= width:
         return ranges
     return ranges[: ranges.rfind(",", 0, width - 1) + 1] + "…"
+
+
+def records_csv(records: Sequence[Mapping[str, object]]) -> str:
+    """Comma-separated values with a column for each name in any of the records."""
+    names = tuple(dict.fromkeys(name for record in records for name in record))
+    return csv_text(names, ([record.get(name) for name in names] for record in records))
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.report.text import csv_text, plural
+from hwcalc.report.text import plural, records_csv
 from hwcalc.report.view import View
 from hwcalc.units import human_duration
 
@@ -71,8 +71,7 @@ def traffic_text(traffic: Traffic, view: View) -> str:
 
 def traffic_csv(traffic: Traffic) -> str:
     """One row."""
-    rows = traffic.records()
-    return csv_text(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    return records_csv(traffic.records())
 
 
 def comparison_text(comparison: Comparison, view: View) -> str:
@@ -156,9 +155,7 @@ def tuning_text(tuning: Tuning, view: View) -> str:
 
 def comparison_csv(comparison: Comparison | Tuning) -> str:
     """A row for each setting."""
-    rows = comparison.records()
-    names = tuple(dict.fromkeys(name for row in rows for name in row))
-    return csv_text(names, [tuple(row.get(name) for name in names) for row in rows])
+    return records_csv(comparison.records())
 
 
 def _head(traffic: Traffic, *, compared: bool = False) -> str:

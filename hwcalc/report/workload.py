@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwcalc.report.text import csv_text, percent, plural
+from hwcalc.report.text import percent, plural, records_csv
 from hwcalc.report.view import View
 from hwcalc.units import human_duration
 
@@ -30,8 +30,7 @@ def workload_text(summary: Summary, view: View) -> str:
 
 def workload_csv(summary: Summary) -> str:
     """A row for the prompts, the outputs and both together."""
-    rows = summary.records()
-    return csv_text(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    return records_csv(summary.records())
 
 
 def _head(summary: Summary) -> list[str]:
