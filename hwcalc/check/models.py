@@ -171,7 +171,7 @@ class Models:
 
             if finite(local.config) != locked.config:
                 now = parse(local, assume=assume)
-                for change in key_changes(self.spec(model, revision, assume), now):
+                for change in key_changes(self.spec(model, revision, assume).bearing, now.bearing):
                     before, after = _value(change.in_a, change.a), _value(change.in_b, change.b)
                     changes.append(f"{printable(change.key)} {before} -> {after}")
         except UsageError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,9 +20,13 @@ from hwcalc.cli.options import (
 )
 from hwcalc.cli.output import Answer, answer, view_of, why_not
 from hwcalc.errors import UsageError
+from hwcalc.planner.options import ROWS
+from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
-    from hwcalc.planner.diff import Change, Difference
+    from hwcalc.planner.diff import Difference
+    from hwcalc.planner.result import Plan
+    from hwcalc.report.view import View
 
 
 @command(
@@ -62,15 +65,16 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
     return Answer(text=comparison_text(comparison, view), status=status, remarks=remarks)
 
 
-_LONGEST = 60
-_MOST_KEYS = 200
-"""Keys that a table lists. Two published configs of one type differ in up to a hundred."""
-
-
 @command(
     (
         Option(
-            "models", (), "A B", "Two models: ids, org/name@revision, folders or config.json files.", "list", complete="models"
+            "models",
+            (),
+            "A B",
+            "Two models: ids, org/name@revision, folders or config.json files; or two plans that --json wrote.",
+            "list",
+            complete="models",
+            short="Two models, or two plans that --json wrote.",
         ),
         *plan_options("diff"),
         *OUTPUT,
@@ -82,18 +86,13 @@ _MOST_KEYS = 200
     },
 )
 def diff(*, models: list[str] | None, **options: Any) -> Answer:
-    """Show what differs in memory between two models or revisions.
+    """Show what differs in memory between two models, revisions or plans.
 
-    Keys of the configs that bear on memory, and bytes.
+    Keys that bear on memory, and bytes. Two files that kvplan MODEL --json wrote are compared as they are.
 
     The status is 1 if an accelerator is named and one of the two is not known to fit it.
     """
-    from hwcalc.library.load import load
-    from hwcalc.library.plan import plan
-    from hwcalc.model import PARTIAL_WEIGHTS
-    from hwcalc.planner.diff import compare
-    from hwcalc.planner.options import read_options
-    from hwcalc.planner.plan import common_notes
+    from hwcalc.planner.diff import compare_documents, read_plan
 
     names = models or []
     if len(names) != 2:
@@ -101,6 +100,32 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     if names == ["-", "-"]:
         raise UsageError("standard input can be only one of the two models.", hint="Write: kvplan diff - other.json < one.json")
     view, given = view_of(**options), given_options("diff", options)
+    a, b = map(read_plan, names)
+    if a is not None and b is not None:
+        if given:
+            hint = f"Write: kvplan diff {' '.join(map(shell_word, names))}"
+            raise UsageError(f"both files are plans already, which take no {ROWS[next(iter(given))].spellings[0]}.", hint=hint)
+        difference = compare_documents(names[0], a, names[1], b)
+        fits = all(verdict is None or verdict.fits for verdict in (difference.verdict_a, difference.verdict_b))
+        return _differing(difference, view, 0 if fits else 1)
+    from hwcalc.model import PARTIAL_WEIGHTS
+    from hwcalc.planner.plan import common_notes
+
+    plan_a, plan_b, difference = _planned(names, given)
+    remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
+    for name, planned in (("A", plan_a), ("B", plan_b)):
+        partial = [note.message for note in planned.warnings if note.code == PARTIAL_WEIGHTS]
+        remarks = (*remarks, *(f"{name}: {line}" for line in (*partial, *why_not(planned))))
+    return _differing(difference, view, 1 if plan_a.refutes or plan_b.refutes else 0, remarks)
+
+
+def _planned(names: Sequence[str], given: dict[str, Any]) -> tuple[Plan, Plan, Difference]:
+    """Two models planned at one length, and what differs."""
+    from hwcalc.library.load import load
+    from hwcalc.library.plan import plan
+    from hwcalc.planner.diff import compare
+    from hwcalc.planner.options import read_options
+
     asked = read_options(given)
     a, b = (load(name, asked.access, revision=asked.revision, assume=asked.assume) for name in names)
     if "seq" not in given:
@@ -112,84 +137,16 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     plan_a, plan_b = (plan(model, **given) for model in (a, b))
     for planned in (plan_a, plan_b):
         say_unreachable(planned.notes)
-    difference = compare(a, b, plan_a, plan_b)
-    remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
-    named = (("A", plan_a), ("B", plan_b))
-    partial = [(name, note) for name, planned in named for note in planned.warnings if note.code == PARTIAL_WEIGHTS]
-    refuted = [f"{name}: {line}" for name, planned in named for line in why_not(planned)]
-    remarks = (*remarks, *(f"{name}: {note.message}" for name, note in partial), *refuted)
-    status, seq = 1 if plan_a.refutes or plan_b.refutes else 0, plan_a.request.seq
+    return plan_a, plan_b, compare(a, b, plan_a, plan_b)
+
+
+def _differing(difference: Difference, view: View, status: int, remarks: tuple[str, ...] = ()) -> Answer:
     if view.format == "json":
         return answer(difference, status=status, remarks=remarks)
-    if view.format == "csv":
-        return Answer(text=_csv(difference, seq), status=status, remarks=remarks)
-    from hwcalc.report.summary import footnotes
-    from hwcalc.text import clean
+    from hwcalc.report.compare import difference_csv, difference_text
 
-    rows = [_for_people(figure) for figure in difference.figures]
-    if plan_a.fit is not None and plan_b.fit is not None:
-        rows.append(("verdict", plan_a.fit.verdict.text, plan_b.fit.verdict.text, ""))
-    figures = view.table((f"at {seq:,} tokens", "A", "B", "B - A"), rows, right=(1, 2, 3))
-    changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
-    few, more = changed[:_MOST_KEYS], len(changed) - _MOST_KEYS
-    keys = view.table(("key", "A", "B"), few) if changed else ""
-    if more > 0:
-        keys += f"\n{more:,} more keys differ. All of them: --format csv, or --json\n"
-    head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
-    same = "" if changed else "No key that bears on memory differs.\n"
-    pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
-    told = footnotes(pairs, view)
-    return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""), status=status, remarks=remarks)
-
-
-_FIGURES: Final = {
-    "parameters.total": "parameters",
-    "parameters.active": "active parameters",
-    "cache.bytes_per_token": "cache of a token",
-    "cache.state_bytes_per_sequence": "state of a sequence",
-    "cache.bytes_per_sequence": "cache of a sequence",
-    "cache.total_bytes": "cache",
-    "memory.weights.bytes": "weights",
-    "memory.total_bytes": "all together",
-}
-"""What a figure is called in the table. Documents and CSV have its name."""
-
-
-def _for_people(figure: Change) -> tuple[str, str, str, str]:
-    """A figure of both models in words and binary units, and the difference with its sign."""
-    from hwcalc.report.text import parameters
-    from hwcalc.units import human_bytes
-
-    written = parameters if figure.name.startswith("parameters.") else human_bytes
-    a, b = ("unknown" if size is None else written(size) for size in (figure.a, figure.b))
-    apart = figure.difference
-    if not apart:
-        return _FIGURES[figure.name], a, b, "" if apart is None else "same"
-    return _FIGURES[figure.name], a, b, f"{'+' if apart > 0 else '-'}{written(abs(apart))}"
-
-
-def _csv(difference: Difference, seq: int) -> str:
-    """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
-    from hwcalc.report.text import csv_text
-
-    rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, "")]
-    rows += [("model", "definition", difference.definition_a, difference.definition_b, ""), ("request", "seq", seq, seq, 0)]
-    rows += (("figure", figure.name, figure.a, figure.b, figure.difference) for figure in difference.figures)
-    rows += (("key", key.key, _cell(key.in_a, key.a), _cell(key.in_b, key.b), "") for key in difference.keys)
-    return csv_text(("what", "name", "a", "b", "difference"), rows)
-
-
-def _cell(present: bool, value: Any) -> str:
-    if not present:
-        return ""
-    return value if isinstance(value, str) else json_module.dumps(value, default=str)
-
-
-def _value(present: bool, value: Any) -> str:
-    if not present:
-        return "(absent)"
-    text = json_module.dumps(value, default=str)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    text = difference_csv(difference) if view.format == "csv" else difference_text(difference, view)
+    return Answer(text=text, status=status, remarks=remarks)
 
 
 _CHOICE: Final = (

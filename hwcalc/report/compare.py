@@ -1,19 +1,21 @@
-"""Several plans side by side, as a table, Markdown or CSV.
+"""Several plans side by side, and what differs between two, as a table, Markdown or CSV.
 
 The rows of several engines: what each stores, what its numbers are, and why they are not those of the formulas.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
+from hwcalc.planner.diff import Change, Difference
 from hwcalc.report.columns import GAP, NEEDED, RATE, Column, gib, left_out, rate_text, said_of, size_text, that_fit, width_of
 from hwcalc.report.summary import footnotes
-from hwcalc.report.text import PIPED_WIDTH, filled, how_many, records_csv
+from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many, parameters, records_csv
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
 from hwcalc.text import clean, shell_word
@@ -311,3 +313,75 @@ def _policy(variant: Variant, titles: Sequence[str]) -> list[str]:
     sizes = (size_text(variant.policy_saved_bytes), size_text(variant.prefill_peak_bytes))
     has = "has it" if variant.policy_offered else "lacks it"
     return [kept, *sizes, *([freed] if _FREED in titles else []), has, balance]
+
+
+_FIGURES: Final = {
+    "parameters.total": "parameters",
+    "parameters.active": "active parameters",
+    "cache.bytes_per_token": "cache of a token",
+    "cache.state_bytes_per_sequence": "state of a sequence",
+    "cache.bytes_per_sequence": "cache of a sequence",
+    "cache.total_bytes": "cache",
+    "memory.weights.bytes": "weights",
+    "memory.activations.bytes": "activations",
+    "memory.overhead.bytes": "overhead",
+    "memory.total_bytes": "all together",
+    "memory.per_gpu.total": "on the fullest GPU",
+    "fit.max_batch": "sequences at once",
+    "fit.max_seq": "longest sequence",
+}
+"""Figures by their names in the table. Documents and CSV have those of the document."""
+_LONGEST: Final = 60
+"""Characters of a value in a table."""
+_MOST_KEYS: Final = 200
+"""Keys that a table lists. Two published configs of one type differ in up to a hundred."""
+
+
+def difference_text(difference: Difference, view: View) -> str:
+    """Both names, the figures with their difference and factor, and the keys that differ."""
+    rows = [_figure_row(figure) for figure in difference.figures]
+    fits_a, fits_b = ("" if verdict is None else verdict.text for verdict in (difference.verdict_a, difference.verdict_b))
+    rows += [("verdict", fits_a, fits_b, "", "")] if fits_a or fits_b else []
+    a, b = difference.seq_a, difference.seq_b
+    title = f"at {a:,} tokens" if a == b else f"at {a:,} and {b:,} tokens"
+    figures = view.table((title, "A", "B", "B - A", "B / A"), rows, right=(1, 2, 3, 4))
+    changed = [(key.key.removeprefix("request."), _shown(key.in_a, key.a), _shown(key.in_b, key.b)) for key in difference.keys]
+    more = len(changed) - _MOST_KEYS
+    keys = view.table(("key", "A", "B"), changed[:_MOST_KEYS]) if changed else "No key that bears on memory differs.\n"
+    if more > 0:
+        keys += f"\n{more:,} more keys differ. All of them: --format csv, or --json\n"
+    told = footnotes(((difference.a, difference.definition_a), (difference.b, difference.definition_b)), view)
+    head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n"
+    return "\n".join([head, figures, keys, *([told] if told else [])])
+
+
+def _figure_row(figure: Change) -> tuple[str, str, str, str, str]:
+    """A figure of both plans in words and binary units, the difference with its sign, and the factor."""
+    of_model, of_fit = figure.name.startswith("parameters."), figure.name.startswith("fit.")
+    written: Callable[[int], str] = parameters if of_model else how_many if of_fit else human_bytes
+    a, b = ("unknown" if size is None else written(size) for size in (figure.a, figure.b))
+    apart = figure.difference
+    if not apart:
+        return _FIGURES[figure.name], a, b, "" if apart is None else "same", ""
+    factor = f"{figure.b / figure.a:.3g}" if figure.a and figure.b else ""
+    return _FIGURES[figure.name], a, b, f"{'+' if apart > 0 else '-'}{written(abs(apart))}", factor
+
+
+def difference_csv(difference: Difference) -> str:
+    """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
+
+    def cell(present: bool, value: Any) -> str:
+        return value if isinstance(value, str) else json.dumps(value, default=str) if present else ""
+
+    a, b = difference.seq_a, difference.seq_b
+    rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, "")]
+    rows += [("model", "definition", difference.definition_a, difference.definition_b, ""), ("request", "seq", a, b, b - a)]
+    rows += (("figure", figure.name, figure.a, figure.b, figure.difference) for figure in difference.figures)
+    rows += (("key", key.key, cell(key.in_a, key.a), cell(key.in_b, key.b), "") for key in difference.keys)
+    return csv_text(("what", "name", "a", "b", "difference"), rows)
+
+
+def _shown(present: bool, value: Any) -> str:
+    """The value of a key as JSON, cut where it is long."""
+    text = json.dumps(value, default=str) if present else "(absent)"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -88,9 +88,9 @@ def test_the_table_is_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[s
     rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     table = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows if row[0]}
 
-    assert table["cache of a token"] == ["4 KiB", "1 KiB", "-3 KiB"]
+    assert table["cache of a token"] == ["4 KiB", "1 KiB", "-3 KiB", "0.25"]
     assert table["state of a sequence"] == ["0 B", "0 B", "same"]
-    assert table["cache"] == ["3.91 MiB", "1,000 KiB", "-2.93 MiB"]
+    assert table["cache"] == ["3.91 MiB", "1,000 KiB", "-2.93 MiB", "0.25"]
     assert table["verdict"] == ["fits", "fits"]
 
 
@@ -193,3 +193,55 @@ def test_csv_is_one_table_of_plain_numbers(tmp_path: Path, capsys: pytest.Captur
 def test_a_wrong_option_comes_before_the_models(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """No model is loaded if the usage is wrong."""
     assert main(["diff", "no-such/a", "no-such/b", *wrong]) == 2
+
+
+def plans(folder: Path, capsys: pytest.CaptureFixture[str], *options: tuple[str, ...]) -> list[str]:
+    """Two files with the documents of plans of one model, each with options of its own."""
+    model, *_ = files(folder)
+    out = []
+    for number, words in enumerate(options):
+        assert main([model, *words, "--json"]) == 0
+        path = folder / f"plan-{number}.json"
+        path.write_text(capsys.readouterr().out, encoding="utf-8")
+        out.append(str(path))
+    return out
+
+
+def test_two_documents_are_compared_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice the tokens and half the bytes of a value, four sequences: 2 layers x 8 heads x 64 x 2 values x 1 byte a token."""
+    a, b = plans(tmp_path, capsys, ("--seq", "1k"), ("--seq", "2k", "--batch", "4", "--dtype", "fp8"))
+    document = difference(capsys, a, b)
+    figures = {figure["name"]: (figure["a"], figure["b"]) for figure in document["figures"]}
+
+    assert {change["key"]: (change["a"], change["b"]) for change in document["keys"]} == {
+        "request.seq": (1024, 2048),
+        "request.batch": (1, 4),
+        "request.kv_dtype": ("bf16", "fp8"),
+    }
+    assert figures["cache.bytes_per_token"] == (4096, 2048)
+    assert figures["cache.total_bytes"] == (1024 * 4096, 4 * 2048 * 2048)
+    assert (document["verdict_a"], document["seq_b"]) == (None, 2048)
+    assert main(["diff", a, b]) == 0
+    assert "at 1,024 and 2,048 tokens" in capsys.readouterr().out
+
+
+def test_a_document_with_an_accelerator_has_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And what it was planned for is a key that only it has."""
+    a, b = plans(tmp_path, capsys, ("--seq", "1k"), ("--seq", "1k", "--gpu", "l4"))
+    document = difference(capsys, a, b)
+
+    assert (document["verdict_a"], document["verdict_b"]) == (None, "fits")
+    assert [(change["key"], change["b"]) for change in document["keys"]] == [("fit.gpu", "l4"), ("fit.gpus", 1)]
+
+
+def test_a_document_is_compared_with_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not with a model, not with options, and not if it is no plan."""
+    a, b = plans(tmp_path, capsys, ("--seq", "1k"), ("--seq", "2k"))
+    assert main(["diff", a, "Qwen/Qwen3-8B"]) == 3
+    assert "Of two plans: kvplan diff a.json b.json" in capsys.readouterr().err
+    assert main(["diff", a, b, "--seq", "4k"]) == 2
+    assert "both files are plans already, which take no --seq." in capsys.readouterr().err
+    for wrong in ({}, {"model": {"id": 1}}, {**json.loads(Path(a).read_text()), "fit": {"verdict": []}}):
+        Path(b).write_text(json.dumps({"kvplan_version": "1"} | wrong), encoding="utf-8")
+        assert main(["diff", a, b]) == 3
+        assert "is no plan, or one of another version of kvplan" in capsys.readouterr().err
