@@ -119,7 +119,11 @@ class UnsupportedError(KvplanError):
     type = "unsupported"
 
 
-class UnknownRulesError(UnsupportedError):
+class UncountedError(UnsupportedError):
+    """The engine may run this, by rules of memory that kvplan does not know."""
+
+
+class UnknownRulesError(UncountedError):
     """The engine may run on the accelerator, by rules of memory that kvplan does not know."""
 
 

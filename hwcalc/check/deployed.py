@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -17,10 +18,10 @@ from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Re
 from hwcalc.check.judge import judge
 from hwcalc.check.result import Edit, Judged
 from hwcalc.engines import find_engine
-from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
-from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, unknown_flags
+from hwcalc.launch.planned import LONGEST, Planned, TooFewGpusError, flags_of, planned, unknown_flags
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
@@ -74,14 +75,14 @@ class Told(Record):
 class ServerCheck(Check):
     """The check of a server. ``text`` is its file, in which a variable may stand; ``remarks`` are warnings.
 
-    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` names options of the user that count more than the text.
+    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text.
     """
 
     server: Server
     text: str = ""
     remarks: tuple[str, ...] = ()
     without_gpu: bool = False
-    given: frozenset[str] = frozenset()
+    given: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -105,29 +106,40 @@ class ServerCheck(Check):
             return [*self.told, self._shorter(refused, plan, replan)]
         return [*self.told, *(self._blamed(item, plan) for item in judged)]
 
-    def refusal(self, error: KvplanError) -> Judged | None:
-        """The finding where an error names a flag of the text: then the engine refuses its value, and will not start.
+    def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
+        """The plan of the longest request that the pool holds, with a warning, where the text names no length and the engine starts all the same."""
+        engine, longest = find_engine(plan.request.engine)[0], plan.held_seq
+        does = "takes the longest that fits" if self.server.max_model_len in LONGEST else engine.facts.short_pool
+        if not does or longest is None or "batch" in self.options:
+            return plan
+        flag = engine.command.flag("seq", longest).partition(" ")[0]
+        message = f"{engine.label} starts, and {does}: its pool holds requests of {longest:,} tokens, not the model's {plan.request.seq:,}."
+        told = f"Name the length that users need, as {flag} in the text or as --seq of kvplan check, to see whether it fits."
+        made = replan(advise=True, seq=longest)
+        return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
+
+    def refusal(self, error: KvplanError, attempt: Callable[[Check], object]) -> Judged | None:
+        """The finding at the first flag of the text without which the engine would start; ``None`` where there is none.
 
         What kvplan does not know, and an option that the user gave, are no finding.
         """
-        if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, OpenError) or "kvplan" in error.message:
+        if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
             return None
-        flags, said = flags_of(self.server), error.message.replace("-", "_")
-        # Options of kvplan stand behind two hyphens, and may be named as other flags of the engine are.
-        options = {each.replace("-", "_") for each in re.findall(r"--([a-z][a-z-]*)", error.message)}
+        flags = flags_of(self.server)
         for flag in flags.flags:
-            word, option = word_of(self.server, flag), flag.option or flag.engine_option
-            names = {option, *(spelled.strip("-").replace("-", "_") for spelled in flag.spellings)}
-            if word is None or not word.line or not option or option in self.given:
+            word, key = word_of(self.server, flag), key_of(flag)
+            if word is None or not word.line or key in _OF_MODEL or flag.option in self.given:
                 continue
-            if option in options or (
-                not options
-                and any(re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}s?(?![A-Za-z0-9_])", said) for name in names if name)
-            ):
-                hint = error.hint.partition(" This works: ")[0]
-                label = find_engine(flags.engine)[0].label
-                told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
-                return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
+            said = {name: value for name, value in self.server.settings.items() if name != key}
+            extra = {name: value for name, value in self.server.extra.items() if name != key}
+            try:
+                attempt(replace(self, options=planned(replace(self.server, settings=said, extra=extra), self.given).options))
+            except KvplanError:
+                continue
+            hint = error.hint.partition(" This works: ")[0]
+            label = find_engine(flags.engine)[0].label
+            told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
+            return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
         return None
 
     def warned(self, plan: Plan) -> list[Note]:
@@ -191,7 +203,12 @@ class Deployment(CheckFile):
 
 def word_of(server: Server, flag: Flag) -> Word | None:
     """The word of a text that says the value of a flag; ``None`` where it is not said."""
-    return server.places.get(flag.name if flag.key is None else flag.key.partition(".")[0])
+    return server.places.get(key_of(flag))
+
+
+def key_of(flag: Flag) -> str:
+    """The setting that a flag is, or is a part of, by its name in a server."""
+    return flag.name if flag.key is None else flag.key.partition(".")[0]
 
 
 def files_in(paths: Sequence[str]) -> dict[str, bool]:
@@ -334,7 +351,7 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
         told=tuple(judged),
         text=text,
         without_gpu=without_gpu and len(faults) == 1,
-        given=frozenset(told.options),
+        given=told.options,
     )
 
 

@@ -206,16 +206,23 @@ class Check(Record):
         """The server that is checked, as plain values; ``None`` for a check of a check file."""
         return None
 
+    def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
+        """The plan that is judged. ``replan`` makes the plan with some options changed."""
+        return plan
+
     def failed(self, error: KvplanError) -> Fault:
         """An error of the plan, at its place."""
         return Fault(line=self.line, column=self.column, error=error)
 
     def settled(self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan]) -> Sequence[Judged]:
-        """The requirements, with whatever else a check looks at. ``replan`` makes the plan with some options changed."""
+        """The requirements, with whatever else a check looks at."""
         return judged
 
-    def refusal(self, error: KvplanError) -> Judged | None:
-        """The requirement that fails where an error of the plan is one of the engine's at start; ``None`` where the check cannot be made."""
+    def refusal(self, error: KvplanError, attempt: Callable[[Check], object]) -> Judged | None:
+        """The requirement that fails where an error of the plan is one of the engine's at start; ``None`` where the check cannot be made.
+
+        ``attempt`` plans a check like this.
+        """
         return None
 
     def warned(self, plan: Plan) -> Sequence[Note]:

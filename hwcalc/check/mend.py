@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.deployed import Deployment, ServerCheck, read_deployment, word_of
+from hwcalc.check.deployed import Deployment, ServerCheck, key_of, read_deployment, word_of
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.errors import KvplanError, UnwritableFileError
@@ -132,7 +132,7 @@ def _same_but(before: Deployment, after: Deployment | None, number: int, edit: E
         raise _NoEditError(message)
     for place, (old, new) in enumerate(zip(before.checks, after.checks, strict=True)):
         flags = flags_of(old.server)
-        may = {_key(flag) for flag, _ in _pairs(edit, flags)} if place == number else set()
+        may = {key_of(flag) for flag, _ in _pairs(edit, flags)} if place == number else set()
         if any(
             _said(old.server).get(key) != _said(new.server).get(key)
             for key in (_said(old.server) | _said(new.server))
@@ -151,10 +151,6 @@ def _said(server: Server) -> dict[str, object]:
         " unknown": server.unknown,
         " faults": server.faults,
     }
-
-
-def _key(flag: Flag) -> str:
-    return flag.name if flag.key is None else flag.key.partition(".")[0]
 
 
 def _pairs(edit: Edit, flags: EngineFlags) -> Iterator[tuple[Flag, tuple[str, ...]]]:

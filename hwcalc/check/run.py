@@ -269,13 +269,13 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         return replace(known, status=_status(check.told, strict=options.strict), requirements=check.told), None
     try:
         spec, replan = _planner(check, models)
-        planned = replan(advise=True)
+        planned = check.started(replan(advise=True), replan)
         judged = list(check.settled(judge(check.required, planned, replan, check.places), planned, replan))
         for model, of in _named(check):
             lock = models.changed(model, of, check.options.get("assume") if model == check.model else None)
             judged += [] if lock is None else [lock]
     except KvplanError as error:
-        refused = check.refusal(error)
+        refused = check.refusal(error, lambda other: _planner(other, models)[1]())
         if refused is not None:
             return replace(known, status="fail", requirements=(*check.told, refused)), None
         wrong = check.failed(error)
@@ -325,7 +325,7 @@ def _on_any_gpu(check: Check, models: Models) -> Sequence[Judged]:
             _, replan = _planner(check, models)
             return check.settled((), replan(), replan)
         except KvplanError as error:
-            refused = check.refusal(error)
+            refused = check.refusal(error, lambda other: _planner(other, models)[1]())
             return check.told if refused is None else (*check.told, refused)
     return check.told
 

@@ -47,6 +47,8 @@ class Facts(Record):
     """What its log calls the tokens of its pool; empty without a pool."""
     pooled: bool = False
     """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
+    short_pool: str = ""
+    """What its server does where it is told no length and its pool holds less than the model's, behind "it starts, and"; empty if it does not start."""
     groups_share: bool = True
     """Whether groups of layers take blocks from one pool, each as wide as the widest group's; otherwise each has a pool of its own."""
     counts_copies: bool = False

@@ -32,7 +32,7 @@ _OF_NODES: Final = re.compile(
     r"node|per_pod|master|headless|dist[-_]init|address|rank|rpc|launcher|size[-_]local|executor[-_]backend"
 )
 """In the names of flags that a server on several nodes is given."""
-_LONGEST: Final = ("auto", "-1")
+LONGEST: Final = ("auto", -1)
 """Lengths that ask for the longest sequence that fits."""
 
 
@@ -189,7 +189,7 @@ def _take(flag: Flag, value: Any, options: dict[str, Any], knobs: dict[str, str]
         knobs[flag.off_engine_option] = "true"
         return
     if flag.option is not None and not (flag.option == "memory_utilization" and flag.engine_option in knobs):
-        if flag.option == "seq" and str(said).lower() in _LONGEST:
+        if flag.option == "seq" and value in LONGEST:
             return
         options.setdefault(flag.option, value if flag.option in (*_COUNTS, "seq", "kv_memory") else str(said))
     elif flag.engine_option is not None:

@@ -584,6 +584,19 @@ class Plan(Answer, Record):
         return any(note.code == NO_VERDICT for note in self.warnings)
 
     @property
+    def held_seq(self) -> int | None:
+        """The longest request that the pool holds, where nobody named a length and it may not hold the model's; else ``None``."""
+        fit = self.fit
+        if (
+            fit is None
+            or self.pool is None
+            or fit.verdict is Verdict.FITS
+            or all(note.code != "default-seq" for note in self.notes)
+        ):
+            return None
+        return fit.max_seq or fit.expected_max_seq or None
+
+    @property
     def reason(self) -> str:
         """Why it does not fit; empty if it fits. What the engine would say is quoted as its own words, without a change."""
         message = "" if self.fit is None else self.fit.message

@@ -260,7 +260,8 @@ def _fits(plan: Plan) -> str:
         if fit.max_batch:
             return f"{words}: {engine} will start{required}, but holds {fit.max_batch:,} {what} at once"
         return f"{words}: {engine} will probably start{required}, but holds none {what} for certain"
-    return f"{words}: {engine} will not start"
+    does = find_engine(plan.request.engine)[0].facts.short_pool
+    return f"{words}: {engine} {f'starts, and {does}' if does and plan.held_seq else 'will not start'}"
 
 
 def _per_gpu(plan: Plan) -> str:

@@ -50,7 +50,7 @@ from hwcalc.engines.stored import (
     held_blocks,
 )
 from hwcalc.engines.subjects import LayerByLayer, Reported, Traits
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.tensor import Once
@@ -199,7 +199,7 @@ class LmdeployDeployment(PooledDeployment):
             raise UsageError(f"{self.model.id} has no experts to deal out.", hint="Leave out --ep.")
         if self.setup.draft is not None:
             what = "kvplan does not know what drafts take in LMDeploy."
-            raise UnsupportedError(what, hint="Leave out --draft, or use --engine vllm")
+            raise UncountedError(what, hint="Leave out --draft, or use --engine vllm")
         if self.setup.policy is not None:
             raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
         self.layout  # noqa: B018

@@ -108,6 +108,8 @@ class Lmdeploy(Engine):
         cache_is="blocks of the planned sequences, and all slots of states",
         pool_is="num_gpu_blocks x block_size",
         pooled=True,
+        # _get_max_session_len in pytorch/engine/engine.py; TurboMind cuts session_len.
+        short_pool="ends longer sessions",
         counts_copies=True,
         scatters=True,
         assumed_gpu="h100-sxm5-80gb",

@@ -23,7 +23,7 @@ from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, is_on
 from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
 from hwcalc.engines.stored import check_heads
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.errors import UncountedError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     FullAttention,
@@ -277,7 +277,7 @@ def read_settings(model: ModelSpec, setup: Setup, release: tuple[int, ...]) -> L
             raise UsageError(message, hint="Use: --engine-option cache_max_entry_count=0.8, or --engine lmdeploy@0.14")
         if GatedDeltaNet in kinds:
             message = "TurboMind makes recurrent states as they are needed since 0.15, in slabs beside its blocks: kvplan has no rule for that."
-            raise UnsupportedError(message, hint=f"Use: --engine-option backend={PYTORCH}, or --engine lmdeploy@0.14")
+            raise UncountedError(message, hint=f"Use: --engine-option backend={PYTORCH}, or --engine lmdeploy@0.14")
     if "num_gpu_blocks" in options and backend == TURBOMIND:
         message = "num_gpu_blocks is an option of the PyTorch back end."
         raise UsageError(message, hint=f"Leave it out, or use: --engine-option backend={PYTORCH}")

@@ -542,6 +542,8 @@ class MistralRs(GeneralEngine):
         pool_is="GPU blocks x block size",
         unbounded=MappingProxyType({SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}),
         pooled=True,
+        # A sequence that an empty cache cannot hold is rejected when it comes (paged_attention/scheduler.rs).
+        short_pool="rejects longer requests",
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "q8_0", "q4_k_m")
     command: ClassVar[Command] = MistralCommand()

@@ -28,7 +28,7 @@ from hwcalc.engines.sglang.pools import (
     with_a_window,
 )
 from hwcalc.engines.steps import Step, figure
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UncountedError, UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
 from hwcalc.formulas.arithmetic import either, floored, larger, largest
 from hwcalc.formulas.record import Record
@@ -122,7 +122,7 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
     ratios = {kind.compress_ratio for kind in kinds} - {None, _FEW, _MANY}
     if ratios or len(kinds) != len(stack):
         what = "SGLang compresses 4 and 128 tokens; kvplan knows no other of its pools."
-        raise UnsupportedError(what, hint="Use: --engine reference")
+        raise UncountedError(what, hint="Use: --engine reference")
     if settings.page_size % _MANY:
         message = f"page_size {settings.page_size}: SGLang's compressed attention needs a multiple of 128."
         raise UnsupportedError(message, hint="Leave it out, or use: --engine-option page_size=256")

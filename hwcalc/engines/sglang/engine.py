@@ -51,7 +51,7 @@ from hwcalc.engines.sglang.settings import (
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Dtypes, InCommon, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
 from hwcalc.engines.subjects import Reported, Traits, WholePrompts
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, FullAttention, LatentAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
@@ -196,13 +196,13 @@ class SglangDeployment(GeneralDeployment):
         """Notes on what is assumed. Raises an error for a model or a setup that SGLang refuses, or that kvplan has no rules for."""
         setup, settings, name = self.setup, self.settings, self.model.architecture
         if name is not None and name.startswith(_OWN_CACHES):
-            raise UnsupportedError(
+            raise UncountedError(
                 f"SGLang keeps caches of its own for {name}, which kvplan does not know yet.", hint="Use: --engine reference"
             )
         if setup.policy is not None:
             raise UnsupportedError("SGLang has no cache policies.", hint="Leave out --policy, or use --engine reference")
         if setup.parallel.dcp > 1:
-            raise UnsupportedError("kvplan has no rules for SGLang's decode context parallelism.", hint="Leave out --dcp")
+            raise UncountedError("kvplan has no rules for SGLang's decode context parallelism.", hint="Leave out --dcp")
         if is_on(setup.options.get("enable_dp_attention")) and setup.parallel.pp > 1:
             raise UsageError("enable_dp_attention: replicas of one group have no pipeline stages here.", hint="Leave out --pp")
         if settings.swa_ratio is None and settings.own_requests is None:
@@ -752,6 +752,8 @@ class Sglang(GeneralEngine):
         cache_is="the smallest pools that hold the planned sequences",
         pool_is="max_total_num_tokens",
         pooled=True,
+        # max_req_len in managers/tp_worker.py is at most the tokens of the pool.
+        short_pool="refuses longer requests",
         counts_copies=True,
         assumed_gpu="h100-sxm5-80gb",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),

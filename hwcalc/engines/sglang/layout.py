@@ -22,7 +22,7 @@ from hwcalc.engines.sglang.settings import (
     splits_windows,
     words_of,
 )
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
@@ -287,7 +287,7 @@ def _counted_rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, se
     elif usual is not None and isinstance(kind, SlidingAttention | ChunkedAttention):
         kind = usual
     if not isinstance(kind, ROW_KINDS) or isinstance(kind, CompressedAttention):
-        raise UnsupportedError(f"SGLang has no rule for {kind.title} that kvplan knows.", hint="Use: --engine reference")
+        raise UncountedError(f"SGLang has no rule for {kind.title} that kvplan knows.", hint="Use: --engine reference")
     return rows_of(
         kind,
         settings,

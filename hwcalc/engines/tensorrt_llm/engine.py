@@ -537,6 +537,8 @@ class TensorrtLlm(GeneralEngine):
         cache_is="blocks of the planned sequences; states and windows of max_batch_size requests",
         pool_is="max tokens in paged KV cache",
         pooled=True,
+        # The managers of the cache cut max_seq_len, or the window of attention (see plan_pool).
+        short_pool="takes what it holds as max_seq_len",
         counts_copies=True,
         groups_share=False,
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_auto, is_on, size_option
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.errors import UncountedError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CompressedAttention,
     FullAttention,
@@ -284,7 +284,7 @@ def check_supported(model: ModelSpec, setup: Setup) -> None:
     gpu, parallel = setup.hardware.gpu, setup.parallel
     if gpu is not None and "hopper_rows" in class_words(model) and (gpu.compute_capability or "").startswith("9."):
         message = "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know."
-        raise UnsupportedError(message, hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.")
+        raise UncountedError(message, hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.")
     if parallel.dcp > 1:
         message = "TensorRT-LLM's estimate of its pool does not know context parallelism."
         raise UnsupportedError(message, hint="Leave out --dcp, or use --engine vllm.")

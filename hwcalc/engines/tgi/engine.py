@@ -655,6 +655,8 @@ class Tgi(GeneralEngine):
         pool_is="KV-cache blocks x block size",
         unbounded=MappingProxyType({SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}),
         pooled=True,
+        # warmup in flash_causal_lm.py: max_total_tokens is at most blocks x block size, unless it is named.
+        short_pool="takes what it holds as max_total_tokens",
         planned_on=("7.5+", "gfx*", "xe*"),
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "bnb4")

@@ -21,7 +21,7 @@ from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.specs import ceil_div
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UncountedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
@@ -500,7 +500,7 @@ def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
     left_out = [kinds <= none for kinds in towers]
     if any(left_out) and not all(left_out):
         takes = " and ".join("/".join(sorted(kinds)) for kinds in towers)
-        raise UnsupportedError(
+        raise UncountedError(
             f"{model.architecture} has towers for {takes}; kvplan plans it with all of them or with none.",
             hint="Leave out limit_mm_per_prompt, or use: --engine-option language_model_only=true",
         )

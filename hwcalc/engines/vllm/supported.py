@@ -15,7 +15,7 @@ from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of
 from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_kinds
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import DEFAULT_GPU, ModelSpec, Note, Noted
@@ -61,7 +61,7 @@ def check_architecture(model: ModelSpec, version: str) -> None:
         )
     first = known.get("v1")
     if rules_of(release).engine == "V1" and first is not None and (first == _NEVER_ON_V1 or release < since(first)):
-        raise UnsupportedError(
+        raise UncountedError(
             f"vLLM {version} runs {name} on its older engine (V0), whose pool kvplan does not compute for this model.",
             hint=_newer_release(model, first),
         )
@@ -81,7 +81,7 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
     model, setup, version, rules = deployment.model, deployment.setup, deployment.version, deployment.settings.rules
     gpu = setup.hardware.gpu
     if (model.architecture or "").startswith(_OWN_CACHES):
-        raise UnsupportedError(
+        raise UncountedError(
             f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
             hint="Use: --engine reference",
         )
@@ -143,7 +143,7 @@ def _check_v0(deployment: VllmDeployment) -> None:
     kinds = [group.kind for group in deployment.model.stack_for("vllm").groups if group.kind.tensors()]
     plain = all(isinstance(kind, (AttentionKind, LatentAttention)) and not isinstance(kind, CrossAttention) for kind in kinds)
     if not plain or len({spec.page for spec in deployment.layout.declared}) != 1:
-        raise UnsupportedError(
+        raise UncountedError(
             f"vLLM {deployment.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
             hint=_newer_release(deployment.model, _PLAIN_HYBRIDS),
         )
@@ -173,7 +173,7 @@ def _check_runs_v1(deployment: VllmDeployment) -> None:
     holding = {key: words for key, holds, words in rows if holds}
     reason = next((holding[key] for key in settings.rules.v0_where if key in holding), None)
     if reason:
-        raise UnsupportedError(
+        raise UncountedError(
             f"vLLM {deployment.version} runs its older engine (V0) for {reason}; kvplan knows V0 only before 0.8.",
             hint="Use: --engine vllm@0.10.2, or a newer version.",
         )

@@ -293,6 +293,39 @@ def test_what_an_engine_refuses_at_start(text: str, said: str, tmp_path: Path, c
         assert said in flags["message"]
 
 
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("vllm serve {}", "fail"),
+        ("vllm serve {} --max-model-len auto", "pass"),
+        ("sglang serve --model-path {} --quantization fp8", "pass"),
+        ("sglang serve --model-path {} --quantization fp8 --context-length 131072", "fail"),
+        ("text-generation-launcher --model-id {}", "pass"),
+        ("text-generation-launcher --model-id {} --max-total-tokens 100000", "fail"),
+        ("lmdeploy serve api_server {} --backend pytorch", "pass"),
+        ("mistralrs serve -m {}", "pass"),
+        ("trtllm-serve {}", "pass"),
+        ("sglang serve --model-path {}", "fail"),
+    ],
+)
+def test_a_pool_that_is_shorter_than_the_model(text: str, status: str, tmp_path: Path, capsys: Capture) -> None:
+    """16 GB of weights leave no 16 GiB for 131,072 tokens of 128 KiB on an L4: of a text without a length most engines start, and cut or refuse requests.
+
+    In 16 bits they leave nothing of the share that SGLang takes.
+    """
+    path = tmp_path / "serve.sh"
+    path.write_text(text.format("meta-llama/Llama-3.1-8B-Instruct"), encoding="utf-8")
+    _, found = checked(capsys, str(path), "--gpu", "l4")
+    [check] = found["checks"]
+
+    assert check["status"] == status
+    told = [note["message"] for note in check["warnings"] if note["code"] == "short-pool"]
+    assert len(told) == (status == "pass")
+    if told:
+        assert f"requests of {check['plan']['seq']:,} tokens, not the model's 131,072" in told[0]
+        assert checked(capsys, str(path), "--gpu", "l4", "--seq", "100k")[0] == 1
+
+
 def test_a_length_that_the_engine_refuses(tmp_path: Path, capsys: Capture) -> None:
     """A single finding with the largest length that vLLM takes (40,960 by the config) and that the GPU holds; FAIL does not stand beside "fits"."""
     path = tmp_path / "serve.sh"

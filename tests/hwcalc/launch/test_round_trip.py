@@ -9,10 +9,12 @@ import os
 import random
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+import hwcalc
 from hwcalc import plan, read_launch
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
@@ -193,6 +195,22 @@ def test_a_manifest_is_read_back_to_its_plan(form: str) -> None:
             assert server.settings["gpus_per_replica"] == made.fit.gpus
             if form != "compose":
                 assert planned(server).options["gpu"] == made.fit.gpu
+
+
+@pytest.mark.parametrize("engine", emitters())
+def test_what_fits_passes_the_check_of_its_text(engine: str, tmp_path: Path) -> None:
+    """Also SGLang's, which does not say 8,192 tokens, and starts with a pool of fewer than the model's 131,072."""
+    model, gpu = "meta-llama/Llama-3.2-3B-Instruct", "m4-max-128gb" if engine == "mlx" else "l4"
+    weights = {"weights": "q4_k_m"} if engine in ("llamacpp", "ollama") else {}
+    made = plan(model, engine=engine, gpu=gpu, seq=8192, offline=True, **weights)
+    path = tmp_path / "serve"
+    path.write_text(emitted(made, engine), encoding="utf-8")
+    # A file of weights is on the server.
+    [check] = hwcalc.check(str(path), gpu=gpu, offline=True, env={"model": model} if weights else None).checks
+
+    assert made.fit is not None
+    assert made.fit.fits
+    assert (check.status, [note.code for note in check.warnings]) == ("pass", ["short-pool"] if engine == "sglang" else [])
 
 
 def test_the_length_of_sglang_is_said_again_or_named() -> None:
