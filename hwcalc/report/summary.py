@@ -18,7 +18,7 @@ from hwcalc.formulas import LayerNumbers, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
-from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, WRITTEN, Note
+from hwcalc.model import NO_WEIGHTS, WRITTEN, Note
 from hwcalc.planner.result import (
     NO_VERDICT,
     DeviceInfo,
@@ -556,9 +556,11 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
     if plan.memory.weights.bytes is None and not unweighed:
         # A GPU alone would bring no verdict.
         return None
+    guessed = _usual_parameters(plan) if unweighed else 0
+    number = f"{guessed / 10**9:.2g}B" if guessed >= 10**9 else f"{guessed / 10**6:.2g}M"
     if unweighed:
-        command = f"{command} {EXAMPLE_PARAMETERS}"
-    change = ", with your number of parameters" if unweighed else ""
+        command = f"{command} --parameters {number}"
+    change = f", with {number} parameters: give your own number" if unweighed else ""
     from hwcalc.hardware.local import gpu_in_sight
 
     if gpu_in_sight():
@@ -571,10 +573,19 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
         helps = f"whether it fits, how many layers, and what to type{change}; a Mac: m4-24gb; no GPU: cpu-32gb"
         return f"{command} --gpu {_AT_HOME}", helps
     needed = plan.cache.total_bytes if memory.total_bytes is None else memory.total_bytes
-    needed += _EXAMPLE_WEIGHTS if unweighed else 0
+    needed += 2 * guessed  # in 16 bits
     name, count = example_gpu(needed, ranks) or (EXAMPLES[-1][0], ranks)
     several = f" --gpus {count}" if count > ranks else ""
     return f"{command} --gpu {name}{several}", f"whether it fits{change}; other hardware: kvplan gpus"
+
+
+def _usual_parameters(plan: Plan) -> int:
+    """12 x layers x width², as many as dense layers usually have (Kaplan et al. 2020, arXiv:2001.08361), of the widest heads.
+
+    40 layers of 40 heads of 128: 12 x 40 x 5,120² = 12.6 billion. 8 billion where no layer has heads.
+    """
+    width = max((one.dims.get("num_attention_heads", 0) * one.dims.get("head_dim", 0) for one in plan.model.layers), default=0)
+    return 12 * sum(one.count for one in plan.model.layers) * width**2 or 8 * 10**9
 
 
 def _ask_server(plan: Plan, command: str) -> tuple[str, str] | None:
@@ -598,8 +609,6 @@ _SERVERS: Final = {"vllm": "reserves more than the formulas", "llamacpp": "has i
 """Servers to plan next, the first one that runs there, and why its numbers differ."""
 _AT_HOME: Final = "rtx-4060-ti"
 """A card for engines that people run at home: what does not fit it stays in host memory."""
-_EXAMPLE_WEIGHTS: Final = 2 * 70 * 10**9
-"""Bytes of the weights that the example gives, in 16 bits."""
 
 DEVICE_HEADER: Final = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
 

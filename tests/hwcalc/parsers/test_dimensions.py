@@ -91,11 +91,11 @@ def test_with_hardware_it_says_that_the_weights_are_missing(capsys: Capture) -> 
 
 
 def test_the_line_that_asks_makes_a_verdict(capsys: Capture) -> None:
-    """What the plan says to type next, typed: two H200 hold 140 GB of weights and the cache. A GPU alone would say nothing."""
+    """What the plan says to type next, typed: two H200 hold 128 GB of weights (12 x 80 x 8,192^2 x 2 B) and the cache. A GPU alone would say nothing."""
     _, out, _ = run(capsys, *WORDS, "--brief")
     line = next(line for line in out.splitlines() if line.lstrip().startswith("ask "))
     words = line.split("kvplan ")[1].split()
-    assert words[-6:-2] == ["--parameters", "70B", "--gpu", "h200-sxm-141gb"]
+    assert words[-6:-2] == ["--parameters", "64B", "--gpu", "h200-sxm-141gb"]
     status, out, _ = run(capsys, *words)
     assert status == 0
     assert "fits on 2 x h200-sxm-141gb" in out
@@ -253,3 +253,21 @@ def test_a_model_that_was_read_already() -> None:
     """Its config is not read again, so that its dimensions stay."""
     with pytest.raises(KvplanError, match="keeps its dimensions"):
         plan(load_model(QWEN), seq=1, layers=3)
+
+
+@pytest.mark.parametrize(
+    "words, number",
+    [
+        (("--layers", "40", "--heads", "40", "--head-dim", "128"), "13B"),  # 12 x 40 x (40 x 128)^2 = 12.58e9, as OPT-13B
+        (("--layers", "12", "--heads", "12", "--head-dim", "64"), "85M"),  # 12 x 12 x (12 x 64)^2 = 84.9e6, as GPT-2
+        (("--layers-of", "4*mamba2(heads=8,head_dim=64,d_state=128,conv=4)"), "8B"),
+    ],
+)
+def test_the_next_command_has_as_many_parameters_as_such_layers_usually_have(
+    capsys: Capture, words: tuple[str, ...], number: str
+) -> None:
+    """And says that the number is the user's to write."""
+    out = run(capsys, *words, "--seq", "2k")[1]
+
+    assert f"--parameters {number} --gpu" in out
+    assert f"with {number} parameters: give your own number" in out
