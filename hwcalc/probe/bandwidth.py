@@ -131,10 +131,10 @@ def measure_bandwidth(
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
     gpu = opened.setup.hardware.gpu if gpu is None else gpu
     try:
-        read = _read(min(most, sum(one.bytes for one in allocations)), device, repeats)
+        read = read_time(min(most, sum(one.bytes for one in allocations)), device, repeats)
         with holding(device) as held:
             held += [device.empty((copied // 4,), "fp32").fill_(1.0) for _ in range(2)]
-            copy = _best(lambda: held[1].copy_(held[0]), 2 * (copied // 4 * 4), device, repeats)
+            copy = best_time(lambda: held[1].copy_(held[0]), 2 * (copied // 4 * 4), device, repeats)
         attention, message = _attention(opened, device, most, None if free is None else free - reserve, repeats)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
@@ -183,13 +183,13 @@ def save_bandwidth(result: BandwidthResult) -> Path:
         return save_reading(result.gpu, BANDWIDTH, Measurement(values=values, conditions=conditions, measured=measured))
 
 
-def _read(size: int, device: Device, repeats: int) -> Timing:
+def read_time(size: int, device: Device, repeats: int) -> Timing:
     """Time the sum of so many bytes. It does not matter to which tensors they belong."""
     with holding(device) as words:
         for start in range(0, size, _PIECE_BYTES):
             words.append(_filled(min(_PIECE_BYTES, size - start), device))
         read = sum(4 * word.numel() for word in words)
-        return _best(lambda: [word.sum() for word in words], read, device, repeats)
+        return best_time(lambda: [word.sum() for word in words], read, device, repeats)
 
 
 def _filled(size: int, device: Device) -> Any:
@@ -268,7 +268,7 @@ def _steps(layers: Iterable[_AttentionLayer], opened: Occupancy, dtype: str, dev
             tokens = layer.tokens if batch else fit
             calls.append(_call(layer, max(1, batch), tokens, dtype, device))
             size += max(1, batch) * tokens * row
-        return _best(lambda: _attend(calls, device), size, device, repeats)
+        return best_time(lambda: _attend(calls, device), size, device, repeats)
 
 
 def _call(layer: _AttentionLayer, batch: int, tokens: int, dtype: str, device: Device) -> tuple[Any, Any, Any]:
@@ -313,7 +313,7 @@ def _attention_layers(opened: Occupancy) -> list[_AttentionLayer]:
     return out
 
 
-def _best(work: Callable[[], object], size: int, device: Device, repeats: int) -> Timing:
+def best_time(work: Callable[[], object], size: int, device: Device, repeats: int) -> Timing:
     """The shortest of several passes after a warm-up pass. It waits for the device before it reads the clock, and ends after seconds."""
 
     def finished() -> float:

@@ -95,7 +95,7 @@ def _text(path: Path) -> str:
 
 
 _NAME = re.compile(r"cpu|mps|cuda(?::([0-9]{1,3}))?", re.ASCII)
-_TORCH_NAMES: Final = {
+TORCH_NAMES: Final = {
     "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
     "int8": "int8", "uint8": "uint8", "int64": "int64",
 }  # fmt: skip
@@ -153,7 +153,7 @@ class Device:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         """An uninitialized tensor. Raises torch's error if memory runs out."""
-        return self.torch.empty(shape, dtype=getattr(self.torch, _TORCH_NAMES[dtype]), device=self.label)
+        return self.torch.empty(shape, dtype=getattr(self.torch, TORCH_NAMES[dtype]), device=self.label)
 
     def release(self) -> None:
         """Return the memory of deleted tensors to the device."""

@@ -17,6 +17,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.probe import live_model
+from hwcalc.probe.devices import TORCH_NAMES
 from hwcalc.probe.live_model import Change, NotRun
 from hwcalc.text import brief, quoted
 
@@ -148,7 +149,7 @@ def _run(
 
     import torch
 
-    torch_dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[result.dtype]
+    torch_dtype = getattr(torch, TORCH_NAMES[result.dtype])
 
     def build(config: Any, where: str) -> Any:
         return live_model.make(config, dtype=torch_dtype, device=where, attention=result.attention, seed=result.seed)
@@ -157,7 +158,15 @@ def _run(
     windows = [tensor.span.positions(2**40) for layer in spec.stack for kind in layer for tensor in kind.tensors()]
     closed = max((size for size in windows if 1 < size <= _MOST_TOKENS), default=0)
     prompt = max(closed, live_model.WINDOW) + 7 if prompt is None else prompt
-    opened = _open(spec, result, seq=prompt + decode, batch=batch, encoder=encoder)
+    opened = open_small(
+        spec,
+        result.transformers_version,
+        seq=prompt + decode,
+        batch=batch,
+        dtype=result.dtype,
+        encoder_seq=encoder,
+        engine_options={"cache": result.cache},
+    )
     result = replace(
         result,
         engine_version=opened.deployment.version,
@@ -234,14 +243,11 @@ def _judged(result: LiveResult, fed: live_model.RunOutput, opened: Occupancy, nu
     return replace(result, status=DIFFERS, reason="; ".join(wrong)) if wrong else result
 
 
-def _open(spec: ModelSpec, result: LiveResult, *, seq: int, batch: int, encoder: int) -> Occupancy:
-    """The small config opened with the rules of the installed transformers, or of the newest known version."""
+def open_small(spec: ModelSpec, version: str, **keywords: Any) -> Occupancy:
+    """The small config opened with the rules of this version of transformers, or of the newest known one."""
     from hwcalc.planner.context import open_request
 
-    keywords: dict[str, Any] = {"seq": seq, "batch": batch, "dtype": result.dtype, "encoder_seq": encoder}
-    keywords["engine_options"] = {"cache": result.cache}
-    version = ".".join(result.transformers_version.split(".")[:2])
-    for engine in (f"transformers@{version}", "transformers"):
+    for engine in (f"transformers@{'.'.join(version.split('.')[:2])}", "transformers"):
         try:
             return open_request(spec, engine=engine, **keywords)
         except UsageError as error:

@@ -333,52 +333,78 @@ def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, 
         return model.eval() if device == "meta" else model.eval().to(device)
 
 
+class Reader:
+    """A model with a batch of random sequences, which it reads part by part."""
+
+    def __init__(self, model: Any, *, batch: int, tokens: int, encoder: int, seed: int) -> None:
+        import torch
+
+        chooser = torch.Generator().manual_seed(seed)
+
+        def drawn(count: int) -> Any:
+            return torch.randint(3, model.config.vocab_size, (batch, count), generator=chooser).to(model.device)
+
+        self.model, self._batch = model, batch
+        self._ids, self._pair = drawn(tokens), bool(model.config.is_encoder_decoder)
+        self._given = {"input_ids": drawn(encoder)} if self._pair else {}
+        self._placed = not self._pair and "position_ids" in inspect.signature(model.forward).parameters
+
+    def read(self, start: int, end: int, *, use_cache: bool = True, **cache: Any) -> Any:
+        """The model's output for these tokens. Without positions, some classes would count from zero in each call."""
+        import torch
+
+        given = {**self._given, "decoder_input_ids" if self._pair else "input_ids": self._ids[:, start:end]}
+        if self._placed:
+            given["position_ids"] = torch.arange(start, end, device=self.model.device).expand(self._batch, -1)
+        return self.model(**given, **cache, use_cache=use_cache)
+
+    def begin(self, tokens: int, **cache: Any) -> Any:
+        """The output for the first tokens. What an encoder made of its own is kept for the later ones."""
+        output = self.read(0, tokens, **cache)
+        if self._pair:
+            self._given = {"encoder_outputs": (output.encoder_last_hidden_state,)}
+        return output
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Run a model: without gradients, and without what the library would fetch or print."""
+    import torch
+
+    with _sealed(), torch.no_grad():
+        yield
+
+
 def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed: int, static: bool = False) -> RunOutput:
     """Run ``prompt`` tokens at once and ``decode`` tokens one by one with the cache, then all tokens without it."""
     import torch
 
-    device = model.device
-    chooser = torch.Generator().manual_seed(seed)
-    vocabulary = model.config.vocab_size
-
-    def tokens(count: int) -> Any:
-        return torch.randint(3, vocabulary, (batch, count), generator=chooser).to(device)
-
-    ids, pair = tokens(prompt + decode), bool(model.config.is_encoder_decoder)
-    given = {"input_ids": tokens(encoder)} if pair else {}
-    name = "decoder_input_ids" if pair else "input_ids"
-    placed = not pair and "position_ids" in inspect.signature(model.forward).parameters
-
-    def part(start: int, end: int) -> dict[str, Any]:
-        """Tokens and their positions. Without positions, some classes would count from zero in each call."""
-        positions = torch.arange(start, end, device=device).expand(batch, -1)
-        return {name: ids[:, start:end], **({"position_ids": positions} if placed else {})}
-
-    with _sealed(), _exact(), torch.no_grad():
+    reader = Reader(model, batch=batch, tokens=prompt + decode, encoder=encoder, seed=seed)
+    with running(), _exact():
         started = {}
         if static:
             from transformers import StaticCache
 
             started = {"past_key_values": StaticCache(config=model.config, max_cache_len=prompt + decode)}
-        step = model(**given, **part(0, prompt), use_cache=True, **started)
-        key, cache = _cache_of(step)
-        if pair:
-            given = {"encoder_outputs": (step.encoder_last_hidden_state,)}
+        step = reader.begin(prompt, **started)
+        cache = cache_of(step)
         logits = [_scores(step)[:, -1:]]
         for at in range(prompt, prompt + decode):
-            step = model(**given, **part(at, at + 1), **{key: cache}, use_cache=True)
-            key, cache = _cache_of(step)
+            step = reader.read(at, at + 1, **cache)
+            cache = cache_of(step)
             logits.append(_scores(step)[:, -1:])
-        anew = _scores(model(**given, **part(0, prompt + decode), use_cache=False))[:, -decode - 1 :]
-        alone = _scores(model(**given, **part(prompt + decode - 1, prompt + decode), use_cache=False))
-    return RunOutput(cache=cache, cached=torch.cat(logits, 1), anew=anew, alone=alone)
+        anew = _scores(reader.read(0, prompt + decode, use_cache=False))[:, -decode - 1 :]
+        alone = _scores(reader.read(prompt + decode - 1, prompt + decode, use_cache=False))
+    (held,) = cache.values()
+    return RunOutput(cache=held, cached=torch.cat(logits, 1), anew=anew, alone=alone)
 
 
-def _cache_of(output: Any) -> tuple[str, Any]:
+def cache_of(output: Any) -> dict[str, Any]:
+    """The cache of an output, by the name under which the model takes it again."""
     for key in ("past_key_values", "cache_params", "state"):
         cache = getattr(output, key, None)
         if cache is not None:
-            return key, cache
+            return {key: cache}
     raise NotRun("transformers gives back no cache for it")
 
 
@@ -431,7 +457,7 @@ def _first(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:160] if lines else ''}"
 
 
-_ENGINE: Final = "transformers"
+ENGINE: Final = "transformers"
 _FACTORS: Final = range(1, 65)
 
 
@@ -446,15 +472,16 @@ def _spec(config: Any) -> ModelSpec:
 
 
 def smaller(
-    full: Mapping[str, Any], model: ModelSpec, build: Callable[[Any, str], Any], most_bytes: int
+    full: Mapping[str, Any], model: ModelSpec, build: Callable[[Any, str], Any], most_bytes: int, *, wide: bool = False
 ) -> tuple[Small, int, ModelSpec, int]:
     """The widest config with at most ``most_bytes`` of weights that has every kind of layer of ``model``.
 
-    ``full`` is the library's form of the model's config; ``build`` builds a model from a config on a device. Returns the small config,
+    ``full`` is the library's form of the model's config; ``build`` builds a model from a config on a device. With ``wide``, feed-forward
+    networks keep their ratio to the rest, and as many of the first layers are kept as ``most_bytes`` hold. Returns the small config,
     its factor, its :class:`~hwcalc.model.ModelSpec` and its weight bytes. Raises :class:`~hwcalc.probe.live_model.NotRun` if there is
     none.
     """
-    stack, planned = _spec(full).stack_for(_ENGINE), model.stack_for(_ENGINE)
+    stack, planned = _spec(full).stack_for(ENGINE), model.stack_for(ENGINE)
     if not _alike([_shape(layer) for layer in stack.layers], [_shape(layer) for layer in planned.layers], 1):
         raise NotRun("transformers reads other layers from this config than were planned")
     layers = pick_layers(stack)
@@ -462,7 +489,7 @@ def smaller(
     why, least = "no smaller config keeps every kind of layer", None
     # The few models whose states are as wide as their feed-forward networks keep these at full width.
     try:
-        narrow = _reads_alike(shrink(full, layers, len(stack)), expected, 1) is not None
+        narrow = not wide and _reads_alike(shrink(full, layers, len(stack)), expected, 1) is not None
     except NotRun:
         narrow = False
     for factor in _FACTORS:
@@ -475,13 +502,36 @@ def smaller(
         except NotRun as reason:
             why = str(reason)
             continue
-        size = sum(item.numel() * item.element_size() for part in (built.parameters(), built.buffers()) for item in part)
+        size = _built_bytes(built)
         if size <= most_bytes:
-            return small, factor, spec, size
+            return _deeper(full, stack, (small, factor, spec, size), build, most_bytes) if wide else (small, factor, spec, size)
         least = size if least is None else min(least, size)
     if least is not None:
         why = f"the smallest form of it has {least:,} bytes of weights, more than the {most_bytes:,} that are allowed"
     raise NotRun(why)
+
+
+def _deeper(
+    full: Mapping[str, Any],
+    stack: Stack,
+    least: tuple[Small, int, ModelSpec, int],
+    build: Callable[[Any, str], Any],
+    most_bytes: int,
+) -> tuple[Small, int, ModelSpec, int]:
+    """The same with more of the first layers, if so many bytes hold them; else ``least``."""
+    kept, factor, _, size = least
+    layers = range(min(len(stack.layers), len(kept.layers) * most_bytes // size))
+    small = shrink(full, layers, len(stack), factor=factor, narrow=False)
+    spec = _reads_alike(small, [_shape(stack.layers[number]) for number in layers], factor)
+    if small is None or spec is None or len(layers) == len(kept.layers):
+        return least
+    size = _built_bytes(build(small.config, "meta"))
+    return (small, factor, spec, size) if size <= most_bytes else least
+
+
+def _built_bytes(built: Any) -> int:
+    """The bytes of a model's weights."""
+    return sum(item.numel() * item.element_size() for part in (built.parameters(), built.buffers()) for item in part)
 
 
 _Shape = tuple[tuple[str, dict[str, int]], ...]
@@ -499,7 +549,7 @@ def _reads_alike(small: Small | None, expected: list[_Shape], factor: int) -> Mo
     if small is None:
         return None
     spec = _spec(small.config)
-    return spec if _alike([_shape(layer) for layer in spec.stack_for(_ENGINE).layers], expected, factor) else None
+    return spec if _alike([_shape(layer) for layer in spec.stack_for(ENGINE).layers], expected, factor) else None
 
 
 def _alike(layers: list[_Shape], expected: list[_Shape], factor: int) -> bool:

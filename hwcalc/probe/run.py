@@ -35,6 +35,7 @@ from hwcalc.probe.result import (
     RankResult,
     TensorResult,
 )
+from hwcalc.probe.speed import SpeedResult, run_speed
 from hwcalc.text import brief, shown
 from hwcalc.units import MIB, human_bytes
 
@@ -448,11 +449,12 @@ class MoreOptions(Record):
     search: str | None = None
     bandwidth: bool = False
     policy: bool = False
+    speed: bool = False
 
     @property
     def any(self) -> bool:
         """Whether there is anything to measure."""
-        return self.live or self.bandwidth or self.policy or self.search is not None
+        return self.live or self.bandwidth or self.policy or self.speed or self.search is not None
 
 
 class More(Record):
@@ -463,11 +465,13 @@ class More(Record):
     bandwidth: BandwidthResult | None
     notes: tuple[Note, ...]
     policy: PolicyRun | None = None
+    speed: SpeedResult | None = None
 
     @property
     def agrees(self) -> bool:
-        """Whether every measurement that was requested agrees. A live model that could not be run does not count as agreement."""
+        """Whether every measurement that was requested agrees. A model that could not be run does not count as agreement."""
         same = self.live is None or self.live.status not in {DIFFERS, NOT_RUN}
+        same = same and (self.speed is None or not self.speed.reason)
         return same and (self.maximum is None or self.maximum.agrees) and (self.policy is None or self.policy.agrees)
 
 
@@ -477,7 +481,8 @@ def check_alone(chosen: MoreOptions) -> None:
         raise UsageError(f"--find-max {shown(chosen.search, 40)} is not known.", hint=f"Allowed: {', '.join(WHAT)}.")
     if chosen.any and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
-            "--live, --find-max, --bandwidth and --policy are measured by one process.", hint="Start it without torchrun."
+            "--live, --find-max, --bandwidth, --speed and --policy are measured by one process.",
+            hint="Start it without torchrun.",
         )
 
 
@@ -485,7 +490,7 @@ def measure_more(opened: Occupancy, options: ProbeOptions, chosen: MoreOptions) 
     """Make the chosen measurements one after the other on the device of the probe. Each frees its memory."""
     device = open_device(options.device)
     notes: list[Note] = []
-    live = maximum = bandwidth = policy = None
+    live = maximum = bandwidth = policy = speed = None
     if chosen.live:
         live = run_live(opened.model, device.label)
     if chosen.search is not None:
@@ -493,6 +498,10 @@ def measure_more(opened: Occupancy, options: ProbeOptions, chosen: MoreOptions) 
         maximum = find_max(opened, device, chosen.search, reserve_bytes=reserve, available_bytes=available)
     if chosen.bandwidth:
         bandwidth = _bandwidth(opened, device, options, notes)
+    if chosen.speed:
+        gpu = None if device.kind == "cpu" else accelerator_of(device, notes)
+        limits = {"most_bytes": options.max_bytes, "reserve_bytes": options.reserve_bytes}
+        speed = run_speed(opened.model, device, gpu, **limits)
     if chosen.policy:
         from hwcalc.probe.policy_run import run_policy
 
@@ -501,7 +510,7 @@ def measure_more(opened: Occupancy, options: ProbeOptions, chosen: MoreOptions) 
         free = device.free_bytes() if available is None else available
         usable = None if free is None else max(0, free - (default_reserve(device) if reserve is None else reserve))
         policy = run_policy(opened, device, usable_bytes=usable, limited=available is not None, scale=options.scale)
-    return More(live=live, maximum=maximum, bandwidth=bandwidth, policy=policy, notes=tuple(notes))
+    return More(live=live, maximum=maximum, bandwidth=bandwidth, policy=policy, speed=speed, notes=tuple(notes))
 
 
 def _available(device: Device, options: ProbeOptions) -> tuple[int | None, int | None]:

@@ -12,6 +12,7 @@ from hwcalc.probe.live import NOT_RUN, LiveResult
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyRun, Probed, RankResult, TensorResult
 from hwcalc.probe.run import More
+from hwcalc.probe.speed import HERE, SpeedResult
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.text import both, csv_text, exact, plural
 from hwcalc.report.view import View
@@ -79,6 +80,8 @@ def probe_csv(probed: Probed, more: More | None) -> str:
     rows += [
         ("", "policy", f"{figure.name} ({figure.unit})", "", "", figure.predicted, figure.measured, "", "") for figure in figures
     ]
+    steps = () if more is None or more.speed is None else more.speed.steps
+    rows += [("", "speed", f"{step.name} (s)", "", "", step.bound_s, step.seconds, "", "") for step in steps]
     return csv_text(_CSV, rows)
 
 
@@ -175,7 +178,34 @@ def _more(more: More, view: View) -> list[str]:
         out.append(view.table(("bandwidth", "bytes", "time", "rate", "of peak"), measured, right=(1, 2, 3, 4)))
         if more.bandwidth.attention is None:
             out.append(f"no attention step: {clean(more.bandwidth.attention_message)}\n")
+    if more.speed is not None:
+        out.append(_speed(more.speed, view))
     return out
+
+
+def _speed(speed: SpeedResult, view: View) -> str:
+    """The passes of a small model beside their bound."""
+    head = f"speed of {speed.model_type} on {speed.device}"
+    if speed.reason:
+        return f"{head}: not run, {clean(speed.reason)}\n"
+    size = f"{speed.layers:,} of {speed.model_layers:,} layers" + (f", 1/{speed.factor} as wide" if speed.factor > 1 else "")
+    head += f", transformers {clean(speed.transformers_version)}, {speed.dtype}: {size}, {human_bytes(speed.weight_bytes)}\n"
+    tflops = "" if speed.tflops is None else f" and {speed.tflops:,.4g} TFLOP/s"
+    whose = speed.rates if speed.rates == HERE else f"the profile of {speed.rates}"
+    head += f"bound by {speed.bandwidth_gbps:,.4g} GB/s{tflops}, {whose}\n"
+    rows = [
+        (
+            step.name,
+            f"{step.tokens:,}",
+            f"{step.context:,}",
+            f"{1e3 * step.seconds:,.3f} ms",
+            "" if step.bound_s is None else f"{1e3 * step.bound_s:,.3f} ms",
+            "" if step.share is None else f"{step.share:.0%}",
+            step.bound_by or "",
+        )
+        for step in speed.steps
+    ]
+    return head + view.table(("speed", "tokens", "behind", "time", "bound", "reached", "bound by"), rows, right=range(1, 6))
 
 
 def _live(live: LiveResult, view: View) -> str:

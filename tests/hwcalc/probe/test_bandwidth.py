@@ -299,7 +299,7 @@ def test_nothing_stays(monkeypatch: pytest.MonkeyPatch, error: BaseException, ex
     def broken(*_: Any) -> Timing:
         raise error
 
-    monkeypatch.setattr(bandwidth, "_best", broken)
+    monkeypatch.setattr(bandwidth, "best_time", broken)
     with pytest.raises(expected):
         measure_bandwidth(request, Device(torch, "cpu"), repeats=1, most_bytes=MIB)
 

@@ -46,13 +46,27 @@ def test_all_of_them(capsys: Capture, tmp_path: Path, config: str) -> None:
     A sequence of 1,024 tokens takes 2 layers x 2 x 2 heads x 1,024 x 16 numbers x 2 bytes = 262,144 bytes: 16 of them in 4 MiB.
     """
     receipt = tmp_path / "r.json"
-    words = (config, "--seq", "1024", "--device", "cpu", "--max-bytes", "4MiB", "--live", "--find-max", "batch", "--bandwidth")
+    words = (
+        config,
+        "--seq",
+        "1024",
+        "--device",
+        "cpu",
+        "--max-bytes",
+        "4MiB",
+        "--live",
+        "--find-max",
+        "batch",
+        "--bandwidth",
+        "--speed",
+    )
     status, out, err = run(capsys, "probe", *words, "--receipt", str(receipt), "--json")
     document = json.loads(out)
 
     assert (status, err) == (0, "")
     Draft202012Validator(json_schema("probe")).validate(document)
     assert document["more"]["live"]["status"] == AGREES
+    assert [step["name"] for step in document["more"]["speed"]["steps"]] == ["prefill", "decode"]
     assert document["more"]["maximum"]["value"] == 16
     assert document["more"]["bandwidth"]["read"]["seconds"] > 0
     assert document["more"]["bandwidth"]["gpu"] is None
@@ -63,12 +77,15 @@ def test_all_of_them(capsys: Capture, tmp_path: Path, config: str) -> None:
 
 def test_in_words(capsys: Capture, config: str) -> None:
     """The table says what was found, and CSV has the live layers."""
-    words = (config, "--seq", "1024", "--device", "cpu", "--max-bytes", "4MiB", "--live", "--find-max", "batch")
+    words = (config, "--seq", "1024", "--device", "cpu", "--max-bytes", "4MiB", "--live", "--find-max", "batch", "--speed")
     status, out, _ = run(capsys, "probe", *words)
     assert status == 0
     assert "live llama on cpu: agrees" in out
     assert "largest batch: 16 (4,194,304 B (4.00 MiB))" in out
-    assert ",live,cache," in run(capsys, "probe", *words, "--format", "csv")[1]
+    assert "speed of llama on cpu, transformers " in out
+    table = run(capsys, "probe", *words, "--format", "csv")[1]
+    assert ",live,cache," in table
+    assert ",speed,decode (s)," in table
 
 
 @pytest.mark.parametrize(
@@ -86,7 +103,7 @@ def test_one_process_only(capsys: Capture, config: str, monkeypatch: pytest.Monk
     """Under torchrun these are refused before anything is measured; so is a search for something else."""
     assert run(capsys, "probe", config, "--find-max", "layers")[0] == 2
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for words in (("--live",), ("--find-max", "seq"), ("--bandwidth",)):
+    for words in (("--live",), ("--find-max", "seq"), ("--bandwidth",), ("--speed",)):
         status, out, err = run(capsys, "probe", config, *words)
         assert (status, out) == (2, "")
         assert "torchrun" in err
