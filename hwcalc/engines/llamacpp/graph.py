@@ -85,6 +85,7 @@ PIPELINE_COPIES: Final = 4
 """ggml/src/ggml-backend.cpp ``GGML_SCHED_MAX_COPIES``: copies of the inputs where several GPUs work on different batches."""
 OF_THE_HOST: Final = ("weights of the host", "cache of the host")
 """The moments of a GPU that makes copies of what lies on the host: of weights, and of keys and values."""
+_LATENT_COPIES: Final = 3
 _INDEXER_MEMORIES: Final = ("dsa", "dsa-or-attention", "dsa-window", "hybrid-indexer")
 
 
@@ -98,10 +99,8 @@ class Part(NamedTuple):
     """Whether the host runs everything, with one buffer for what is a copy beside a GPU."""
     copies: int = 1
     """:data:`PIPELINE_COPIES`, or 1."""
-    from_host: int | None = None
-    """Bytes of the largest tensor that lies on the host and is copied here for a batch; ``None`` if nothing is."""
-    cache_from_host: int = 0
-    """Bytes of the keys and values of the host's fullest layer, which are copied here for a batch as well."""
+    copies_host: bool = False
+    """Whether it copies what lies on the host for a batch: :class:`GpuPart` says how much."""
     sixteen_bit: bool = False
     """Whether flash attention reads keys and values as 16-bit floats, of which it makes copies (ggml-cuda/fattn.cu)."""
 
@@ -280,9 +279,8 @@ def _draft_moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ..
     if not row.graph.draft_outputs:
         feed = 2 * read.n_embd + _feed_forward(read, range(layer, read.n_layer_all))
         found.append(Moment(name=DRAFT_FEED_FORWARD, per_token=Sum.of(feed)))
-    if part.from_host is not None:
-        copied = Sum.of(FLOAT * (part.from_host // FLOAT))
-        found.append(Moment(name=OF_THE_HOST[0], per_token=attention.per_token, fixed_bytes=copied))
+    if part.copies_host:
+        found.append(Moment(name=OF_THE_HOST[0], per_token=attention.per_token))
     if part.sixteen_bit and one.flash_attn:
         found += _sixteen_bit_copies(read, one)
     if not one.flash_attn:
@@ -309,14 +307,11 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
         keys = max(map(read.n_embd_k_gqa, range(read.n_layer)))
         tokens = 2 * read.n_embd + width + keys + read.n_embd_v_gqa_max
         found.append(Moment(name="attention to a batch", per_token=Sum.of(tokens)))
-    if part.from_host is not None:
+    if part.copies_host:
         # A batch copies weights from the host while most tensors of the layer are alive, and later keys and values.
         ahead = Sum({names: number * 9 // 10 for names, number in Sum.of(alive).products.items()})
-        copied = ((ahead, part.from_host), (Sum.of(4 * read.n_embd), part.cache_from_host))
-        found += [
-            Moment(name=name, per_token=numbers, fixed_bytes=Sum.of(FLOAT * (size // FLOAT)))
-            for name, (numbers, size) in zip(OF_THE_HOST, copied, strict=True)
-        ]
+        alive_by_name = zip(OF_THE_HOST, (ahead, Sum.of(4 * read.n_embd)), strict=True)
+        found += [Moment(name=name, per_token=numbers) for name, numbers in alive_by_name]
     # Attention over latent vectors: the queries, and the same queries in the width of a latent, twice.
     latent = 3 * read.n_embd + max(read.n_head, default=0) * (read.key_length_mla + 2 * read.kv_lora_rank + 2 * read.n_rot)
     attention = Moment(name="latent attention", per_token=Sum.of(latent))
@@ -401,7 +396,7 @@ class GpuPart(Record):
     """The part of a model that a GPU runs, as far as its buffer depends on it; numbers or arrays, as in :class:`~...graph.Part`.
 
     ``from_host`` are the bytes of the largest tensor that is copied for a batch, or :data:`NOTHING_COPIED`, and ``full`` and ``sliding``
-    those of a cell of the host's widest layers without a window and with one.
+    those of a cell of the widest layers without a window and with one whose cache lies on the host.
     """
 
     runs: bool
@@ -440,9 +435,13 @@ class Sized(NamedTuple):
 class Buffers:
     """The buffers of a context, or of an array of contexts, with these settings."""
 
-    def __init__(self, read: Hparams, settings: Settings, *, sixteen_bit: bool, once: Once) -> None:
-        """``once`` makes moments once for the model and keeps them under a key: they do not depend on length and batch."""
+    def __init__(self, read: Hparams, settings: Settings, *, sixteen_bit: bool, once: Once, kv_on_host: bool = False) -> None:
+        """``once`` makes moments once for the model and keeps them under a key: they do not depend on length and batch.
+
+        With ``kv_on_host`` a GPU's flash attention copies the cache of its own layers, one after the other.
+        """
         self._read = read
+        self._copies_cache = kv_on_host and settings.flash_attn and _reads_cache(read)
         self._settings = settings
         self._sixteen_bit = sixteen_bit
         self._once = once
@@ -467,7 +466,7 @@ class Buffers:
 
     def _part(self, *, first: bool, copies: int) -> Part:
         """A GPU that runs the output and copies from the host; another GPU lacks some of its moments."""
-        return Part(first=first, copies=copies, from_host=0, sixteen_bit=self._sixteen_bit)
+        return Part(first=first, copies=copies, copies_host=True, sixteen_bit=self._sixteen_bit)
 
     def of(self, part: GpuPart | HostPart, end: str) -> int:
         """Bytes that a device needs for a pass, at an end of the estimates."""
@@ -488,7 +487,7 @@ class Buffers:
             if not part.runs:
                 return ()
             sizes = self._sizes(self._part(first=part.first, copies=part.copies))
-            sizes = tuple(self._with_copy(sized, part) for sized in sizes if _has(part, sized.moment))
+            sizes = tuple(self._with_copy(sized, part) for sized in sizes if self._has(part, sized.moment))
             low, expected, high = (self.of(part, end) for end in ENDS)
             return (compute_buffer(sizes, settings, (low, expected, high)),)
         layers = part.partly and not part.alone and not part.helped
@@ -505,7 +504,7 @@ class Buffers:
         """The moments of a device in one context, which copies nothing from the host, with the names of their sizes."""
         if isinstance(part, HostPart):
             return self._moments(_EVERYTHING if part.alone else part.copies)
-        return tuple(pair for pair in self._moments(self._part(first=part.first, copies=part.copies)) if _has(part, pair[0]))
+        return tuple(pair for pair in self._moments(self._part(first=part.first, copies=part.copies)) if self._has(part, pair[0]))
 
     def _compute_on_gpu(self, part: GpuPart, device: Part, end: str) -> int:
         """Bytes of the compute buffer of a GPU that is like ``device``, whatever it copies from the host."""
@@ -516,10 +515,18 @@ class Buffers:
         most = self._fullest[device, end]
         for sized in sizes:
             if sized.moment.per_output or sized.moment.name in OF_THE_HOST:
-                has = _has(part, sized.moment)
+                has = self._has(part, sized.moment)
                 if some(has):
                     most = larger(most, has * self._with_copy(sized, part).at(end))
         return _rounded(most, end)
+
+    def _has(self, part: GpuPart, moment: Moment) -> bool:
+        """Whether a GPU has a moment: logits if it runs the output, copies if it works with what lies on the host."""
+        if moment.per_output:
+            return part.output
+        if moment.name not in OF_THE_HOST:
+            return True
+        return (part.from_host >= 0) | (self._copies_cache and moment.name == OF_THE_HOST[1])
 
     def _with_copy(self, sized: Sized, part: GpuPart) -> Sized:
         """The moment with the bytes that are copied from the host at that time."""
@@ -529,6 +536,9 @@ class Buffers:
         copied = part.from_host
         if moment.name != OF_THE_HOST[0]:
             copied = settings.n_stream * larger(settings.cells_swa * part.sliding, settings.n_ctx_seq * part.full)
+            if self._read.is_mla and not settings.rules.latent_values:
+                # The values of a latent are a part of its keys, which are copied for each operation that reads them.
+                copied *= _LATENT_COPIES
         whole = FLOAT * (copied // FLOAT)
         if isinstance(whole, int):
             moment = moment._replace(fixed_bytes=moment.fixed_bytes + whole)
@@ -562,13 +572,6 @@ class Buffers:
         """The logits that the host keeps: of one token of each sequence at the start, of as many as a caller asks for later."""
         one = self._settings
         return FLOAT * self._read.n_vocab * (larger(one.n_seq_max, one.n_outputs_wanted) if end == "high" else one.n_seq_max)
-
-
-def _has(part: GpuPart, moment: Moment) -> bool:
-    """Whether a GPU has a moment: logits if it runs the output, copies if it multiplies with what lies on the host."""
-    if moment.per_output:
-        return part.output
-    return part.from_host >= 0 if moment.name in OF_THE_HOST else True
 
 
 def sizes_of(moments: Moments, settings: Settings) -> tuple[Sized, ...]:

@@ -146,7 +146,13 @@ class Layout:
         self._scored = scored
         self._runs = runs
         sixteen_bit = settings.rules.copies_reserved and deployment.reads_sixteen_bit
-        self.buffers = Buffers(deployment.hparams, settings, sixteen_bit=sixteen_bit, once=deployment.model.once)
+        self.buffers = Buffers(
+            deployment.hparams,
+            settings,
+            sixteen_bit=sixteen_bit,
+            once=deployment.model.once,
+            kv_on_host=deployment.options.kv_on_host,
+        )
         self.file: Mapping[int, int] | None = None
         self._known: dict[tuple[Any, ...], Any] = {}
 
@@ -263,6 +269,8 @@ class Layout:
         if some(copying):
             from_host = either(copying, layers.largest_on_host(host, runs.gpus), NOTHING_COPIED)
             cells = layers.widest[0].at(host), layers.widest[1].at(host)
+        if self.deployment.options.kv_on_host:
+            cells = layers.widest[0].at(layers.blocks), layers.widest[1].at(layers.blocks)
         # The graph of a draft is on one device.
         copies = 1 + everything * (1 if self.settings.drafts else self.deployment.copies_of_inputs) - everything
         return _OnHost(blocks=host, bare=bare, from_host=from_host, cells=cells, copies=copies)

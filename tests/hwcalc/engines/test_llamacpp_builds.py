@@ -30,11 +30,12 @@ from hwcalc.engines.llamacpp.builds import (
 from hwcalc.engines.llamacpp.graph import Buffers, HostPart, Part, fullest, gpu_moments, sizes_of
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import Settings
-from hwcalc.engines.setup import Request
+from hwcalc.engines.setup import Hardware, Request
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.engines import llamacpp_builds
+from hwcalc.profiles.gpus import find_gpu
 from hwcalc.units import MIB
 from tests.paths import GOLDEN
 
@@ -120,6 +121,36 @@ def test_compute_buffers_lie_in_their_ranges(place: str, count: int) -> None:
     assert min(shares.values()) >= (1 if place == "host" else 0.93), shares
     assert sum(map(sum, found.values())) / sum(map(len, found.values())) >= 0.97
     assert sum(map(len, found.values())) == count
+
+
+def test_a_cache_on_the_host_is_copied_to_the_gpu_that_attends_to_it() -> None:
+    """One layer after the other: the buffers that two builds reserved with ``no_kv_offload`` lie in their ranges."""
+    outside = []
+    for row in MEASURED["kept_on_host"]:
+        options = {name: str(row[name]) for name in ("n_ctx",)} | {
+            "flash_attn": "on",
+            "no_kv_offload": "true",
+            "n_gpu_layers": "all",
+        }
+        options |= {"defaults": "api", "swa_full": "false"}
+        request = Request.of(
+            seq=1,
+            batch=row.get("n_seq_max", 1),
+            options=options,
+            engine_version=resolve(row["build"]),
+            hardware=Hardware(gpu=find_gpu("rtx-4090")),
+        )
+        occupancy = find_engine("llamacpp")[0].deploy(model(row["model"]), request.setup).at(request.load)
+        assert isinstance(occupancy, LlamacppOccupancy)
+        settings = occupancy.settings
+        if "n_outputs_max" in row:
+            settings = replace(settings, n_outputs=row["n_outputs_max"])
+        # Vulkan's flash attention reads a cache of 16 bits as it is.
+        buffers = Buffers(hparams_of(occupancy.model), settings, sixteen_bit=False, once=lambda _, make: make(), kv_on_host=True)
+        low, expected, high = (buffers.of(occupancy.layout.gpus[0].part, end) / MIB for end in ("low", "expected", "high"))
+        if not low - 0.5 <= row["gpu"] <= high + 0.5:
+            outside.append((row, low, expected, high))
+    assert not outside
 
 
 def placed(name: str, engine: str) -> Placement:

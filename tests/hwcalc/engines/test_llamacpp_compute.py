@@ -10,8 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc.engines.llamacpp.graph import (
+    NOTHING_COPIED,
     PIPELINE_COPIES,
     Buffers,
+    GpuPart,
     HostPart,
     Part,
     compute_buffer,
@@ -61,6 +63,14 @@ def gpu(model: str, part: Part = WHOLE, **row: Any) -> BudgetPart:
     """The compute buffer of a GPU."""
     read = hparams(model)
     return of_part(read, settings(read, row), part)
+
+
+def copying(model: str, from_host: int, full: int, *, kv_on_host: bool = False, **row: Any) -> BudgetPart:
+    """The compute buffer of a GPU that copies so many bytes of weights from the host, and cells of so many bytes."""
+    read = hparams(model)
+    one = settings(read, {**row, **SERVER})
+    buffers = Buffers(read, one, sixteen_bit=False, once=lambda _, make: make(), kv_on_host=kv_on_host)
+    return buffers.parts(GpuPart(runs=True, first=True, output=True, copies=1, from_host=from_host, full=full))[0]
 
 
 def host(model: str, copies: int = 1, *, partly: bool = False, **row: Any) -> BudgetPart:
@@ -183,12 +193,27 @@ def test_a_range_holds_what_is_expected(model: str) -> None:
 
 
 def test_weights_of_the_host_are_copied() -> None:
-    """Qwen3-30B-A3B in Q4_K with all experts on the host: 108 MiB of one tensor beside the batch; eight tensors of Llama 8B fit as well."""
-    assert inside(gpu("qwen3-30b-a3b", Part(from_host=108 * MIB), n_ctx=8192, **SERVER), 176.01 * MIB)
-    assert inside(gpu("deepseek-v3", Part(from_host=2016 * MIB), n_ctx=8192, **SERVER), 2228.01 * MIB)
-    assert inside(gpu("llama-3.1-8b", Part(from_host=33030144, cache_from_host=32 * MIB), n_ctx=8192, **SERVER), 129.5 * MIB)
-    assert inside(gpu("llama-3.1-8b", Part(from_host=33030144, cache_from_host=128 * MIB), n_ctx=32768, **SERVER), 185.0 * MIB)
-    assert inside(gpu("llama-3.1-70b", Part(from_host=126 * MIB, cache_from_host=16 * MIB), n_ctx=4096, **SERVER), 306.0 * MIB)
+    """Qwen3-30B-A3B in Q4_K with all experts on the host: 108 MiB of one tensor beside the batch; eight tensors of Llama 8B fit as well.
+
+    A cell of a layer of Llama, which is copied too, has 4,096 bytes.
+    """
+    llama = "llama-3.1-8b"
+    assert inside(copying("qwen3-30b-a3b", 108 * MIB, 0, n_ctx=8192), 176.01 * MIB)
+    assert inside(copying("deepseek-v3", 2016 * MIB, 0, n_ctx=8192), 2228.01 * MIB)
+    assert inside(copying(llama, 33030144, 4096, n_ctx=8192), 129.5 * MIB)
+    assert inside(copying(llama, 33030144, 4096, n_ctx=32768), 185.0 * MIB)
+    assert inside(copying("llama-3.1-70b", 126 * MIB, 4096, n_ctx=4096), 306.0 * MIB)
+
+
+def test_a_cache_that_lies_on_the_host_is_copied_for_flash_attention() -> None:
+    """8B with 32,768 cells: 32 MiB of the mask, 128 of one layer's keys and values, 4 x 4,096 numbers of 512 tokens.
+
+    Without flash attention nothing is.
+    """
+    row, counted = {"n_ctx": 32768}, (32 + 128 + 32) * MIB
+    assert copying("llama-3.1-8b", NOTHING_COPIED, 4096, kv_on_host=True, **row).expected == pytest.approx(counted, rel=0.05)
+    plain = {"n_ctx": 32768, "flash_attn": 0}
+    assert copying("llama-3.1-8b", NOTHING_COPIED, 4096, kv_on_host=True, **plain) == gpu("llama-3.1-8b", **plain, **SERVER)
 
 
 def test_every_moment_has_a_measured_error() -> None:
@@ -198,7 +223,7 @@ def test_every_moment_has_a_measured_error() -> None:
         read = hparams(model)
         for flash in (0, 1):
             one = settings(read, {"n_ctx": 8192, "flash_attn": flash})
-            part = Part(from_host=1, sixteen_bit=True)
+            part = Part(copies_host=True, sixteen_bit=True)
             names |= {moment.name for moment in moments(read, replace(one, type_k=one.type_v) if flash else one, part)}
     older = {"logits of a batch"}
     assert names | older | {"16-bit copies", "draft attention", "draft feed-forward"} == set(llamacpp_profile().compute)
