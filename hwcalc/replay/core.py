@@ -5,7 +5,7 @@ To add an engine, write a subclass of :class:`Scheduler` in a package of this ro
 1. ``add`` takes a request at the moment it arrives; :mod:`hwcalc.replay.content` names what is in its blocks;
 2. ``step`` is one turn of the engine's loop: it plans a batch, notes it as a row of ``self.steps``, and gives out what came back with
    ``self.requests.firsts[number] = turn`` and ``self.requests.finish(number, turn, tokens)``. It may take several turns at once in which
-   nothing but decoding happens;
+   nothing but decoding happens, where ``steps_alike`` says so (:mod:`hwcalc.replay.decoding` counts them);
 3. ``idle`` says whether nothing is left to do, so that the clock may go on to the next arrival;
 4. ``load`` is what the last step computed, for whoever says how long it takes;
 5. a module ``settings`` makes it from the engine's deployment (``maker``), with the ``OPTIONS`` that bear on it alone and ``remarks`` on what
@@ -22,7 +22,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
@@ -226,9 +226,15 @@ class Scheduler(ABC):
     def add(self, request: Request) -> None:
         """Take a request that arrives now."""
 
+    def steps_alike(self) -> int:
+        """The most steps that follow in which all that run decode and nothing else happens, of the first of which ``load`` is then; 0 if it
+        is not known.
+        """
+        return 0
+
     @abstractmethod
     def step(self, turn: int, most: int) -> int:
-        """Take turn ``turn``, and perhaps more like it, but at most ``most``; returns how many."""
+        """Take turn ``turn``, and perhaps more that :meth:`steps_alike` has foreseen, but at most ``most``; returns how many."""
 
     def rest(self) -> None:
         """Nothing was left to do for a while, and a request arrives now."""
@@ -327,25 +333,48 @@ class Server:
                 self.now = self.before = max(self.now, arrival)
         self.scheduler.add(request)
 
-    def step(self, most: int) -> None:
-        """Take its next step, or up to ``most`` that are alike."""
-        scheduler = self.scheduler
+    def step(self, until: float) -> None:
+        """Take its next step, and further ones that are alike and planned before ``until``."""
+        scheduler, seconds = self.scheduler, self.seconds
+        if until <= self.plans_at:
+            most = 1
+        elif seconds is None:
+            most = UNBOUNDED if until == inf else ceil(until) - self.turn
+        else:
+            most = self._steps_before(until, seconds)
         taken = scheduler.step(self.turn, most)
         self.turn += taken
         self.turns += taken
-        if self.seconds is not None:
+        if seconds is not None:
             load = scheduler.load
-            self.before = self.now
-            length = self.seconds(load) if load.decode_requests or load.prefill_tokens else 0.0
-            self.now += length
-            self.ends.append(self.now)
-            self.lengths.append(length)
-            self.decoded.append(load.decode_requests)
-            self.gaps.append(length + self._paused if load.decode_requests else 0.0)
-            self._paused = self._paused + length if load.paused_requests and not load.decode_requests else 0.0
+            # It is that of the last step.
+            load.decode_tokens -= (taken - 1) * load.decode_requests
+            for _ in range(taken):
+                self.before = self.now
+                length = seconds(load) if load.decode_requests or load.prefill_tokens else 0.0
+                self.now += length
+                self.ends.append(self.now)
+                self.lengths.append(length)
+                self.decoded.append(load.decode_requests)
+                self.gaps.append(length + self._paused if load.decode_requests else 0.0)
+                self._paused = self._paused + length if load.paused_requests and not load.decode_requests else 0.0
+                load.decode_tokens += load.decode_requests
         self.quiet = 0 if scheduler.progressed else self.quiet + taken
         if self.quiet > STALLS_AFTER:
             self.stalled = True
+
+    def _steps_before(self, until: float, seconds: Seconds) -> int:
+        """The steps that are alike and planned before a time, at least 1."""
+        most = self.scheduler.steps_alike()
+        if most <= 1:
+            return 1
+        load, lag, steps, before, now = self.scheduler.load, self.scheduler.lag, 0, self.before, self.now
+        while steps < most and (before if lag else now) < until:
+            before = now
+            now += seconds(load)
+            load.decode_tokens += load.decode_requests
+            steps += 1
+        return steps
 
     def second_of(self, turn: int) -> float:
         """When what came back in a turn was there."""
@@ -367,7 +396,6 @@ def replay(
     requests that have ended.
     """
     log = servers[0].scheduler.requests
-    timed = servers[0].seconds is not None
     queue = _Arrivals(requests, lambda number: _ended_at(log, servers, number), concurrency)
     schedulers = [server.scheduler for server in servers]
     alone = servers[0] if len(servers) == 1 else None
@@ -391,12 +419,8 @@ def replay(
         elif server is None:
             break
         else:
-            most = 1
-            if not timed:
-                most = UNBOUNDED if due is None else max(1, ceil(due) - server.turn)
-                if alone is None and queue.follows:
-                    most = 1
-            server.step(most)
+            # What ends on another server may send a request here.
+            server.step(-inf if alone is None and queue.follows else inf if due is None else due)
         if log.gone:
             done += len(log.gone)
             for number in log.gone:

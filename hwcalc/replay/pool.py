@@ -4,8 +4,9 @@ Blocks have no numbers here. Free blocks without a name are all alike, so that t
 again is known by its name, an integer. That is the whole state on which vLLM's decisions depend:
 
 - free blocks without a name are given away first. vLLM puts them at the front of its queue, and named ones at the end;
-- named blocks are given away least recently released first, and lose their name then;
-- a named block that is free can be found, and is taken out of the queue wherever it is.
+- named blocks are given away least recently released first, of one request the last first, and lose their name then;
+- a named block that is free can be found, and is taken out of the queue wherever it is. Blocks with tokens that no other request has are
+  not looked for when their request has ended, so that these are counted in their place of the queue.
 
 Source: vLLM 0.33, v1/core/block_pool.py.
 """
@@ -13,7 +14,7 @@ Source: vLLM 0.33, v1/core/block_pool.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 _STALE: Final = 4096
@@ -26,10 +27,10 @@ class BlockPool:
     >>> pool.take(2)
     >>> pool.name([71, 72])
     [71, 72]
-    >>> pool.release([72, 71])       # the tail of a request first
+    >>> pool.release([71, 72])
     >>> pool.free, pool.find(71), pool.find(73)
     (3, 71, None)
-    >>> pool.take(2)                 # the block that was never used, and the one released first
+    >>> pool.take(2)                 # the block that was never used, and the last one of the request
     >>> pool.find(71), pool.find(72)
     (71, None)
     """
@@ -42,8 +43,8 @@ class BlockPool:
         """Free blocks without a name."""
         self._held: dict[int, int] = {}
         """Each named block -> how many requests hold it; 0 if it is free."""
-        self._queue: deque[int] = deque()
-        """Named blocks in the order in which they were released. A block that was held again stays in it as a stale entry."""
+        self._queue: deque[_Released] = deque()
+        """What was released, in this order. A block that was held again stays in it as a stale entry."""
         self._stale: dict[int, int] = {}
         """A block -> how many of its entries in the queue are stale: the foremost ones."""
         self._stales = 0
@@ -56,11 +57,6 @@ class BlockPool:
     def used(self) -> int:
         """Blocks that requests hold."""
         return self.total - self.free
-
-    @property
-    def holders(self) -> Mapping[int, int]:
-        """Each named block -> how many requests hold it; 0 if it is free."""
-        return self._held
 
     def names(self) -> Collection[int]:
         """The names of all named blocks; copies have those of the block that they are copies of."""
@@ -100,9 +96,19 @@ class BlockPool:
         self.unnamed = 0
         queue, held, stale = self._queue, self._held, self._stale
         while count:
-            given = [queue.popleft() for _ in range(count)]
+            first = queue[0]
+            if first.ended:
+                counted = min(first.ended, count)
+                first.ended -= counted
+                count -= counted
+                continue
+            given = first.blocks[-count:]
+            if not given:
+                queue.popleft()
+                continue
+            del first.blocks[-count:]
             if stale and not stale.keys().isdisjoint(given):
-                given = [block for block in given if not self._was_stale(block)]
+                given = self._not_stale(given)
             for block in given:
                 del held[block]
             if self._copied:
@@ -129,11 +135,16 @@ class BlockPool:
                 self._stales += 1
                 stale[block] = stale.get(block, 0) + 1
             held[block] = count + 1
-        if self._stales > _STALE + len(self._queue) // 2:
-            self._compact()
+        if self._stales > _STALE + (self.free - self.unnamed) // 2:
+            # So that the queue is not longer than the pool.
+            for entry in self._queue:
+                entry.blocks = self._not_stale(entry.blocks)
 
-    def release(self, blocks: Sequence[int], unnamed: int = 0) -> None:
-        """Let a request go of named blocks, in the order in which they may be given away, and of ``unnamed`` others."""
+    def release(self, blocks: Sequence[int], unnamed: int = 0, ended: int = 0) -> None:
+        """Let a request go of named blocks, of which the last is given away first, and of ``unnamed`` others.
+
+        ``ended`` blocks behind the named ones have tokens that only this request had, which has ended.
+        """
         held = self._held
         freed = [block for block in blocks if held[block] == 1]
         if len(freed) < len(blocks):
@@ -141,9 +152,10 @@ class BlockPool:
                 held[block] -= 1
         else:
             held.update(dict.fromkeys(freed, 0))
-        self._queue += freed
+        if freed or ended:
+            self._queue.append(_Released(freed, ended))
         self.unnamed += unnamed
-        self.free += unnamed + len(freed)
+        self.free += unnamed + len(freed) + ended
 
     def _named(self, name: int) -> int:
         if name in self._held or name in self._copies:
@@ -173,6 +185,18 @@ class BlockPool:
         self._stales -= 1
         return True
 
-    def _compact(self) -> None:
-        """Drop the stale entries, so that the queue is not longer than the pool."""
-        self._queue = deque([block for block in self._queue if not self._was_stale(block)])
+    def _not_stale(self, blocks: list[int]) -> list[int]:
+        """The entries at the end of the foremost part of the queue that are not stale."""
+        left = [block for block in reversed(blocks) if not self._was_stale(block)]
+        left.reverse()
+        return left
+
+
+class _Released:
+    """What was released at once: first of all ``ended`` blocks are given away, then ``blocks`` from the last on."""
+
+    __slots__ = ("blocks", "ended")
+
+    def __init__(self, blocks: list[int], ended: int) -> None:
+        self.blocks = blocks
+        self.ended = ended

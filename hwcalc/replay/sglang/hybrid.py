@@ -109,7 +109,7 @@ class WindowScheduler(_SecondScheduler):
             enabled=not rules.disable_radix_cache,
         )
 
-    def _steps_alike(self, most: int) -> int:
+    def steps_alike(self) -> int:
         # Windows give something back now and then.
         return 0
 

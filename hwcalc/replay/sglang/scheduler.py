@@ -159,7 +159,7 @@ class SglangScheduler(Scheduler):
             self.requests.reasons[number] = "abort"
             self.requests.finish(number, turn, 0)
         self._turned_away.clear()
-        steps = self._steps_alike(most)
+        steps = min(most, self.steps_alike())
         if steps:
             taken = self._decode_only(turn, steps)
             if taken:
@@ -425,11 +425,12 @@ class SglangScheduler(Scheduler):
 
     def _decodes_fit(self) -> bool:
         """Whether the pool has a token for each running request, after evictions."""
-        return self.cache.evict(self.running.pages_next())
+        return self.cache.evict(self.rules.page_size * self.running.pages_next())
 
     def _take_decode(self) -> None:
         """Give each running request a token."""
-        page, need = self.rules.page_size, self.running.pages_next()
+        page = self.rules.page_size
+        need = page * self.running.pages_next()
         if page > 1:
             self.cache.evict(page * len(self.running))
         self._spend(need)
@@ -490,12 +491,12 @@ class SglangScheduler(Scheduler):
         if batch.kind != DECODE:
             self._take_prompts(batch)
         else:
-            for live in self.running.due(batch.step):
+            for live in self.running.ended(batch.step):
                 self._finish(live)
 
     def _take_prompts(self, batch: Batch) -> None:
         log, now = self.requests, self._now
-        due = {live.number for live in self.running.due(batch.step)} if batch.decoding else frozenset[int]()
+        due = {live.number for live in self.running.ended(batch.step)} if batch.decoding else frozenset[int]()
         for live in batch.requests:
             if live.state in (State.WAITING, State.FINISHED) or live is batch.chunk:
                 continue
@@ -570,8 +571,7 @@ class SglangScheduler(Scheduler):
 
     # Many steps at once.
 
-    def _steps_alike(self, most: int) -> int:
-        """How many decodes follow at most in which nobody is admitted and nobody has his last token."""
+    def steps_alike(self) -> int:
         last = self._last
         if (last is None and self.lag) or (last is not None and last.kind != DECODE):
             return 0
@@ -579,7 +579,9 @@ class SglangScheduler(Scheduler):
             return 0
         if self.waiting and (not self._full or self.rules.enable_priority_scheduling):
             return 0
-        return max(0, min(most, self.running.next_finish() - self.running.steps - 1))
+        self.load.clear()
+        self.load.decode_requests, self.load.decode_tokens = len(self.running), self.running.tokens
+        return max(0, self.running.next_due() - self.running.steps - 1)
 
     def _decode_only(self, turn: int, steps: int) -> int:
         """Take such steps as far as the pool has room; returns how many."""
@@ -587,12 +589,9 @@ class SglangScheduler(Scheduler):
         page, count, waiting = rules.page_size, len(self.running), len(self.waiting)
         least, decay, ratio, size = rules.least_ratio, rules.ratio_decay, self.ratio, cache.size
         running, ratios = self.running, self.ratios
-        load = self.load
-        load.clear()
-        load.decode_requests = count
         spare = page * count if page > 1 else 0
         for taken in range(steps):
-            need = count if page == 1 else running.pages_next()
+            need = page * running.pages_next()
             if cache.free < need and not cache.evict(need):
                 steps = taken
                 break
@@ -610,7 +609,7 @@ class SglangScheduler(Scheduler):
             return 0
         self.ratio = ratio
         self._prefilled += steps * self._old_tokens
-        load.decode_tokens = running.tokens - count
+        self.load.decode_tokens = running.tokens - count
         self._now = turn + steps - 1
         self._last = Batch(DECODE, [], tokens=count, step=self.running.steps)
         self.progressed = True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.replay.pool import BlockPool
-from hwcalc.replay.vllm.groups import NEVER, Column, Group, Kept, Names, StateGroup, Table
+from hwcalc.replay.vllm.groups import NEVER, PLAIN, Column, Group, Kept, Names, StateGroup, Table
 
 if TYPE_CHECKING:
     from hwcalc.replay.content import Content
@@ -191,23 +191,35 @@ class PagedCache:
                     kept = Kept(boundaries, rules.retention)
                 group.publish(table, tokens, self._names(held, group), kept, self.pool)
 
-    def release(self, held: Held) -> None:
-        """Take everything back from a request."""
+    def release(self, held: Held, *, ended: bool = False) -> None:
+        """Take everything back from a request, which may come back if it has not ``ended``."""
+        unfound = 0
         if held.own:
-            self._name(held, held.filled)
+            if ended:
+                unfound = max(0, held.filled // self.groups[0].size - held.tables[0].hashed)
+            else:
+                self._name(held, held.filled)
             held.own, held.filled = False, 0
         for group, table in zip(self.groups, held.tables, strict=True):
-            group.release(table, self.pool)
+            group.release(table, self.pool, unfound)
         held.tables = []
 
     def open(self, held: Held) -> None:
         """Begin tables for a request that holds nothing."""
         held.tables = [Table() for _ in self.groups]
 
+    def is_settled(self, held: Held) -> bool:
+        """Whether the request only takes further blocks, in which nobody else can find anything."""
+        return self._only is not None and (held.own or not self.rules.caching)
+
+    def catch_up(self, held: Held) -> None:
+        """Enter the blocks that a settled request has taken into its table."""
+        assert self._only is not None
+        columns = held.tables[0].columns
+        columns += [PLAIN] * (-(-held.computed // self._only.size) - len(columns))
+
     def next_change(self, held: Held, lag: int) -> int:
         """The tokens before a decoding step of the request from which on it takes or gives back blocks."""
-        if self._only is not None:
-            return self._only.next_change(held.tables[0], lag)
         change = NEVER
         for group, table in zip(self.groups, held.tables, strict=True):
             change = min(change, group.next_change(table, lag))

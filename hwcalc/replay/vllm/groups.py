@@ -144,12 +144,10 @@ class Group:
         """The columns of ``start`` to ``stop`` that a hit may need under sparse retention, in order."""
         return range(start, stop)
 
-    def release(self, table: Table, pool: BlockPool) -> None:
-        """Give everything back, the tail first."""
-        columns = table.columns
-        columns.reverse()
-        named = [column for column in columns if column]
-        pool.release(named, columns.count(PLAIN))
+    def release(self, table: Table, pool: BlockPool, ended: int = 0) -> None:
+        """Give everything back; ``ended`` of the blocks without a name are full of what nobody looks for again."""
+        named = [column for column in table.columns if column]
+        pool.release(named, table.columns.count(PLAIN) - ended, ended)
         table.columns = []
 
     def next_change(self, table: Table, lag: int) -> int:
@@ -160,13 +158,12 @@ class Group:
         return len(table.columns) * self.size
 
     def _give_back(self, table: Table, stop: int, pool: BlockPool) -> None:
-        """Give back the columns before ``stop``, the last one first."""
+        """Give back the columns before ``stop``."""
         columns, start = table.columns, table.retired
         stop = min(stop, len(columns))
         if stop <= start:
             return
         gone = columns[start:stop]
-        gone.reverse()
         columns[start:stop] = [GONE] * (stop - start)
         table.retired = stop
         pool.release([column for column in gone if column], gone.count(PLAIN))

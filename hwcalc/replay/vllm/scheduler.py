@@ -1,8 +1,8 @@
 """vLLM's scheduler: who gets tokens of the next step, who waits, and who gives his blocks back.
 
 A request that decodes takes one token in every step, and what it holds changes every ``block_size`` steps only. So decoding requests are
-counted, and each is looked at only in the steps in which it takes or gives back a block, or ends; ``_turn`` counts the steps in which all of
-them have taken a token.
+counted, and each is looked at only in the steps in which it takes or gives back a block that matters to others, or ends. Blocks that are all
+alike are counted, too: the request's table is read when it is looked at.
 
 Source: vLLM 0.33, v1/core/sched/scheduler.py, async_scheduler.py, utils.py, v1/engine/core.py.
 """
@@ -13,14 +13,14 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.replay.content import Contents, chain_of
 from hwcalc.replay.core import Measures, Scheduler
+from hwcalc.replay.decoding import Decoding
 from hwcalc.replay.vllm.cache import CacheRules, Held, PagedCache
-from hwcalc.replay.vllm.groups import Group
+from hwcalc.replay.vllm.groups import NEVER, Group
 
 if TYPE_CHECKING:
     from hwcalc.replay.content import Content
@@ -76,6 +76,7 @@ class Live(Held):
     __slots__ = (
         "chunk",
         "chunk_at",
+        "counted",
         "event_at",
         "forced",
         "hit",
@@ -109,6 +110,8 @@ class Live(Held):
         """Tokens that it found when it was first admitted."""
         self.offset = 0
         """While it decodes: its computed tokens less the scheduler's count of steps."""
+        self.counted = False
+        """Whether the blocks that it takes while it decodes are counted, so that its table is behind."""
         self.event_at = -1
         """The step, by that count, in which it is looked at next."""
         self.forced = 0
@@ -149,10 +152,8 @@ class VllmScheduler(Scheduler):
         self.running: dict[int, Live] = {}
         """In the order of admission."""
         self.prefilling: dict[int, Live] = {}
-        self.decoding = 0
+        self.decoding = Decoding[Live](rules.cache.groups[0].size)
         self.ending = 0
-        self._offsets = 0
-        """The sum of the offsets of all decoding requests."""
         self.hits = dict.fromkeys(("queries", "hits", "requests", "preempted_queries", "preempted_hits", "preempted_requests"), 0)
         self.schedule_calls = self.preemptions = 0
         self._is_priority = rules.policy == "priority"
@@ -166,9 +167,6 @@ class VllmScheduler(Scheduler):
         """Whether a call is still due that tells the workers who has finished."""
         self._blocked = False
         """Whether the first waiting request does not fit, as long as nobody gives anything back."""
-        self._turn = 0
-        self._buckets: dict[int, list[Live]] = {}
-        self._bucket_turns: list[int] = []
         self._cancellable: dict[int, Live] = {}
         self._now = 0
         self._next_order = self._next_seq = 0
@@ -204,9 +202,9 @@ class VllmScheduler(Scheduler):
 
     def step(self, turn: int, most: int) -> int:
         if most > 1:
-            steps = self._steps_alike(most)
-            if steps > 1:
-                return self._decode_only(turn, steps)
+            taken = self._decode_only(turn, min(most, self.steps_alike()))
+            if taken:
+                return taken
         self._now = turn
         batch: Batch | None = None
         tokens = 0
@@ -244,7 +242,7 @@ class VllmScheduler(Scheduler):
                 # The last token of one that ends is under way.
                 known = live.last if ending else live.known
                 self.cache.publish(live, live.computed - live.in_flight)
-            self.cache.release(live)
+            self.cache.release(live, ended=True)
         live.state = State.FINISHED
         self._blocked = False
         self._flushes = self.lag > 0
@@ -256,7 +254,7 @@ class VllmScheduler(Scheduler):
         return (
             waiting
             + running
-            + sum([live.last - live.offset - self._turn for live in self.running.values() if live.state is State.DECODE])
+            + sum([live.last - live.offset - self.decoding.steps for live in self.running.values() if live.state is State.DECODE])
         )
 
     def pressure(self) -> tuple[int, int, float]:
@@ -310,11 +308,12 @@ class VllmScheduler(Scheduler):
 
     def _schedule(self, batch: Batch) -> int:
         """Give out the tokens of a step, and note its row; returns how many tokens."""
-        rules, turn = self.rules, self._turn
+        rules, decoding = self.rules, self.decoding
         self.cache.begin_step()
         threshold = rules.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
         preemptions = self.preemptions
-        events = self._events()
+        events = [live for live in decoding.due(decoding.steps) if live.event_at == decoding.steps and live.state is State.DECODE]
+        decoding.pass_by(decoding.steps)
         load = self.load
         load.clear()
         chunks: list[tuple[Live, int]] = []
@@ -324,7 +323,7 @@ class VllmScheduler(Scheduler):
         else:
             self._serve_changes(events, budget, threshold, batch, chunks)
             deferred = []
-        decoded = self.decoding - len(deferred)
+        decoded = decoding.count - len(deferred)
         taken = decoded + sum([tokens for _, tokens in chunks])
         if self.preemptions == preemptions and self.waiting:
             taken += self._admit(budget - taken - self._slots * len(chunks), threshold, chunks)
@@ -334,14 +333,15 @@ class VllmScheduler(Scheduler):
             self.steps.numbers.extend((self._now, taken, requests, len(self.running), len(self.waiting), used))
         batch.sampled = decoded > 0
         load.decode_requests = decoded
-        load.decode_tokens = self._offsets + self.decoding * turn
-        self._turn = turn + 1
+        load.decode_tokens = decoding.tokens
+        decoding.steps += 1
         for live in deferred:
+            decoding.leave(live.offset, pages=live.counted)
             live.offset -= 1
-            self._offsets -= 1
+            decoding.enter(live.offset, pages=live.counted)
             live.idle_at = self._now
             live.forced = 2
-            self._set_event(live, self._turn)
+            self._set_event(live, decoding.steps)
         for live, tokens in chunks:
             self._advance(live, tokens, batch)
         if not self.lag:
@@ -352,37 +352,31 @@ class VllmScheduler(Scheduler):
                 self._stop_decoding(live, State.ENDING)
         return taken
 
-    def _events(self) -> list[Live]:
-        """The decoding requests that are looked at in this step."""
-        bucket = self._buckets.pop(self._turn, None)
-        if bucket is None:
-            return []
-        return [live for live in bucket if live.event_at == self._turn and live.state is State.DECODE]
-
     def _is_tight(self, budget: int, threshold: int) -> bool:
         """Whether the order of running requests decides who gets tokens."""
-        if self.decoding > budget:
+        if self.decoding.count > budget:
             return True
         if not self.prefilling:
             return False
-        wanted = self.decoding
+        wanted = self.decoding.count
         for live in self.prefilling.values():
             wanted += _capped(live.known - live.computed, threshold)
         if wanted <= budget:
             return False
         # The rest of the budget is for a prompt that comes last.
-        return len(self.prefilling) > 1 or self.decoding == budget or next(reversed(self.running)) not in self.prefilling
+        return len(self.prefilling) > 1 or self.decoding.count == budget or next(reversed(self.running)) not in self.prefilling
 
     def _serve_changes(
         self, events: list[Live], budget: int, threshold: int, batch: Batch, chunks: list[tuple[Live, int]]
     ) -> None:
         """Give blocks to those who need some, and tokens to prompts, where every decoding request gets its token."""
-        work = events
+        counted = self._take_counted(events, budget, threshold)
+        work = events if counted else [live for live in self.running.values() if self._is_looked_at(live)]
         if self.prefilling:
-            work = [*events, *self.prefilling.values()]
+            work = [*work, *self.prefilling.values()]
         if len(work) > 1:
             work.sort(key=_by_seq)
-        left = budget - self.decoding
+        left = budget - self.decoding.count
         for live in work:
             if live.state is State.WAITING:
                 continue
@@ -398,9 +392,31 @@ class VllmScheduler(Scheduler):
             chunks.append((live, tokens))
             left -= tokens
 
+    def _is_looked_at(self, live: Live) -> bool:
+        """Whether a decoding request takes or gives back something in this step, or ends."""
+        if live.state is not State.DECODE:
+            return False
+        return live.event_at == self.decoding.steps or (live.counted and self.decoding.takes_page(live.offset))
+
+    def _take_counted(self, events: list[Live], budget: int, threshold: int) -> bool:
+        """Take the blocks that are only counted; false if it matters who comes first."""
+        decoding, pool = self.decoding, self.cache.pool
+        blocks = decoding.pages_next()
+        if not blocks:
+            return True
+        if threshold or not all(live.counted for live in events):
+            return False
+        # Those who are looked at take theirs themselves.
+        own = sum([decoding.takes_page(live.offset) for live in events])
+        prompts = budget // decoding.page + len(self.prefilling) if self.prefilling else 0
+        if blocks + prompts > pool.free:
+            return False
+        pool.take(blocks - own)
+        return True
+
     def _serve_in_order(self, budget: int, threshold: int, batch: Batch, chunks: list[tuple[Live, int]]) -> list[Live]:
         """Go through the running requests as vLLM does, while the budget lasts; returns the decoding ones that got no token."""
-        turn, slots = self._turn, self._slots
+        slots = self._slots
         granted: dict[int, int] = {}
         for live in list(self.running.values()):
             if budget <= slots:
@@ -413,7 +429,7 @@ class VllmScheduler(Scheduler):
                 if not tokens:
                     continue
             restored = [0]
-            if live.state is State.DECODE and live.event_at != turn:
+            if live.state is State.DECODE and not self._is_looked_at(live):
                 served = True
             elif live.state is State.DECODE:
                 served = self._decode(live, batch, granted, restored)
@@ -447,14 +463,13 @@ class VllmScheduler(Scheduler):
             self.cache.publish(live, live.computed - live.in_flight)
         if not self._serve(live, 1, granted, restored):
             return False
-        turn = self._turn
         if live.computed + 1 == live.last:
             batch.ending.append(live)
         if live.forced:
             live.forced -= 1
-            self._set_event(live, turn + 1)
+            self._set_event(live, self.decoding.steps + 1)
         else:
-            self._set_event(live, max(turn + 1, self._next_event(live)))
+            self._look_next(live, self.decoding.steps + 1)
         return True
 
     def _serve(self, live: Live, tokens: int, granted: dict[int, int] | None = None, restored: list[int] | None = None) -> bool:
@@ -486,11 +501,9 @@ class VllmScheduler(Scheduler):
                 cache.publish(live, live.computed if scheduled else live.computed - live.in_flight)
             else:
                 cache.publish(live, live.computed + scheduled)
-            self.decoding -= 1
-            self._offsets -= live.offset
+            self._leave(live)
             # A token that is under way is still delivered.
             live.known = live.computed + 1
-            live.event_at = -1
         elif live.state is State.ENDING:
             self.ending -= 1
             cache.publish(live, live.last - 1)
@@ -575,14 +588,17 @@ class VllmScheduler(Scheduler):
             batch.firsts.append(live)
         del self.prefilling[live.seq]
         live.state = State.DECODE
-        self.decoding += 1
-        live.offset = live.computed - self._turn
-        self._offsets += live.offset
+        live.offset = live.computed - self.decoding.steps
+        live.counted = self.cache.is_settled(live)
+        self.decoding.enter(live.offset, pages=live.counted)
         live.forced = 1 if self.lag and not self._whole else 0
         if live.computed == live.last:
             batch.ending.append(live)
         if live.computed < live.last or live.unforeseen:
-            self._set_event(live, self._turn if live.forced else max(self._turn, self._next_event(live)))
+            if live.forced:
+                self._set_event(live, self.decoding.steps)
+            else:
+                self._look_next(live, self.decoding.steps)
 
     def _split(self, live: Live, start: int, tokens: int) -> int:
         """The tokens of a chunk that ends where states can be kept. Source: scheduler.py ``_mamba_block_aligned_split``."""
@@ -633,7 +649,7 @@ class VllmScheduler(Scheduler):
                 del self.running[live.seq]
                 self._stop_decoding(live, State.FINISHED)
                 cache.publish(live, live.last)
-                cache.release(live)
+                cache.release(live, ended=True)
             live.state = State.FINISHED
             log.finish(live.number, now, live.last + 1 - live.prompt)
             self._cancellable.pop(live.number, None)
@@ -652,47 +668,48 @@ class VllmScheduler(Scheduler):
             self.ending -= 1
         else:
             self._read(live)
-            self.decoding -= 1
-            self._offsets -= live.offset
-            live.event_at = -1
+            self._leave(live)
         if state is State.ENDING:
             self.ending += 1
         live.state = state
 
+    def _leave(self, live: Live) -> None:
+        """A request whose tokens are worked out is no longer counted."""
+        self.decoding.leave(live.offset, pages=live.counted)
+        live.counted, live.event_at = False, -1
+
     # Decoding requests.
 
     def _read(self, live: Live) -> None:
-        """Work out the tokens of a decoding request from the count of steps."""
-        live.computed = live.offset + self._turn
+        """Work out the tokens of a decoding request, and what it has taken for them, from the count of steps."""
+        live.computed = live.offset + self.decoding.steps
+        if live.counted:
+            self.cache.catch_up(live)
         live.in_flight = 0
         if self.lag and live.idle_at != self._now - 1:
             live.in_flight = live.chunk if live.chunk_at == self._now - 1 else 1
         live.known = live.computed + (not live.in_flight)
 
-    def _next_event(self, live: Live) -> int:
-        """The next step in which a decoding request takes or gives back something, or ends."""
-        change = self.cache.next_change(live, self.lag)
-        if live.offset + self._turn <= live.last - 1:
+    def _look_next(self, live: Live, first: int) -> None:
+        """Look at a decoding request, from this step on, when it takes or gives back something that is not counted, or ends."""
+        change = NEVER if live.counted else self.cache.next_change(live, self.lag)
+        if live.offset + self.decoding.steps <= live.last - 1:
             change = min(change, live.last - 1)
-        return change - live.offset
+        if change < NEVER:
+            self._set_event(live, max(first, change - live.offset))
 
-    def _set_event(self, live: Live, turn: int) -> None:
-        live.event_at = turn
-        bucket = self._buckets.get(turn)
-        if bucket is None:
-            self._buckets[turn] = [live]
-            heappush(self._bucket_turns, turn)
-        else:
-            bucket.append(live)
+    def _set_event(self, live: Live, step: int) -> None:
+        live.event_at = step
+        self.decoding.look_at(live, step)
 
-    def _steps_alike(self, most: int) -> int:
-        """How many steps follow in which all running requests decode, nobody is admitted, and no block changes hands."""
+    def steps_alike(self) -> int:
+        decoding, load = self.decoding, self.load
         if (
             self.prefilling
-            or not self.decoding
+            or not decoding.count
             or self.ending
             or self._flushes
-            or self.decoding > self.rules.max_num_batched_tokens
+            or decoding.count > self.rules.max_num_batched_tokens
         ):
             return 0
         if self.waiting and not (self._blocked or len(self.running) >= self.rules.max_num_seqs):
@@ -700,20 +717,27 @@ class VllmScheduler(Scheduler):
         pending = self._pending
         if self.lag and (pending is None or pending.firsts or pending.ending):
             return 0
-        turns = self._bucket_turns
-        while turns and turns[0] < self._turn:
-            heappop(turns)
-        return min(most, turns[0] - self._turn) if turns else 0
+        load.clear()
+        load.decode_requests, load.decode_tokens = decoding.count, decoding.tokens
+        return decoding.next_due() - decoding.steps
 
     def _decode_only(self, turn: int, steps: int) -> int:
-        """Take such steps."""
-        row = [self.decoding, self.decoding, len(self.running), len(self.waiting), self.cache.pool.used]
-        numbers = self.steps.numbers
-        for number in range(turn, turn + steps):
-            numbers.append(number)
-            numbers.extend(row)
+        """Take such steps as far as the pool has blocks; returns how many."""
+        decoding, pool, numbers = self.decoding, self.cache.pool, self.steps.numbers
+        count, running, waiting = decoding.count, len(self.running), len(self.waiting)
+        for taken in range(steps):
+            blocks = decoding.pages_next()
+            if blocks > pool.free:
+                steps = taken
+                break
+            if blocks:
+                pool.take(blocks)
+            numbers.extend((turn + taken, count, count, running, waiting, pool.used))
+            decoding.steps += 1
+        if not steps:
+            return 0
+        self.load.decode_tokens = decoding.tokens - count
         self.schedule_calls += steps
-        self._turn += steps
         self._now = turn + steps - 1
         self.progressed = True
         return steps

@@ -212,7 +212,7 @@ class SpeculatingScheduler(VllmScheduler):
         else:
             del self.running[live.seq]
             del self.prefilling[live.seq]
-            self.cache.release(live)
+            self.cache.release(live, ended=True)
         live.state = State.FINISHED
         del self._drafts[live.number]
         self._cancellable.pop(live.number, None)

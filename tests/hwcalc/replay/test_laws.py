@@ -9,7 +9,7 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwcalc.replay.core import Server, replay
+from hwcalc.replay.core import Seconds, Server, StepLoad, replay
 from hwcalc.replay.simulate import deploy
 from hwcalc.replay.vllm.groups import PLAIN
 from hwcalc.replay.vllm.scheduler import VllmScheduler
@@ -34,14 +34,17 @@ class Checked(VllmScheduler):
         holders = Counter[int]()
         plain = 0
         for live in self.running.values():
+            if live.counted:
+                self._read(live)
             for table in live.tables:
                 plain += table.columns.count(PLAIN)
                 holders.update(column for column in table.columns if column)
-        held = {block: count for block, count in pool.holders.items() if count}
+        held = {block: count for block, count in pool._held.items() if count}
+        ended = sum(entry.ended for entry in pool._queue)
         # Each named block has as many holders as the pool counts, and every block is somewhere, once.
         assert holders == held
         assert plain + len(held) == pool.used
-        assert pool.unnamed + sum(not count for count in pool.holders.values()) == pool.free >= 0
+        assert pool.unnamed + sum(not count for count in pool._held.values()) + ended == pool.free >= 0
         return taken
 
 
@@ -74,13 +77,13 @@ def scenarios(draw: st.DrawFn) -> tuple[str, Workload, int, dict[str, Any]]:
     return name, workload_of_rows(rows), blocks, options
 
 
-def run(name: str, workload: Workload, blocks: int, options: Mapping[str, Any]) -> Server:
+def run(name: str, workload: Workload, blocks: int, options: Mapping[str, Any], seconds: Seconds | None = None) -> Server:
     """The server after a checked replay."""
     changed, model = MODELS[name]
     deployed = deploy({**config_as_run(model), **changed}, engine="vllm", blocks=blocks, engine_options=dict(options))
     plain = deployed.scheduler()
     assert isinstance(plain, VllmScheduler)
-    server = Server(Checked(plain.rules, blocks), None)
+    server = Server(Checked(plain.rules, blocks), seconds)
     replay([server], workload)
     return server
 
@@ -106,23 +109,28 @@ def test_blocks_and_tokens(scenario: tuple[str, Workload, int, dict[str, Any]]) 
         assert totals["scheduled_tokens"] <= needed + again
 
 
+def _longer_with_context(load: StepLoad) -> float:
+    return 0.5 + load.decode_tokens / 1024
+
+
 @settings(max_examples=15, deadline=None)
-@given(scenarios())
-def test_one_at_a_time(scenario: tuple[str, Workload, int, dict[str, Any]]) -> None:
-    """Steps that are taken together are the same as steps one by one."""
+@given(scenarios(), st.sampled_from([None, _longer_with_context]))
+def test_one_at_a_time(scenario: tuple[str, Workload, int, dict[str, Any]], seconds: Seconds | None) -> None:
+    """Steps that are taken together are the same as steps one by one, also where each takes its own time."""
     name, workload, blocks, options = scenario
-    together = run(name, workload, blocks, options)
+    together = run(name, workload, blocks, options, seconds)
     changed, model = MODELS[name]
     deployed = deploy({**config_as_run(model), **changed}, engine="vllm", blocks=blocks, engine_options=dict(options))
     plain = deployed.scheduler()
     assert isinstance(plain, VllmScheduler)
-    alone = Server(Single(plain.rules, blocks), None)
+    alone = Server(Single(plain.rules, blocks), seconds)
     replay([alone], workload)
 
     assert list(together.scheduler.steps) == list(alone.scheduler.steps)
     columns = plain.request_columns
     assert together.scheduler.requests.rows(columns) == alone.scheduler.requests.rows(columns)
     assert together.turns == alone.turns
+    assert [*together.ends, *together.gaps] == [*alone.ends, *alone.gaps]
 
 
 @settings(max_examples=25, deadline=None)

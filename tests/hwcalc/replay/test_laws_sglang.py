@@ -40,10 +40,7 @@ class Checked(SglangScheduler):
                 stored = self.running.stored(live) if live.state is State.RUNNING else live.stored
                 own += rules.pages(stored) - live.protected
         ending = {
-            live.number: live
-            for bucket in self.running._finishing.values()
-            for live in bucket.values()
-            if live.state is State.ENDING
+            live.number: live for bucket in self.running._due.values() for live in bucket.values() if live.state is State.ENDING
         }
         own += sum(rules.pages(live.stored) - live.protected for live in ending.values())
         # Nothing is lost, and nothing is held twice.
@@ -79,7 +76,7 @@ def _check_second(cache: SecondCache) -> None:
 class Single(SglangScheduler):
     """Takes its steps one by one."""
 
-    def _steps_alike(self, most: int) -> int:
+    def steps_alike(self) -> int:
         return 0
 
 
