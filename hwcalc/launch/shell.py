@@ -22,7 +22,6 @@ from hwcalc.launch.words import (
     Spot,
     Word,
     balanced,
-    closing_brace,
     closing_quote,
     holds,
     trimmed,
@@ -207,7 +206,7 @@ class _Reader:
             if sign == "#":
                 # It ends the command, also behind a continued line.
                 commented = True
-                self.skip_line()
+                self.skip_until("\n")
                 continue
             if sign in ";&|()":
                 begun = self.at
@@ -254,8 +253,7 @@ class _Reader:
             self.export(words[1:], own)
             return
         if first in ("source", ".", ":", "cd", "true", "false", "shift", "return", "exit", "wait", "sleep"):
-            for word in words[1:] if first == ":" else ():
-                self.default(word)
+            # The expansion of `: "${A:=value}"` has set the variable.
             return
         if first in ("echo", "printf") and writes and self.echoed(words, writes):
             return
@@ -293,9 +291,6 @@ class _Reader:
                     self.exported[match[1]] = word.text[match.end() :]
             elif word.text in self.variables:
                 self.exported[word.text] = self.variables[word.text]
-
-    def default(self, word: Word) -> None:
-        """``: "${A:=value}"`` sets a variable that is not set; the expansion has done so."""
 
     def keep(self, name: str, word: Word) -> None:
         """Keep the value of a variable, if it is known."""
@@ -371,7 +366,7 @@ class _Reader:
             if sign == "\n":
                 self.at += 1
             elif sign == "#":
-                self.skip_line()
+                self.skip_until("\n")
             else:
                 before = self.at
                 items += self.word()
@@ -406,7 +401,7 @@ class _Reader:
                 self.scopes.pop()
             return True
         if text in ("for", "select", "case", "function"):
-            self.skip_to_end()
+            self.skip_until(";\n")
             if text == "case":
                 self.scopes.append(_Scope("case", reads=True, done=False))
             return True
@@ -414,10 +409,10 @@ class _Reader:
             self.scopes.pop()
         return text in ("done", "esac")
 
-    def skip_to_end(self) -> None:
-        """Skip the head of a loop."""
-        while self.at < len(self.text) and self.text[self.at] not in ";\n":
-            self.at += 1
+    def skip_until(self, signs: str) -> None:
+        """Skip what stands before the next of these signs."""
+        end = re.compile(f"[{signs}]").search(self.text, self.at)
+        self.at = len(self.text) if end is None else end.start()
 
     def condition(self) -> bool | None:
         """Whether the condition that stands here holds; ``None`` where that is not known."""
@@ -431,7 +426,7 @@ class _Reader:
             return text.strip() == "true"
         if match is None or compound:
             if compound:
-                self.skip_to_end()
+                self.skip_until(";\n")
             return None
         inner = _Reader(match[1], dict(self.variables), self.arguments, Origin.on_line(self.line), self.depth + 1, {})
         inner.taken = self.taken
@@ -460,8 +455,7 @@ class _Reader:
 
     def flag_next(self) -> bool:
         """Whether the next line begins with a flag, and so belongs to the command above it, although nothing says so."""
-        match = re.compile(r"[ \t]*(?=--?[A-Za-z])(?!-[A-Za-z]+:)").match(self.text, self.at)
-        return match is not None
+        return bool(re.compile(r"[ \t]*(?=--?[A-Za-z])(?!-[A-Za-z]+:)").match(self.text, self.at))
 
     def prompt(self) -> bool:
         """Whether a prompt, a hyphen of a list, or a fence of Markdown stood here, and was skipped."""
@@ -473,10 +467,6 @@ class _Reader:
             return False
         self.at = match.end()
         return True
-
-    def skip_line(self) -> None:
-        while self.at < len(self.text) and self.text[self.at] != "\n":
-            self.at += 1
 
     def redirection(self, words: list[Word]) -> str | None:
         """The file that ``> file`` names, empty for other redirections; ``None`` if none stands here."""
@@ -565,35 +555,20 @@ class _Reader:
         pieces = Pieces()
         while self.at < len(self.text):
             sign = self.text[self.at]
-            if sign in " \t\r\n;|":
-                break
-            if sign == "&":
-                break
-            if sign in "()":
-                if sign == "(" or pieces.empty:
-                    break
+            if sign in " \t\r\n;|&()":
                 break
             if sign in "<>" and self.text.startswith("(", self.at + 1):
                 end = balanced(self.text, self.at + 1)
+            else:
+                match = {"<": _PLACEHOLDER, "{": _TEMPLATE}[sign].match(self.text, self.at) if sign in "<{" else None
+                end = match.end() if match is not None else 0
+            if end:
                 pieces.lost(self.text[self.at : end])
                 self.at = end
-                continue
-            if sign == "<":
-                match = _PLACEHOLDER.match(self.text, self.at)
-                if match is None:
-                    break
-                pieces.lost(match[0])
-                self.at = match.end()
-                continue
-            if sign == ">":
+            elif sign in "<>":
                 break
-            if sign == "{" and self.text.startswith("{{", self.at):
-                match = _TEMPLATE.match(self.text, self.at)
-                if match is not None:
-                    pieces.lost(match[0])
-                    self.at = match.end()
-                    continue
-            self.piece(sign, pieces)
+            else:
+                self.piece(sign, pieces)
         source = self.text[begun : self.at]
         return pieces.words(source, Spot(written=source, origin=self.origin.cut(begun, self.at)), splits=splits)
 
@@ -604,8 +579,7 @@ class _Reader:
             if end < 0:
                 self.at += 1
                 return
-            inner = self.text[self.at + 1 : end]
-            pieces.add(inner, quoted=True)
+            pieces.add(self.text[self.at + 1 : end], quoted=True)
             self.at = end + 1
         elif sign == '"':
             self.double(pieces)
@@ -697,7 +671,7 @@ class _Reader:
             pieces.lost(text[at:end], quoted=quoted)
             self.at = end
         elif text.startswith("${", at):
-            end = closing_brace(text, at + 1)
+            end = balanced(text, at + 1)
             raw = text[at:end]
             self.at = end
             self.braces(raw, pieces, quoted=quoted)

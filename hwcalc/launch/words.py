@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import add, floordiv, mod, mul, sub
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
@@ -132,14 +133,6 @@ class Word(Record):
         return self.spot.line
 
 
-def words_of(texts: Sequence[str], spots: Sequence[Spot] = ()) -> tuple[Word, ...]:
-    """Words of a list in a manifest, which no shell reads."""
-    return tuple(
-        Word(text=text, raw=text, source=text, quoted=True, spot=spots[place] if place < len(spots) else NOWHERE)
-        for place, text in enumerate(texts)
-    )
-
-
 class Pieces:
     """A word while it is read: its parts with what is known of them."""
 
@@ -153,10 +146,6 @@ class Pieces:
         self.array = False
         self.items: list[Word] | None = None
         self.ends = False
-
-    @property
-    def empty(self) -> bool:
-        return not self.parts and self.items is None
 
     def add(self, text: str, *, quoted: bool = False) -> None:
         self.quoted |= quoted
@@ -235,32 +224,16 @@ def closing_quote(text: str, at: int) -> int:
             continue
         if sign == '"':
             return at
-        if text.startswith("$(", at):
-            at = balanced(text, at + 1)
-            continue
-        if text.startswith("${", at):
-            at = closing_brace(text, at + 1)
-            continue
-        at += 1
+        at = balanced(text, at + 1) if text.startswith(("$(", "${"), at) else at + 1
     return -1
 
 
 def balanced(text: str, at: int) -> int:
-    """The place behind the parenthesis that closes the one at ``at``."""
-    depth, limit = 0, min(len(text), at + MOST_VALUE)
+    """The place behind the parenthesis or the brace that closes the one at ``at``."""
+    opens, depth, limit = text[at], 0, min(len(text), at + MOST_VALUE)
+    closes = ")" if opens == "(" else "}"
     while at < limit:
-        depth += (text[at] == "(") - (text[at] == ")")
-        at += 1
-        if depth == 0:
-            return at
-    return at
-
-
-def closing_brace(text: str, at: int) -> int:
-    """The place behind the brace that closes the one at ``at``."""
-    depth, limit = 0, min(len(text), at + MOST_VALUE)
-    while at < limit:
-        depth += (text[at] == "{") - (text[at] == "}")
+        depth += (text[at] == opens) - (text[at] == closes)
         at += 1
         if depth == 0:
             return at
@@ -308,56 +281,46 @@ def holds(words: list[Word]) -> bool | None:
 
 
 def value_of_sum(text: str) -> str | None:
-    """The value of a sum of whole numbers."""
-    tokens = re.findall(r"\d{1,18}|<<?|>>?|[+\-*/%()]", text)
-    place = 0
+    """The value of a sum of whole numbers, as a shell has it."""
+    tokens = re.findall(r"\d{1,18}|<<?|>>?|[+\-*/%()]", text)[::-1]
 
-    def factor(depth: int) -> int:
-        nonlocal place
+    def operand(depth: int) -> int:
         if depth > _DEEPEST:
             raise ValueError
-        token = tokens[place]
-        place += 1
+        token = tokens.pop()
         if token == "(":
-            value = shift(depth + 1)
-            place += 1
+            value = of_level(0, depth + 1)
+            tokens.pop()
             return value
-        return -factor(depth + 1) if token == "-" else int(token)
+        return -operand(depth + 1) if token == "-" else int(token)
 
-    def product(depth: int) -> int:
-        nonlocal place
-        value = factor(depth)
-        while place < len(tokens) and tokens[place] in "*/%":
-            operator = tokens[place]
-            place += 1
-            other = factor(depth)
-            value = value * other if operator == "*" else value // other if operator == "/" else value % other
-        return value
-
-    def total(depth: int) -> int:
-        nonlocal place
-        value = product(depth)
-        while place < len(tokens) and tokens[place] in "+-":
-            operator = tokens[place]
-            place += 1
-            other = product(depth)
-            value = value + other if operator == "+" else value - other
-        return value
-
-    def shift(depth: int) -> int:
-        nonlocal place
-        value = total(depth)
-        while place < len(tokens) and tokens[place] in ("<<", ">>"):
-            operator = tokens[place]
-            place += 1
-            bits = total(depth)
-            if not 0 <= bits < _MOST_BITS or abs(value) >= 1 << _MOST_BITS:
-                raise ValueError
-            value = value << bits if operator == "<<" else value >> bits
+    def of_level(level: int, depth: int) -> int:
+        """What stands here, up to an operator that binds less than those of this level."""
+        if level == len(_OPERATORS):
+            return operand(depth)
+        value = of_level(level + 1, depth)
+        while tokens and tokens[-1] in _OPERATORS[level]:
+            operate = _OPERATORS[level][tokens.pop()]
+            value = operate(value, of_level(level + 1, depth))
         return value
 
     try:
-        value = shift(0)
+        value = of_level(0, 0)
     except (ValueError, IndexError, ZeroDivisionError):
         return None
-    return str(value) if place == len(tokens) and abs(value) < 10**18 else None
+    return None if tokens or abs(value) >= 10**18 else str(value)
+
+
+def _bits(value: int, bits: int) -> int:
+    """The bits by which a number is shifted. Raises :class:`ValueError` for more than a shell's numbers have."""
+    if not 0 <= bits < _MOST_BITS or abs(value) >= 1 << _MOST_BITS:
+        raise ValueError
+    return bits
+
+
+_OPERATORS: Final[tuple[Mapping[str, Callable[[int, int], int]], ...]] = (
+    {"<<": lambda value, bits: value << _bits(value, bits), ">>": lambda value, bits: value >> _bits(value, bits)},
+    {"+": add, "-": sub},
+    {"*": mul, "/": floordiv, "%": mod},
+)
+"""From those that bind least."""
