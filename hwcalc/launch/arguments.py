@@ -20,6 +20,7 @@ _DECIMAL: Final = re.compile(r"-?(?:\d{1,18}\.\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d
 _WITH_UNIT: Final = re.compile(r"(?a)(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])")
 _POWERS: Final = {letter: power for power, letter in enumerate("kmgt", start=1)}
 _WORDS: Final = {"true": True, "false": False}
+_OF_SWITCH: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "enabled", "disabled", "-1"})
 _MEMORY: Final = re.compile(r"mem|cache|offload|gpu|expert|quant|batch|ctx|context")
 """A flag that nobody knows bears on memory if its name says so."""
 _PLACEHOLDER: Final = re.compile(
@@ -216,22 +217,20 @@ class Reading:
     def whole(self, flag: Flag, text: str, spelled: str) -> Any:
         """A whole number, without a unit."""
         number = scalar(text)
-        if isinstance(number, int):
-            return number
-        self.fault(f"{spelled} {text}", spelled)
-        self.say(f"{self.label(flag)}={text}")
-        return _NOTHING
+        return number if isinstance(number, int) else self.refused(flag, text, spelled)
 
     def tokens(self, flag: Flag, text: str, spelled: str) -> Any:
         """A number with a unit as vLLM reads it: ``32k`` is 32,000, ``32K`` is 32,768."""
         number = with_unit(text)
-        if number is None:
-            if text.lower() in ("auto", "-1"):
-                return -1 if text == "-1" else "auto"
-            self.fault(f"{spelled} {text}", spelled)
-            self.say(f"{self.label(flag)}={text}")
-            return _NOTHING
-        return number
+        if number is None and text.lower() in ("auto", "-1"):
+            return -1 if text == "-1" else "auto"
+        return self.refused(flag, text, spelled) if number is None else number
+
+    def refused(self, flag: Flag, text: str, spelled: str) -> object:
+        """No value, noted as one that the engine does not take."""
+        self.fault(f"{spelled} {text}", spelled)
+        self.say(f"{self.label(flag)}={text}")
+        return _NOTHING
 
     def fault(self, said: str, spelled: str) -> None:
         """Note what the engine does not take so, which makes it end at once."""
@@ -282,9 +281,8 @@ class Reading:
     def flag(self, spelled: str, given: Word | None, pending: list[Word]) -> None:
         """Read a flag, and its value from the words that follow."""
         flags = self.flags
-        name, dot, path = spelled.partition(".") if flags.spelling.dotted and spelled.startswith("--") else (spelled, "", "")
-        if not dot and flags.spelling.dotted and re.match(r"-[a-z]{2,3}\.", spelled):
-            name, dot, path = spelled.partition(".")
+        dotted = flags.spelling.dotted and re.match(r"--|-[a-z]{2,3}\.", spelled)
+        name, dot, path = spelled.partition(".") if dotted else (spelled, "", "")
         if name in flags.excluded or spelled in flags.excluded:
             self.excluded = True
         if name in flags.model_flags:
@@ -338,15 +336,9 @@ class Reading:
         value: bool = True
         if given is not None:
             value = given.text.lower() not in ("false", "0", "no", "off")
-        elif pending and pending[-1].text.lower() in _WORDS and not self.takes_free(pending[-1]):
+        elif pending and pending[-1].text.lower() in _WORDS:
             value = _WORDS[pending.pop().text.lower()]
-        if flag.written:
-            self.put(flag, name)
-        else:
-            self.put(flag, value)
-
-    def takes_free(self, word: Word) -> bool:
-        return False
+        self.put(flag, name if flag.written else value)
 
     def negated(self, flag: Flag, name: str, given: Word | None, pending: list[Word]) -> None:
         """A switch that is turned off."""
@@ -361,18 +353,7 @@ class Reading:
     @staticmethod
     def is_switch_word(word: Word) -> bool:
         """Whether a word is the value of a switch that may stand without one."""
-        return not word.known or word.text.lower() in (
-            "on",
-            "off",
-            "auto",
-            "1",
-            "0",
-            "true",
-            "false",
-            "enabled",
-            "disabled",
-            "-1",
-        )
+        return not word.known or word.text.lower() in _OF_SWITCH
 
     def next_value(self, pending: list[Word]) -> Word | None:
         """The value of a flag: the next word, unless that is a flag."""
@@ -391,19 +372,19 @@ class Reading:
             and text[1] in "(.{["
         )
 
-    def words_until_flag(self, given: Word | None, pending: list[Word]) -> list[Word]:
-        words = [] if given is None else [given]
+    def words_until_flag(self, pending: list[Word]) -> list[Word]:
+        words: list[Word] = []
         while pending and not self.is_flag(pending[-1].text, pending[-1]):
             words.append(pending.pop())
         return words
 
     def several(self, flag: Flag, given: Word | None, pending: list[Word]) -> None:
         """All words up to the next flag."""
-        words = [given] if given is not None else self.words_until_flag(given, pending)
-        unknown = [word for word in words if not word.known]
-        for word in unknown:
-            self.ask(word)
-            self.say(f"{self.label(flag)}={word.text}")
+        words = [given] if given is not None else self.words_until_flag(pending)
+        for word in words:
+            if not word.known:
+                self.ask(word)
+                self.say(f"{self.label(flag)}={word.text}")
         values = [scalar(word.text) for word in words if word.known]
         if not values:
             return
@@ -452,41 +433,28 @@ class Reading:
             if given is None and pending and pending[-1].text.lower() in _WORDS:
                 pending.pop()
             return
-        if flag.takes == "words":
-            words = [] if given is not None else self.words_until_flag(None, pending)
-            # The model may stand behind a list: `--served-model-name a MODEL` is two names to vLLM.
-            del words
+        if given is not None or not pending:
             return
-        if (
-            given is None
-            and pending
-            and (not self.is_flag(pending[-1].text, pending[-1]) or self.flags.find(pending[-1].text)[0] is None)
-        ):
-            word = pending.pop()
-            if self.is_flag(word.text, word) and word.text.startswith("--"):
-                pending.append(word)
+        if flag.takes == "words":
+            # The model may stand behind a list: `--served-model-name a MODEL` is two names to vLLM.
+            self.words_until_flag(pending)
+            return
+        text = pending[-1].text
+        if not self.is_flag(text, pending[-1]) or (not text.startswith("--") and self.flags.find(text)[0] is None):
+            pending.pop()
 
     def foreign(self, name: str, given: Word | None, pending: list[Word]) -> None:
         """A flag that the engine does not know. What it says of memory is kept."""
         self.unknown[name] = None
         self.places[name] = self.at
-        long = name.startswith("--")
-        values: list[Word] = [] if given is None else [given]
-        if given is None:
-            while (
-                pending and not self.is_flag(pending[-1].text, pending[-1]) and not pending[-1].array and not pending[-1].remark
-            ):
-                if len(values) == 1 and self.flags.positional and "model" not in self.settings and not self.free:
-                    break
-                values.append(pending.pop())
-                if len(values) == 1:
-                    break
+        word, following = given or Word(text="true"), pending[-1] if pending else None
+        if given is None and following and not (self.is_flag(following.text, following) or following.array or following.remark):
+            word = pending.pop()
         own = name.lstrip("-").replace("-", "_")
-        if not long or not _MEMORY.search(own):
+        if not name.startswith("--") or not _MEMORY.search(own):
             if name not in self.flags.unnamed:
                 self.irrelevant[name] = None
             return
-        word = values[0] if values else Word(text="true")
         if word.known:
             self.extra[own] = scalar(word.text)
         else:
@@ -498,14 +466,13 @@ class Reading:
     def environment(self, variables: Mapping[str, Any]) -> None:
         """Read the variables that bear on memory. A flag counts more than its variable, and those are read first."""
         for row in self.flags.environment:
-            if row.name in variables and not isinstance(variables[row.name], Word):
-                self.variable(row, str(variables[row.name]))
-            elif row.name in variables:
-                word = variables[row.name]
-                if word.known:
-                    self.variable(row, word.text, word)
-                else:
-                    self.say(f"{row.name}={word.text}")
+            given = variables.get(row.name)
+            if isinstance(given, Word) and not given.known:
+                self.say(f"{row.name}={given.text}")
+            elif isinstance(given, Word):
+                self.variable(row, given.text, given)
+            elif given is not None:
+                self.variable(row, str(given))
 
     def variable(self, row: Variable, text: str, word: Word | None = None) -> None:
         if (row.only and text not in row.only) or not text:

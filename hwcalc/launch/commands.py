@@ -205,7 +205,7 @@ def servers_of_script(script: Script, around: Around) -> list[Server]:
     for command in script.commands:
         if len(out) >= _MOST_SERVERS:
             break
-        out += _servers_of_command(command, around, loaded)
+        out += _of_words(command.words, command, {**command.own}, around, loaded)
     out += loaded.servers(around)
     return out or _by_variables(script, around)
 
@@ -258,14 +258,6 @@ class _Loaded:
                 reading.say("model: pulled later" if self.serves else "model")
             out.append(finished(reading, around, None, own, at))
         return out
-
-
-def _servers_of_command(command: Command, around: Around, loaded: _Loaded) -> list[Server]:
-    words = command.words
-    if not words:
-        return []
-    own = {**command.own}
-    return _of_words(words, command, own, around, loaded)
 
 
 def _of_words(words: Sequence[Word], command: Command, own: dict[str, Any], around: Around, loaded: _Loaded) -> list[Server]:
