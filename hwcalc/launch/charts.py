@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, server_of
@@ -13,7 +15,11 @@ from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
 from hwcalc.launch.server import Server
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, sizes_of, text, texts
 from hwcalc.launch.words import Word
-from hwcalc.profiles.engine_flags import EngineFlags
+from hwcalc.profiles.engine_flags import EngineFlags, engine_flags
+
+_SWITCHES: Final = ("enablePrefixCaching", "enableChunkedPrefill")
+"""Keys of the production stack's ``vllmConfig`` that are read where they are true or false."""
+_NO_FLAGS: Final = ("extraArgs", "v0", "v1")
 
 
 class Chart(Record):
@@ -21,10 +27,6 @@ class Chart(Record):
 
     holds: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Mapping[str, Any], Cluster], list[Server]]
-
-
-def _flags(engine: str) -> EngineFlags:
-    return next(each for each in all_flags() if each.engine == engine)
 
 
 def _snake(name: str) -> str:
@@ -42,35 +44,27 @@ def _of_stack(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
 
 
 def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster) -> Server:
-    reading = Reading(_flags("vllm"))
+    reading = Reading(engine_flags("vllm"))
     config = mapping(model.get("vllmConfig"))
     for name, value in config.items():
-        if name in ("extraArgs", "v0", "v1", "enablePrefixCaching", "enableChunkedPrefill"):
-            continue
-        reading.entry(_snake(str(name)), value, cluster.places.item(config, name))
-    for name in ("enablePrefixCaching", "enableChunkedPrefill"):
-        if isinstance(config.get(name), bool):
-            reading.entry(_snake(name), config[name], cluster.places.item(config, name))
+        if name not in _NO_FLAGS and (name not in _SWITCHES or isinstance(value, bool)):
+            reading.entry(_snake(str(name)), value, cluster.places.item(config, name))
     reading.read(filled(config.get("extraArgs"), cluster.variables, cluster.places))
     if model.get("enableLoRA") is True:
         reading.entry("enable_lora", value=True)
     if text(model.get("modelRevision")):
         reading.entry("revision", model["modelRevision"])
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"replicas": number(model.get("replicaCount"))}
     extra: dict[str, Any] = {}
     count = number(model.get("requestGPU"))
-    nodes = number(at(model, "raySpec", "headNode", "requestGPU"))
     if count is not None:
         stages = reading.settings.get("pp")
         pods = stages if isinstance(model.get("raySpec"), Mapping) and isinstance(stages, int) else 1
         settings["gpus_per_replica"] = count * pods
         extra |= {"gpus_per_pod": count} if pods > 1 else {}
-    del nodes
     kind = text(model.get("requestGPUType"))
     if kind is not None and "mig-" in kind:
         settings["gpu"] = f"MIG {kind.partition('mig-')[2]}"
-    replicas = number(model.get("replicaCount"))
-    settings |= {} if replicas is None else {"replicas": replicas}
     if at(model, "lmcacheConfig", "enabled") is True:
         extra["lmcache"] = True
     image = _image(model.get("repository"), model.get("tag"))
@@ -87,18 +81,18 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
         cluster,
         Place(settings=settings, extra=extra, name=text(model.get("name")) or "", selector=selector),
     )
-    source = text(model.get("modelURL"))
-    if source is not None:
-        reading.value(
-            _model_flag(reading.flags), Word(text=source, raw=source, spot=cluster.places.item(model, "modelURL")), "modelURL"
-        )
+    _take_model(reading, model, "modelURL", cluster)
     if count is not None and not {"gpu", "instance"} & around.settings.keys():
         reading.say("gpu")
     return finished(reading, around, None, own, cluster.places.line(model))
 
 
-def _model_flag(flags: EngineFlags) -> Any:
-    return next(flag for flag in flags.flags if flag.key == "model")
+def _take_model(reading: Reading, document: Mapping[str, Any], name: str, cluster: Cluster) -> None:
+    """Read the model that a document has under this name."""
+    model = text(document.get(name))
+    if model is not None:
+        flag = next(flag for flag in reading.flags.flags if flag.key == "model")
+        reading.value(flag, Word(text=model, raw=model, spot=cluster.places.item(document, name)), name)
 
 
 def _image(repository: Any, tag: Any) -> str | None:
@@ -116,18 +110,10 @@ def _of_llm_d(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     model = hub_name(uri)
     if model is None or "{{" in model:
         model = name if model is not None or not uri else None
-    out: list[Server] = []
-    for role in ("decode", "prefill"):
-        part = mapping(document.get(role))
-        if not part or part.get("create") is False:
-            continue
-        out += _of_role(part, role, document, model, uri, cluster)
-    created = [
-        role for role in ("decode", "prefill") if mapping(document.get(role)) and at(document, role, "create") is not False
-    ]
-    if created == ["decode"]:
-        from msgspec.structs import replace
-
+    parts = {role: mapping(document.get(role)) for role in ("decode", "prefill")}
+    parts = {role: part for role, part in parts.items() if part and part.get("create") is not False}
+    out = [server for role, part in parts.items() for server in _of_role(part, role, document, model, uri, cluster)]
+    if [*parts] == ["decode"]:
         out = [replace(each, settings={key: value for key, value in each.settings.items() if key != "role"}) for each in out]
     return out
 
@@ -135,10 +121,8 @@ def _of_llm_d(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
 def _of_role(
     part: Mapping[str, Any], role: str, document: Mapping[str, Any], model: str | None, uri: str, cluster: Cluster
 ) -> list[Server]:
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"replicas": number(part.get("replicas"))}
     extra: dict[str, Any] = {}
-    replicas = number(part.get("replicas"))
-    settings |= {} if replicas is None else {"replicas": replicas}
     sizes = mapping(part.get("parallelism"))
     read, said = sizes_of(sizes, {"tensor": "tp", "data": "dp", "pipeline": "pp"}, cluster.places)
     settings |= read
@@ -156,21 +140,15 @@ def _of_role(
         around = around_of(container, mapping(part), cluster, place)
         if "gpus_per_replica" not in around.settings and sizes:
             total = (settings.get("tp") or 1) * (local or 1)
-            around = _with(around, gpus_per_replica=total)
+            around = replace(around, settings={**around.settings, "gpus_per_replica": total})
         words = container_words(container, around.variables, cluster.places)
         command = text(container.get("modelCommand"))
         if command in ("vllmServe", "imageDefault") or not container.get("command"):
-            server = server_of(_flags("vllm"), None, words, around, {}, line=around.line)
+            server = server_of(engine_flags("vllm"), None, words, around, {}, line=around.line)
             out += [] if server is None else [server]
         else:
             out += container_servers(around, words, {})[-1:]
     return out
-
-
-def _with(around: Around, **settings: Any) -> Around:
-    from msgspec.structs import replace
-
-    return replace(around, settings={**around.settings, **settings})
 
 
 # --- other charts ---------------------------------------------------------------------------------------------------
@@ -178,21 +156,20 @@ def _with(around: Around, **settings: Any) -> Around:
 
 def _of_parameters(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """A chart with ``model`` and ``modelParameters`` (AI on EKS)."""
-    reading = Reading(_flags("vllm"))
+    reading = Reading(engine_flags("vllm"))
     given = mapping(document.get("modelParameters"))
     for name, value in given.items():
         reading.entry(_snake(str(name)), value, cluster.places.item(given, name))
     served = mapping(at(document, "inference", "modelServer"))
     kind = text(at(document, "inference", "accelerator"))
     resources = mapping(at(served, "deployment", "resources"))
-    per_pod = None
-    for each in resources.values():
-        for part in ("limits", "requests"):
-            for name, value in mapping(at(each, part)).items():
-                if "/" in str(name) and number(value) is not None:
-                    per_pod = number(value)
+    held = [mapping(at(each, part)) for each in resources.values() for part in ("limits", "requests")]
+    counts = [number(value) for each in held for name, value in each.items() if "/" in str(name)]
+    per_pod = next((count for count in reversed(counts) if count is not None), None)
     sizes = [reading.settings.get(key) for key in ("tp", "pp")]
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"replicas": number(at(served, "deployment", "replicas"))}
+    version = text(served.get("vllmVersion"))
+    settings |= {} if version is None else {"engine_version": version}
     extra: dict[str, Any] = {}
     if per_pod is not None:
         total = (sizes[0] or 1) * (sizes[1] or 1) if all(size is None or isinstance(size, int) for size in sizes) else per_pod
@@ -202,16 +179,8 @@ def _of_parameters(document: Mapping[str, Any], cluster: Cluster) -> list[Server
     settings |= {} if instance is None else {"instance": instance}
     if kind not in (None, "gpu"):
         settings["gpu"] = kind
-    replicas = number(at(served, "deployment", "replicas"))
-    settings |= {} if replicas is None else {"replicas": replicas}
-    version = text(served.get("vllmVersion"))
-    settings |= {} if version is None else {"engine_version": version}
     image = _image(at(served, "image", "repository"), at(served, "image", "tag"))
-    model = text(document.get("model"))
-    if model is not None:
-        reading.value(
-            _model_flag(reading.flags), Word(text=model, raw=model, spot=cluster.places.item(document, "model")), "model"
-        )
+    _take_model(reading, document, "model", cluster)
     if not {"gpu", "instance"} & settings.keys():
         for name in ("gpus_per_replica", "gpu"):
             if name not in settings:
@@ -221,18 +190,13 @@ def _of_parameters(document: Mapping[str, Any], cluster: Cluster) -> list[Server
 
 def _of_triton(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """A chart of Triton with TensorRT-LLM on several nodes."""
-    reading = Reading(_flags("tensorrt-llm"))
+    reading = Reading(engine_flags("tensorrt-llm"))
     sizes = mapping(at(document, "tensorrtLLM", "parallelism"))
-    settings: dict[str, Any] = {
-        key: number(sizes.get(name)) for name, key in (("tensor", "tp"), ("pipeline", "pp")) if number(sizes.get(name))
-    }
-    settings |= {} if text(document.get("gpu")) is None else {"gpu": text(document.get("gpu"))}
-    total = (settings.get("tp") or 1) * (settings.get("pp") or 1)
-    per_node = number(document.get("gpuPerNode"))
-    settings["gpus_per_replica"] = total
+    tp, pp = (number(sizes.get(name)) or None for name in ("tensor", "pipeline"))
+    total, per_node = (tp or 1) * (pp or 1), number(document.get("gpuPerNode"))
+    settings = {"tp": tp, "pp": pp, "gpu": text(document.get("gpu")), "gpus_per_replica": total}
+    settings["replicas"] = number(at(document, "autoscaling", "replicas", "minimum"))
     extra = {"gpus_per_pod": per_node} if per_node is not None and total > per_node else {}
-    replicas = number(at(document, "autoscaling", "replicas", "minimum"))
-    settings |= {} if replicas is None else {"replicas": replicas}
     reading.say("model: an engine folder")
     return [
         finished(
@@ -256,8 +220,7 @@ def _of_server_arguments(document: Mapping[str, Any], cluster: Cluster) -> list[
                 reading.settings.setdefault(key, number(model.get(name)))
         if text(model.get("name")) is not None:
             reading.settings.setdefault("model", text(model.get("name")))
-        count = number(at(document, "job", "gpus")) or number(at(document, "workload", "gpus"))
-        settings = {} if count is None else {"gpus_per_replica": count}
+        settings = {"gpus_per_replica": number(at(document, "job", "gpus")) or number(at(document, "workload", "gpus"))}
         image = _image(at(document, "workload", "image"), None) or _image(
             at(document, "image", "repository"), at(document, "image", "tag")
         )
@@ -283,12 +246,9 @@ def _of_block(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     named = text(model) or text(at(model, "id")) or text(at(model, "name")) or text(at(model, "model_id"))
     if named is not None:
         reading.settings.setdefault("model", named)
-    settings: dict[str, Any] = {}
     workers = mapping(at(document, "instances", "workers"))
     instance = text(workers.get("type")) or text(document.get("instance_type"))
-    settings |= {} if instance is None else {"instance": instance}
-    replicas = number(workers.get("desired_capacity"))
-    settings |= {} if replicas is None else {"replicas": replicas}
+    settings = {"instance": instance, "replicas": number(workers.get("desired_capacity"))}
     return [finished(reading, Around(settings=settings), None, {}, 1)]
 
 
