@@ -337,7 +337,7 @@ def of_job(text: str, variables: Mapping[str, str]) -> list[Server]:
             break
     settings: dict[str, Any] = {} if per_node is None else {"gpus_per_replica": per_node * nodes}
     extra = {"nodes": nodes, "gpus_per_node": per_node} if nodes > 1 and per_node is not None else {}
-    settings |= {} if gpu is None else {"gpu": gpu}
+    settings["gpu"] = gpu
     known = {"SLURM_NNODES": str(nodes), "SLURM_JOB_NUM_NODES": str(nodes)}
     known |= {} if per_node is None else {"SLURM_GPUS_ON_NODE": str(per_node), "SLURM_GPUS_PER_NODE": str(per_node)}
     script = read_script(text, {**known, **variables})

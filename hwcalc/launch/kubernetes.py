@@ -86,26 +86,21 @@ def servers_of_object(document: Mapping[str, Any], cluster: Cluster) -> list[Ser
     read = _READERS.get(document["kind"])
     if read is not None:
         return read(document, cluster)
-    out: list[Server] = []
-    for spec in _pod_specs(document):
-        out += servers_of_pod(spec, cluster, Place(settings=_replicas(at(document, "spec")), name=_name(document), based=True))
-    return out
+    place = Place(settings=_replicas(at(document, "spec")), name=_name(document), based=True)
+    return [server for spec in pod_specs(document) for server in servers_of_pod(spec, cluster, place)]
 
 
 def _name(document: Mapping[str, Any]) -> str:
     return text(at(document, "metadata", "name")) or ""
 
 
-def _pod_specs(value: Any) -> Iterator[Mapping[str, Any]]:
-    for each in walk(value):
-        if isinstance(each.get("containers"), list):
-            yield each
+def pod_specs(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Whatever has containers."""
+    return (each for each in walk(value) if isinstance(each.get("containers"), list))
 
 
 def _replicas(spec: Any) -> dict[str, Any]:
-    given = at(spec, "replicas")
-    count = number(given)
-    return {} if count is None else {"replicas": count}
+    return {"replicas": number(at(spec, "replicas"))}
 
 
 # --- pods -----------------------------------------------------------------------------------------------------------
@@ -188,11 +183,8 @@ def files_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Clu
 
 def servers_of_pod(spec: Mapping[str, Any], cluster: Cluster, place: Place) -> list[Server]:
     """The servers of the containers of a pod."""
-    out: list[Server] = []
-    for container in rows(spec.get("containers")):
-        if isinstance(container, Mapping):
-            out += servers_of_container(container, spec, cluster, place)
-    return out
+    containers = (each for each in rows(spec.get("containers")) if isinstance(each, Mapping))
+    return [server for each in containers for server in servers_of_container(each, spec, cluster, place)]
 
 
 def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster, place: Place) -> Around:
@@ -260,9 +252,7 @@ def _of_leader_set(document: Mapping[str, Any], cluster: Cluster) -> list[Server
     known = {"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0"}
     place = Place(settings=_replicas(at(document, "spec")), pods=size, variables=known, name=_name(document))
     for part in ("leaderTemplate", "workerTemplate"):
-        out: list[Server] = []
-        for spec in _pod_specs(at(template, part)):
-            out += servers_of_pod(spec, cluster, place)
+        out = [server for spec in pod_specs(at(template, part)) for server in servers_of_pod(spec, cluster, place)]
         if out:
             return out
     return []
@@ -277,7 +267,7 @@ _SERVED: Final = re.compile(r"--(model[-_]name|model[-_]id|backend|model[-_]dir)
 def _of_inference_service(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """An InferenceService: a model with a runtime, or containers."""
     predictor = mapping(at(document, "spec", "predictor"))
-    settings = {} if number(predictor.get("minReplicas")) is None else {"replicas": number(predictor.get("minReplicas"))}
+    settings = {"replicas": number(predictor.get("minReplicas"))}
     names = {"tensorParallelSize": "tp", "pipelineParallelSize": "pp"}
     sizes, words = sizes_of(predictor.get("workerSpec"), names, cluster.places)
     place = Place(settings=settings | sizes, name=_name(document), places=words)
@@ -443,15 +433,12 @@ def _of_llm_config(config: Mapping[str, Any], cluster: Cluster) -> Server:
     reading.config(mapping(config.get("engine_kwargs")), cluster.places, wins=True)
     loading = mapping(config.get("model_loading_config"))
     source = loading.get("model_source") if isinstance(loading.get("model_source"), str) else loading.get("model_id")
-    settings: dict[str, Any] = {}
     own = {str(key): text(value) or "" for key, value in mapping(at(config, "runtime_env", "env_vars")).items()}
     reading.environment(own)
     replicas = number(at(config, "deployment_config", "num_replicas"))
     if replicas is None:
         replicas = number(at(config, "deployment_config", "autoscaling_config", "min_replicas"))
-    settings |= {} if replicas is None else {"replicas": replicas}
-    kind = text(config.get("accelerator_type"))
-    settings |= {} if kind is None else {"gpu": kind}
+    settings = {"replicas": replicas, "gpu": text(config.get("accelerator_type"))}
     sizes = (reading.settings.get("tp"), reading.settings.get("pp"))
     if all(size is None or isinstance(size, int) for size in sizes):
         settings["gpus_per_replica"] = (sizes[0] or 1) * (sizes[1] or 1)
@@ -490,10 +477,9 @@ def _of_deployment(application: Any, groups: list[Any], document: Mapping[str, A
             value = own[name]
             reading.settings[key] = number(value) if number(value) is not None and key != "model" else value
     deployment = next(iter(rows(at(application, "deployments"))), None)
-    replicas = number(at(deployment, "num_replicas"))
-    spec = next(_pod_specs(groups), {})
+    spec = next(pod_specs(groups), {})
     container = next((each for each in rows(spec.get("containers")) if isinstance(each, Mapping)), {})
-    place = Place(settings={} if replicas is None else {"replicas": replicas}, name=_name(document))
+    place = Place(settings={"replicas": number(at(deployment, "num_replicas"))}, name=_name(document))
     around = replace(around_of(container, spec, cluster, place), hint=packages)
     version = re.search(rf"{re.escape(flags.engine)}==([0-9][\w.+]*)", packages)
     reading.say(f"engine: an own Python deployment; {flags.engine}{'' if version is None else '==' + version[1]} in pip")
@@ -511,8 +497,7 @@ def _of_kubeai(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     if profile and not profile.startswith("cpu"):
         settings |= {"gpu": profile, "gpus_per_replica": number(many) or 1}
     replicas = number(spec.get("replicas"))
-    replicas = number(spec.get("minReplicas")) if replicas is None else replicas
-    settings |= {} if replicas is None else {"replicas": replicas}
+    settings["replicas"] = number(spec.get("minReplicas")) if replicas is None else replicas
     url = text(spec.get("url")) or ""
     scheme, _, rest = url.partition("://")
     model = rest.partition("?")[0] if scheme in ("hf", "ollama") else None
@@ -539,10 +524,9 @@ def _of_kaito(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     flags = engine_flags(_USUAL)
     reading = Reading(flags)
     reading.say("engine: KAITO presets run vLLM by default")
-    settings: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     instance = text(resource.get("instanceType"))
-    settings |= {"instance": instance} if instance else {}
+    settings = {"instance": instance} if instance else {}
     for each in () if instance else ("instance", "gpu"):
         reading.say(each)
     nodes = number(resource.get("count"))
@@ -563,11 +547,8 @@ def _of_kaito(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     if preset is not None:
         reading.settings["model"] = _PRESET.format(preset)
     elif isinstance(inference.get("template"), Mapping):
-        return [
-            each
-            for spec in _pod_specs(inference["template"])
-            for each in servers_of_pod(spec, cluster, Place(settings=settings, extra=extra))
-        ]
+        place = Place(settings=settings, extra=extra)
+        return [each for spec in pod_specs(inference["template"]) for each in servers_of_pod(spec, cluster, place)]
     if "tp" not in reading.settings and nodes is not None and nodes > 1:
         reading.say("tp and pp: chosen by KAITO")
     return [
@@ -621,11 +602,6 @@ def _of_runtime(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     return servers_of_pod(mapping(document.get("spec")), cluster, Place(name=_name(document)))
 
 
-def _of_nothing(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
-    """An object that starts nothing."""
-    return []
-
-
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Cluster], list[Server]]]] = {
     "LeaderWorkerSet": _of_leader_set,
     "InferenceService": _of_inference_service,
@@ -637,7 +613,7 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Cluster], list[Server]
     "DynamoGraphDeployment": _of_dynamo,
     "ServingRuntime": _of_runtime,
     "ClusterServingRuntime": _of_runtime,
-    "ConfigMap": _of_nothing,
-    "Service": _of_nothing,
+    "ConfigMap": lambda document, cluster: [],  # noqa: ARG005 - it starts nothing
+    "Service": lambda document, cluster: [],  # noqa: ARG005
 }
 """Kind -> its reader; any other kind may hold pods."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from hwcalc.errors import UsageError
 from hwcalc.launch.charts import CHARTS
 from hwcalc.launch.commands import Around, container_servers, servers_of_script
 from hwcalc.launch.documents import Places, read_documents
-from hwcalc.launch.kubernetes import Cluster, is_object, servers_of_object
+from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, servers_of_object, servers_of_pod
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import filled_word, known_of, read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, number, rows, text, texts, walk
@@ -49,12 +50,7 @@ def servers_of_manifest(given: str, variables: Mapping[str, str], origin: Origin
     if not any(isinstance(each, (Mapping, list)) for each in documents) or all(_is_command(each) for each in documents):
         return None
     cluster = Cluster.of(documents, variables, places)
-    out: list[Server] = []
-    for document in documents:
-        for server in _of_document(document, cluster):
-            if len(out) < _MOST_SERVERS:
-                out.append(server)
-    return out
+    return [*islice((server for document in documents for server in _of_document(document, cluster)), _MOST_SERVERS)]
 
 
 def _is_command(document: Any) -> bool:
@@ -74,18 +70,8 @@ def _of_document(document: Any, cluster: Cluster) -> list[Server]:
         for chart in CHARTS:
             if chart.holds(document):
                 return chart.read(document, cluster)
-    return of_steps(document, cluster) or _of_pods(document, cluster)
-
-
-def _of_pods(document: Any, cluster: Cluster) -> list[Server]:
-    """The servers of whatever has containers."""
-    from hwcalc.launch.kubernetes import Place, servers_of_pod
-
-    out: list[Server] = []
-    for each in walk(document):
-        if isinstance(each.get("containers"), list):
-            out += servers_of_pod(each, cluster, Place())
-    return out
+    pods = (each for spec in pod_specs(document) for each in servers_of_pod(spec, cluster, Place()))
+    return of_steps(document, cluster) or [*pods]
 
 
 # --- Compose --------------------------------------------------------------------------------------------------------
@@ -199,11 +185,8 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
         elif re.fullmatch(r"\$\{?\w+\}?", image):
             remarks.append(f"image={image}")
             image = None
-    settings: dict[str, Any] = {}
     replicas = number(at(service, "deploy", "replicas"))
-    replicas = number(service.get("scale")) if replicas is None else replicas
-    if replicas is not None:
-        settings["replicas"] = replicas
+    settings = {"replicas": number(service.get("scale")) if replicas is None else replicas}
     count, remark = _reserved(service, cluster.variables)
     if count is not None:
         settings["gpus_per_replica"] = count
@@ -290,11 +273,10 @@ def of_sky(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     if nodes > 1:
         extra |= {"nodes": nodes, **({"gpus_per_node": count} if kinds else {})}
     instance = next((each["instance_type"] for each in choices if isinstance(each.get("instance_type"), str)), None)
-    settings |= {} if instance is None else {"instance": instance}
     service = document.get("service")
     replicas = number(at(service, "replicas")) if not number(service) else number(service)
     replicas = number(at(service, "replica_policy", "min_replicas")) if replicas is None else replicas
-    settings |= {} if replicas is None else {"replicas": replicas}
+    settings |= {"instance": instance, "replicas": replicas}
     image = text(resources.get("image_id"))
     image = image.removeprefix("docker:") if image is not None and image.startswith("docker:") else None
     own = {
