@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 from msgspec import field
@@ -33,15 +34,14 @@ _LONGEST_NAME: Final = 200
 
 
 class Growth(Record):
-    """The share by which bytes may grow: ``numerator / denominator``. ``text`` is how the user wrote it."""
+    """The share by which bytes may grow. ``text`` is how the user wrote it."""
 
-    numerator: int = 0
-    denominator: int = 1
+    share: Fraction = Fraction(0)
     text: str = "0%"
 
     def limit(self, before: int) -> int:
         """The most bytes that are allowed where there were ``before``, rounded down."""
-        return before + before * self.numerator // self.denominator
+        return before + int(before * self.share)
 
 
 class Baseline(Record):
@@ -101,10 +101,9 @@ def parse_growth(text: str) -> Growth:
         share = parse_share(text, "--max-growth")
     except UsageError:
         share = None
-    plain = share is None or not isinstance(text, str) or not (text.rstrip().endswith("%") or share.numerator == 0)
-    if share is None or plain or share.numerator < 0:
+    if share is None or share < 0 or not isinstance(text, str) or not (text.rstrip().endswith("%") or share == 0):
         raise UsageError(f"--max-growth {quoted(text, 40)} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
-    return Growth(numerator=share.numerator, denominator=share.denominator, text=text.strip())
+    return Growth(share=share, text=text.strip())
 
 
 def read_baseline(path: str) -> tuple[Baseline, ...]:
@@ -208,7 +207,7 @@ def compare(
         if earlier and now is not None:
             before = min(earlier)
             limit = growth.limit(before)
-            allowed = f"; {growth.text} allowed" if growth.numerator else ""
+            allowed = f"; {growth.text} allowed" if growth.share else ""
             what = f"{key.removesuffix('_bytes').replace('_', ' ')} {_moved(before, now)}{allowed}"
             name, holds = f"growth.{key}", now <= limit
             out.append(Judged(name=name, unit="bytes", limit=limit, got=now, holds=holds, certain=True, message=what))

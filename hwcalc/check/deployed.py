@@ -21,7 +21,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
-from hwcalc.launch.planned import LONGEST, Planned, TooFewGpusError, flags_of, planned, unknown_flags
+from hwcalc.launch.planned import LONGEST, Planned, TooFewGpusError, flags_of, planned, unknown_flags, unplanned_flags
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
@@ -90,14 +90,13 @@ class ServerCheck(Check):
 
     def failed(self, error: KvplanError) -> Fault:
         """An error at the model where that cannot be read, else at the server. A path that is not here is left open: it may be one of the server's."""
-        place = self.places.get("model") if isinstance(error, (ModelNotFoundError, ConfigError)) else None
+        here = Place(line=self.line, column=self.column, word="")
+        place = self.places.get("model", here) if isinstance(error, (ModelNotFoundError, ConfigError)) else here
         if isinstance(error, ModelNotFoundError) and (has_path_syntax(self.model) or self.model.lower().endswith(".gguf")):
             error = OpenError(f"{error.message} It is a folder or a file of the server.", hint="Add: --set model=ORG/NAME")
         elif isinstance(error, ModelNotFoundError) and self.model.startswith(OLLAMA):
             error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: --set model=ORG/NAME")
-        return Fault(
-            line=self.line if place is None else place.line, column=self.column if place is None else place.column, error=error
-        )
+        return Fault(line=place.line, column=place.column, error=error)
 
     def settled(self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan]) -> list[Judged]:
         """What the text says of itself, and the verdict at the flag that would have to change; in its place, a length that the engine refuses."""
@@ -346,7 +345,7 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
         required=required,
         places={**places, "name": at},
         faults=tuple(sorted(faults, key=lambda fault: (fault.line, fault.column))),
-        remarks=(*made.remarks, *_unplanned(server)),
+        remarks=(*made.remarks, *unplanned_flags(server)),
         server=server,
         told=tuple(judged),
         text=text,
@@ -423,12 +422,3 @@ def _open(server: Server, flags: EngineFlags) -> Iterator[Fault]:
         )
         place = _place(server, flag, word)
         yield Fault(line=place.line, column=place.column, error=error)
-
-
-def _unplanned(server: Server) -> Iterator[str]:
-    """What a plan is without."""
-    by_reason: dict[str, list[str]] = {}
-    for flag, reason in server.unplanned.items():
-        by_reason.setdefault(reason, []).append(flag)
-    for reason, flags in by_reason.items():
-        yield f"the plan is without {', '.join(flags)}, which may bear on memory: {reason}."

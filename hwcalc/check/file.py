@@ -250,18 +250,13 @@ class Unread(Record):
     faults: tuple[CheckFileError | CheckUsageError, ...]
 
 
-def read_check_file(path: str) -> CheckFile:
-    """Read a file, or standard input for ``-``.
+def parse_check_file(text: str, path: str) -> CheckFile:
+    """The checks of a text that was read from ``path``, ``-`` for standard input.
 
     Raises :class:`~hwcalc.check.file.CheckFileError` (exit 3) if it cannot be read as YAML and
     :class:`~hwcalc.check.file.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column. The second has the
     further faults of the file, up to :data:`MOST_FAULTS`.
     """
-    return parse_check_file(read_text(path), path)
-
-
-def parse_check_file(text: str, path: str) -> CheckFile:
-    """The same for a text that was read from ``path``."""
     reader = _Reader("standard input" if path == "-" else printable(path))
     tree = parse_tree(text, reader.name)
     if not (isinstance(tree.value, dict) and {"checks", "schema_version"} & tree.value.keys()):

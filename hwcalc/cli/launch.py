@@ -133,7 +133,7 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
 
 def _remarks(server: Server) -> Iterator[str]:
     """What to say of a text beside its plan: what it leaves open, and which flags the plan is without."""
-    from hwcalc.launch.planned import unknown_flags
+    from hwcalc.launch.planned import unknown_flags, unplanned_flags
 
     called = f"{server.name}: " if server.name else ""
     replicas = server.settings.get("replicas")
@@ -143,11 +143,7 @@ def _remarks(server: Server) -> Iterator[str]:
         more = len(server.unresolved) - _MOST_SHOWN
         said = "; ".join(brief(_in_words(each), 120) for each in server.unresolved[:_MOST_SHOWN])
         yield f"{called}left open: {said}{f'; and {more} more' if more > 0 else ''}."
-    by_reason: dict[str, list[str]] = {}
-    for flag, reason in server.unplanned.items():
-        by_reason.setdefault(reason, []).append(flag)
-    for reason, flags in by_reason.items():
-        yield f"warning: {called}the plan is without {', '.join(flags)}, which may bear on memory: {reason}."
+    yield from (f"warning: {called}{said}" for said in unplanned_flags(server))
     if server.unknown:
         yield f"{called}not known of {server.settings.get('engine')}: {', '.join(unknown_flags(server))}."
     for fault in server.faults:

@@ -107,7 +107,7 @@ def starts_server(words: Sequence[str]) -> bool:
     first = base_name(words[0])
     if first in table.containers or first in table.shells or first in table.wrappers:
         return len(words) > 1
-    return program_at(words_of(list(words[:10]))) is not None
+    return program_at(words_of(words[:10])) is not None
 
 
 def _parted(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
@@ -115,7 +115,7 @@ def _parted(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     from hwcalc.launch.commands import program_at
     from hwcalc.launch.words import words_of
 
-    match = program_at(words_of(list(words[:10])))
+    match = program_at(words_of(words[:10]))
     if match is None:
         return [], list(words)
     from hwcalc.cli.options import DETAIL, PLANNING

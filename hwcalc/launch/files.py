@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from itertools import chain, repeat
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from hwcalc.launch.arguments import Reading, parse_json
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
-from hwcalc.launch.words import NOWHERE, Origin, Spot, Word
+from hwcalc.launch.words import Origin, Spot, Word, words_of
 from hwcalc.profiles.engine_flags import Flag
 
 _INSTRUCTION: Final = re.compile(
@@ -219,7 +218,7 @@ def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
         elif kind in ("ENTRYPOINT", "CMD"):
             document, spot = parse_json(rest) if rest.startswith("[") else None, _lines(text, whole, start, line_number)
             words = (
-                _listed(document, rest, spot)
+                words_of(map(str, document), _quoted(rest, spot))
                 if isinstance(document, list)
                 else [Word(text="sh"), Word(text="-c"), Word(text=rest, raw=rest, quoted=True, spot=spot)]
             )
@@ -231,17 +230,11 @@ def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
     return container_servers(around, words, {})
 
 
-def _listed(document: list[Any], text: str, spot: Spot) -> list[Word]:
-    """The words of a list, which no shell reads, each where it stands in quotes."""
-    origin, texts = spot.inside(text), map(str, document)
-    spots = (
-        Spot(written=match[0], origin=origin.cut(match.start(), match.end()))
-        for match in re.finditer(r"\"(?:[^\"\\]|\\.)*\"", text)
-    )
-    return [
-        Word(text=each, raw=each, source=each, quoted=True, spot=place)
-        for each, place in zip(texts, chain(spots, repeat(NOWHERE)), strict=False)
-    ]
+def _quoted(text: str, spot: Spot) -> Iterator[Spot]:
+    """Where the quoted texts of a list stand."""
+    origin = spot.inside(text)
+    for match in re.finditer(r"\"(?:[^\"\\]|\\.)*\"", text):
+        yield Spot(written=match[0], origin=origin.cut(match.start(), match.end()))
 
 
 def _one(text: str, known: Mapping[str, str]) -> Word:

@@ -112,6 +112,14 @@ def unknown_flags(server: Server) -> list[str]:
     return out
 
 
+def unplanned_flags(server: Server) -> list[str]:
+    """Sentences on the flags that a plan is without, one for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for flag, reason in server.unplanned.items():
+        by_reason.setdefault(reason, []).append(flag)
+    return [f"the plan is without {', '.join(flags)}, which may bear on memory: {reason}." for reason, flags in by_reason.items()]
+
+
 def flags_of(server: Server) -> EngineFlags:
     """The flags of a server's engine. Raises :class:`~hwcalc.errors.UsageError` for an engine that no plan is made for."""
     name = server.settings.get("engine")

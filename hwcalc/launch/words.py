@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from operator import add, floordiv, mod, mul, sub
 from typing import Any, Final
 
@@ -131,6 +132,12 @@ class Word(Record):
     def line(self) -> int:
         """The line that it stands in; 0 where that is not known."""
         return self.spot.line
+
+
+def words_of(texts: Iterable[str], spots: Iterable[Spot] = ()) -> list[Word]:
+    """Words that no shell reads, such as those of a list; ``spots`` are where the first of them stand."""
+    spots = chain(spots, repeat(NOWHERE))
+    return [Word(text=text, raw=text, source=text, quoted=True, spot=spot) for text, spot in zip(texts, spots, strict=False)]
 
 
 class Pieces:

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["PER_TOKEN", "TINY", "WEIGHTS", "check_file", "tiny_model", "write"]
+from hwcalc.check.file import CheckFile, parse_check_file, read_text
+
+__all__ = ["PER_TOKEN", "TINY", "WEIGHTS", "check_file", "read_check_file", "tiny_model", "write"]
 
 TINY: Final = {
     "model_type": "llama",
@@ -33,6 +35,11 @@ def write(path: Path, content: str | dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return path
+
+
+def read_check_file(path: str) -> CheckFile:
+    """The checks of a file."""
+    return parse_check_file(read_text(path), path)
 
 
 def tiny_model(folder: Path, **changes: Any) -> Path:

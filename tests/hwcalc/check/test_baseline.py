@@ -10,11 +10,11 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.check.baseline import parse_growth, read_baseline
-from hwcalc.check.file import BaselineError, read_check_file
+from hwcalc.check.file import BaselineError
 from hwcalc.check.result import Checked
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError
-from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
+from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, read_check_file, tiny_model, write
 from tests.hwcalc.command import Capture
 from tests.hwcalc.command import run as command
 

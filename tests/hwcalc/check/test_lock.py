@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hwcalc.check.file import LockError, read_check_file
+from hwcalc.check.file import LockError
 from hwcalc.check.models import SCHEMA_VERSION, Lock, _digest, read_lock, write_lock
 from hwcalc.check.result import CheckDocument, Judged
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import ModelNotFoundError
 from hwcalc.model import Note, Parameters, RawModel, WeightFacts
 from hwcalc.planner.options import Access
-from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
+from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, read_check_file, tiny_model, write
 from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, gguf_bytes
 
 CHECK = {"model": "./tiny", "seq": 1024, "max_cache": "1GiB"}

@@ -201,7 +201,7 @@ def test_a_manifest_is_read_back_to_its_plan(form: str) -> None:
 def test_what_fits_passes_the_check_of_its_text(engine: str, tmp_path: Path) -> None:
     """Also SGLang's, which does not say 8,192 tokens, and starts with a pool of fewer than the model's 131,072."""
     model, gpu = "meta-llama/Llama-3.2-3B-Instruct", "m4-max-128gb" if engine == "mlx" else "l4"
-    weights = {"weights": "q4_k_m"} if engine in ("llamacpp", "ollama") else {}
+    weights: dict[str, Any] = {"weights": "q4_k_m"} if engine in ("llamacpp", "ollama") else {}
     made = plan(model, engine=engine, gpu=gpu, seq=8192, offline=True, **weights)
     path = tmp_path / "serve"
     path.write_text(emitted(made, engine), encoding="utf-8")
