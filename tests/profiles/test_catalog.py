@@ -234,20 +234,14 @@ def test_a_file_that_is_none(own: Path) -> None:
             find_model(f"me/{name}")
 
 
-ROW: Final[dict[str, Any]] = {
-    "model_id": "me/mine",
-    "fidelity": "published",
-    "released": None,
-    "n_params_published": 8,
-    "config": {
-        "vocab_size": 7,
-        "model_type": "llama",
-        "architectures": ["L"],
-        "layer_types": ["full_attention"] * 20,
-        "blocks": [{"b": 1, "a": None}],
-        "empty": [{}, []],
-        "time_step_limit": [0.0, math.inf],
-    },
+CONFIG: Final[dict[str, Any]] = {
+    "vocab_size": 7,
+    "model_type": "llama",
+    "architectures": ["L"],
+    "layer_types": ["full_attention"] * 20,
+    "blocks": [{"b": 1, "a": None}],
+    "empty": [{}, []],
+    "time_step_limit": [0.0, math.inf],
 }
 
 FILE: Final = """{
@@ -277,27 +271,24 @@ FILE: Final = """{
 """
 
 
-def facts(folder: Path, *rows: dict[str, Any]) -> str:
-    """Write these rows as the script's input."""
-    path = folder / "facts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def written(folder: Path, config: dict[str, Any]) -> str:
+    """Write the script's input."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
     return str(path)
 
 
 def test_the_writer_gives_the_same_bytes_for_the_same_facts(builder: ModuleType, tmp_path: Path) -> None:
-    """Keys in order, whatever their order in the input; a second run writes nothing and keeps the day of the facts."""
+    """Keys in order, whatever their order in the input; a second run keeps the day of the facts."""
     target = tmp_path / "models"
     path = target / "me" / "mine.json"
-    turned = {**ROW, "config": dict(reversed(ROW["config"].items()))}
-    options = ["--target", str(target), "--recorded"]
+    options = ["--id", "me/mine", "--parameters", "8", "--target", str(target), "--recorded"]
 
-    assert builder.main([facts(tmp_path, ROW), *options, "2026-11-20", "--check"]) == 1
-    assert builder.main([facts(tmp_path, ROW), *options, "2026-11-20"]) == 0
+    assert builder.main([written(tmp_path, CONFIG), *options, "2026-11-20"]) == 0
     assert path.read_text(encoding="utf-8") == FILE
-    assert builder.main([facts(tmp_path, turned), *options, "2027-01-01", "--check"]) == 0
-    assert builder.main([facts(tmp_path, turned), *options, "2027-01-01"]) == 0
+    assert builder.main([written(tmp_path, dict(reversed(CONFIG.items()))), *options, "2027-01-01"]) == 0
     assert path.read_text(encoding="utf-8") == FILE
-    assert builder.main([facts(tmp_path, ROW | {"released": "2026-01-01"}), *options, "2027-01-01"]) == 0
+    assert builder.main([written(tmp_path, CONFIG), *options, "2027-01-01", "--released", "2026-01-01"]) == 0
     assert '"recorded": "2027-01-01"' in path.read_text(encoding="utf-8")
 
 
@@ -310,17 +301,19 @@ def test_the_catalogs_files_are_as_the_writer_writes_them(builder: ModuleType) -
         assert builder.pretty({**entry, "config": builder.ordered(entry["config"])}) + "\n" == text, path
 
 
-def test_the_writer_refuses_what_the_catalog_cannot_hold(builder: ModuleType, tmp_path: Path) -> None:
-    """Ids that differ in case only, ids that are paths, numbers that are not finite."""
-    target = ["--target", str(tmp_path / "models")]
-    for rows in (
-        [ROW, ROW | {"model_id": "Me/mine"}],
-        [ROW | {"model_id": "../mine"}],
-        [ROW | {"config": {"model_type": "x", "rope": {"theta": math.inf}}}],
-    ):
-        with pytest.raises(SystemExit) as raised:
-            builder.main([facts(tmp_path, *rows), *target])
-        assert isinstance(raised.value.code, str)
+@pytest.mark.parametrize(
+    ("model_id", "config"),
+    [("../mine", CONFIG), ("me/mine", {"model_type": "x", "rope": {"theta": math.inf}})],
+    ids=["a path", "an infinity"],
+)
+def test_the_writer_refuses_what_the_catalog_cannot_hold(
+    builder: ModuleType, tmp_path: Path, model_id: str, config: dict[str, Any]
+) -> None:
+    """Ids that are paths, numbers that are not finite."""
+    with pytest.raises(SystemExit) as raised:
+        builder.main([written(tmp_path, config), "--id", model_id, "--target", str(tmp_path / "models")])
+
+    assert isinstance(raised.value.code, str)
     assert not (tmp_path / "models").exists()
 
 
@@ -337,7 +330,7 @@ def test_stored_elements_are_no_parameters(
     builder: ModuleType, model_id: str, count: int | None, total: int | None, stored: int | None
 ) -> None:
     """Two 4-bit weights share one element: such a count stands apart, and the number of parameters is unknown."""
-    entry = builder.entry_of(ROW | {"model_id": model_id, "n_params_published": count}, "2026-11-20")
+    entry = builder.entry_of(model_id, CONFIG, released=None, count=count, recorded="2026-11-20")
 
     assert (entry["parameters"] or {}).get("total") == total
     assert entry["stored_elements"] == stored
@@ -360,43 +353,19 @@ def test_lists_of_modules_are_short(builder: ModuleType, tmp_path: Path) -> None
     }
 
 
-def test_what_was_mended_is_kept(builder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Older facts do not undo it; a file that is as its facts say needs no reason."""
-    facts, kept = tmp_path / "facts.jsonl", builder.mended()
-    model_id = "google/gemma-2-9b-it"
-
-    assert kept <= set(list_models())
-    facts.write_text(json.dumps(ROW | {"model_id": model_id}), encoding="utf-8")
-    assert model_id in kept
-    assert builder.main([str(facts), "--check"]) == 0
-    facts.write_text(json.dumps(ROW | {"model_id": "google/gemma-2b"}), encoding="utf-8")
-    assert builder.main([str(facts), "--check"]) == 1
-    entry = json.loads((BUILT_IN / f"{model_id}.json").read_text(encoding="utf-8"))
-    row = {"model_id": model_id, "n_params_published": entry["parameters"]["total"], "config": entry["config"]}
-    facts.write_text(json.dumps(row | {key: entry[key] for key in ("fidelity", "released")}), encoding="utf-8")
-    assert builder.main([str(facts), "--check"]) == 1
-    assert "take it out of catalog_mended.yaml" in capsys.readouterr().err
-
-
-def test_a_row_may_name_its_sources(builder: ModuleType) -> None:
-    """A config that is not the model's own file says where its keys are from."""
-    row = {
-        "fidelity": "reconstructed, geometry cross-checked",
-        "source": "a list",
-        "n_params_source": "another list",
-        "n_params_published": 7,
-    }
-    entry = builder.entry_of(ROW | row, "2026-11-22")
-
-    assert entry["source"] == f"a list, https://huggingface.co/{ROW['model_id']}"
-    assert entry["parameters"] == {"total": 7, "active": None, "mtp": None, "definition": "published", "source": "another list"}
-
-
 def test_the_recipe_adds_a_model(builder: ModuleType, own: Path, tmp_path: Path) -> None:
     """Steps 1 and 2 of ``profiles/models/README.md``; at most five steps are written there."""
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(ROW["config"]), encoding="utf-8")
-    words = [str(config), "--id", "org/name", "--released", "2026-01-31", "--parameters", "8190735360", "--target", str(own)]
+    words = [
+        written(tmp_path, CONFIG),
+        "--id",
+        "org/name",
+        "--released",
+        "2026-01-31",
+        "--parameters",
+        "8190735360",
+        "--target",
+        str(own),
+    ]
     recipe = (BUILT_IN / "README.md").read_text(encoding="utf-8").partition("## Add a model")[2].partition("##")[0]
 
     assert builder.main(words) == 0

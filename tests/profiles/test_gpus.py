@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -22,8 +20,7 @@ from hwcalc.profiles.gpus import (
     list_gpus,
     nearest,
 )
-from hwcalc.profiles.schema import GPU_FIELDS, parse_gpu, parse_yaml, read_yaml
-from tests.paths import ROOT
+from hwcalc.profiles.schema import GPU_FIELDS, parse_yaml
 
 BUILT_IN: Final = Path(built_in("gpus"))
 FILES: Final = sorted(BUILT_IN.glob("*.yaml"))
@@ -48,17 +45,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert folder == tmp_path / "config" / "kvplan" / "profiles" / "gpus"
     folder.mkdir(parents=True)
     return folder
-
-
-@pytest.fixture(scope="module")
-def builder() -> ModuleType:
-    """``scripts/build_gpus.py``."""
-    spec = importlib.util.spec_from_file_location("build_gpus", ROOT / "scripts" / "build_gpus.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def content(gpu_id: str) -> dict[str, Any]:
@@ -358,47 +344,6 @@ def test_the_recipe(own: Path) -> None:
     assert find_gpu("h210").torch_total_mib == 143156
     readme = (BUILT_IN / "README.md").read_text(encoding="utf-8")
     assert all(f"`{key}`" in readme for key in GPU_FIELDS)
-
-
-def test_the_script(builder: ModuleType, tmp_path: Path) -> None:
-    """It writes what the loader reads, the same bytes each time, and ``--check`` tells a file that differs."""
-    table = tmp_path / "table.yaml"
-    entry = {
-        "id": "card",
-        "name": "Card",
-        "vendor": "nvidia",
-        "category": "consumer",
-        "released": 2030,
-        "memory_marketing_gb": 8,
-        "memory_total_mib_reported": 8192,
-        "torch_total_memory_mib_seen": [7990, 8191],
-        "memory_type": None,
-        "memory_bandwidth_gbps": 1.5,
-        "tflops_dense": {"fp32": 1.0},
-        "interconnect": {"kind": None, "gbps_bidirectional": None, "host": None},
-        "tdp_w": None,
-        "arch": "sm_120",
-        "fp8_kv_supported": None,
-        "confidence": "low",
-        "memory_total_basis": "seen",
-        "source": ["smi"],
-    }
-    table.write_text(
-        yaml.safe_dump({"retrieved": "2030-01-31", "sources": {"smi": "seen"}, "accelerators": [entry]}), encoding="utf-8"
-    )
-    arguments = [str(table), "--folder", str(tmp_path / "gpus")]
-
-    assert builder.main([*arguments, "--check"]) == 1
-    assert builder.main(arguments) == 0
-    assert builder.main([*arguments, "--check"]) == 0
-    gpu = parse_gpu(read_yaml(tmp_path / "gpus" / "card.yaml"))
-    # 8,191 of 8,192 leaves the driver nothing: not used.
-    assert (gpu.torch_total_mib, gpu.torch_total_mib_seen, gpu.capability) == (7990, (7990, 8191), (12, 0))
-
-    sources = {"smi": "seen", "unused": "seen"}
-    table.write_text(yaml.safe_dump({"retrieved": "2030-01-31", "sources": sources, "accelerators": [entry]}), encoding="utf-8")
-    with pytest.raises(SystemExit, match="unused"):
-        builder.main(arguments)
 
 
 def test_lines_of_nested_keys() -> None:

@@ -1,10 +1,8 @@
-"""The instances' files: all load, all accelerators are known; names, the user's own, and the script."""
+"""The instances' files: all load, all accelerators are known; names and the user's own."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import pytest
@@ -24,7 +22,6 @@ from hwcalc.profiles.instances import (
     nearest_instances,
 )
 from hwcalc.profiles.schema import INSTANCE_FIELDS, parse_instance, read_yaml
-from tests.paths import ROOT
 
 BUILT_IN: Final = Path(built_in("instances"))
 FILES: Final = sorted(BUILT_IN.glob("*/*.yaml"))
@@ -221,45 +218,6 @@ def test_every_key_is_in_the_readme() -> None:
 
     assert all(f"`{key}`" in readme for key in INSTANCE_FIELDS)
     assert "$XDG_CONFIG_HOME/kvplan/profiles/instances" in readme
-
-
-@pytest.fixture(scope="module")
-def builder() -> ModuleType:
-    """``scripts/build_instances.py``."""
-    spec = importlib.util.spec_from_file_location("build_instances", ROOT / "scripts" / "build_instances.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_script(builder: ModuleType, tmp_path: Path) -> None:
-    """It writes what the loader reads, the same bytes each time, and ``--check`` tells a file that differs."""
-    table, folder = tmp_path / "table.yaml", tmp_path / "instances"
-    entries = [
-        {"cloud": "sky", "instance": "Big One (x2)", "accelerator": "l4", "count": 2, "fabric": "PCIe", "source": "docs"},
-        {"cloud": "sky", "instance": "small", "accelerator": "a10", "count": 1, "fraction": 0.1667, "note": "API memory 3800 MiB",
-         "source": "docs"},
-    ]  # fmt: skip
-    facts = {"retrieved": "2030-01-31", "sources": {"docs": "seen"}, "instances": entries}
-    table.write_text(yaml.safe_dump(facts), encoding="utf-8")
-    arguments = [str(table), "--folder", str(folder)]
-
-    assert builder.main([*arguments, "--check"]) == 1
-    assert builder.main(arguments) == 0
-    assert builder.main([*arguments, "--check"]) == 0
-    big = parse_instance(read_yaml(folder / "sky" / "big-one-x2.yaml"))
-    small = parse_instance(read_yaml(folder / "sky" / "small.yaml"))
-    assert (big.id, big.count, big.fabric, big.fraction) == ("Big One (x2)", 2, "PCIe", None)
-    assert (small.fraction, small.memory_mib) == ((1, 6), 3800)
-
-    table.write_text(yaml.safe_dump(facts | {"sources": {"docs": "seen", "unused": "seen"}}), encoding="utf-8")
-    with pytest.raises(SystemExit, match="unused"):
-        builder.main(arguments)
-    table.write_text(yaml.safe_dump(facts | {"instances": [*entries, entries[1]]}), encoding="utf-8")
-    with pytest.raises(SystemExit, match="same file"):
-        builder.main(arguments)
 
 
 def test_file_names() -> None:
