@@ -16,8 +16,6 @@ from scripts.fuzzing.gguf_files import damaged_gguf, models
 from scripts.fuzzing.mutate import HOSTILE, damaged, damaged_text, encoded, strange
 from scripts.fuzzing.words import ENGINES, GPUS, VALUES
 
-__all__ = ["called_library", "called_tool", "library", "opened_file", "stream", "tool"]
-
 _ODD_TOKENS: Final = ("1", "8", "4k", "32k", "131072", "1m", "0", "-1", "x", "1e30", "10**9")
 _TAKEN: Final = (
     ("engine", 0.5, ENGINES),

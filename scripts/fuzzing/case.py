@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["CONFIG_HOME", "OUTSIDE", "Case", "case_document", "case_from", "read_case", "write_files"]
-
 CONFIG_HOME: Final = "home"
 """The folder of a case's files that is the user's configuration: profiles lie in ``home/kvplan/profiles``."""
 

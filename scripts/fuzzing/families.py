@@ -18,8 +18,6 @@ from scripts.fuzzing.mutate import SECRET, STRANGE, damaged, damaged_bytes, dama
 from scripts.fuzzing.servers import answers, page_request
 from scripts.fuzzing.words import GPUS, any_words, plan_words
 
-__all__ = ["CALLED", "FAMILIES", "WEIGHTS", "case_of"]
-
 LARGEST: Final = 1024**2
 """Bytes of a document that stays within the stated memory and time; larger ones may take more."""
 

@@ -14,8 +14,6 @@ from scripts.fuzzing.case import Case
 from scripts.fuzzing.mutate import HOSTILE, damaged_bytes
 from scripts.fuzzing.words import plan_words
 
-__all__ = ["damaged_gguf", "gguf", "models"]
-
 LARGEST: Final = 1024**2
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "tests" / "golden" / "llamacpp.json"
 

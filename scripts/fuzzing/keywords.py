@@ -22,8 +22,6 @@ from typing import Any, Final
 
 from hwcalc.engines import ENGINES
 
-__all__ = ["CALLBACKS", "CHECKS", "CONFIG", "VALUES", "call", "functions", "keyword_words"]
-
 CONFIG: Final[Mapping[str, Any]] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 1000, "torch_dtype": "bfloat16",

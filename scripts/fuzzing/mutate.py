@@ -7,8 +7,6 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["HOSTILE", "SECRET", "STRANGE", "damaged", "damaged_bytes", "damaged_text", "encoded", "places"]
-
 SECRET: Final = "hf_" + "kvplanFuzzSecretNeverPrintedXyz012"
 """What the program must never print, wherever it is given."""
 

@@ -11,8 +11,6 @@ from scripts.fuzzing.case import Case
 from scripts.fuzzing.mutate import HOSTILE, damaged, places
 from scripts.fuzzing.words import picture_words
 
-__all__ = ["picture"]
-
 _FOLDERS: Final = (
     "folder", "$(touch owned)", "a'b\"c", "<img src=x onerror=alert(1)>", "</script><!--", "\x1b[2J", "a\nb", "-x", "~", "$x^2$",
     "__proto__", "constructor", "\u202egnp", "a\u2028b", "a b", "{{script}}", "x" * 200,

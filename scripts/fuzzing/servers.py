@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from scripts.fuzzing.mutate import HOSTILE, SECRET, damaged_bytes, damaged_text, encoded
 
-__all__ = ["answers", "asked_page", "hub_of", "page_request"]
-
 HUB: Final = "hub/"
 """The folder of a case whose files are answers: of ``hub/config.json`` to a request for such a name, of ``hub/other`` to all others."""
 _PATIENCE: Final = 2.0

@@ -12,8 +12,6 @@ from typing import Final
 from scripts.fuzzing.case import Case
 from scripts.fuzzing.mutate import damaged_text, encoded
 
-__all__ = ["called_launch", "called_trace", "launch", "trace"]
-
 LARGEST: Final = 1024**2
 LAUNCHES: Final = (
     'vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2 --max-model-len 32k --kv-cache-dtype fp8 --speculative-config \'{"method": "ngram"}\'\n',

@@ -26,23 +26,6 @@ from scripts.fuzzing.mutate import SECRET
 from scripts.fuzzing.servers import asked_page, hub_of
 from scripts.fuzzing.texts import called_launch, called_trace
 
-__all__ = [
-    "MEMORY_BYTES",
-    "READING_MEMORY_BYTES",
-    "READING_SECONDS",
-    "SECONDS",
-    "STATUSES",
-    "Outcome",
-    "complaints",
-    "environment",
-    "peak_bytes",
-    "read_alone",
-    "reading_seconds",
-    "run_case",
-    "started",
-    "written_outside",
-]
-
 SECONDS: Final = 5.0
 """Most seconds of the processor for one command whose documents have up to a megabyte."""
 MEMORY_BYTES: Final = 300 * 1000**2

@@ -11,8 +11,6 @@ from hwcalc.engines import ENGINES as KNOWN
 from hwcalc.engines import find_engine
 from scripts.fuzzing.mutate import HOSTILE, strange
 
-__all__ = ["ENGINES", "GPUS", "MODELS", "VALUES", "any_words", "picture_words", "plan_words"]
-
 ENGINES: Final = (
     *KNOWN, "all", "transformers@5.13", "transformers@4.57", "vllm@0.33", "vllm@0.25.1", "vllm@0.19", "vllm@0.11", "vllm@0.8.5",
 )  # fmt: skip

@@ -15,8 +15,6 @@ from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import AllocatorSettings, predict
 from hwcalc.units import MIB
 
-__all__ = ["DTYPES", "LISTS", "MODELS", "POOLED", "POOLED_DTYPE", "TooLargeError", "allocations", "longest", "operations"]
-
 MODELS: Final = (
     "HuggingFaceTB/SmolLM2-135M-Instruct",
     "Qwen/Qwen3-8B",

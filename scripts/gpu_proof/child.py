@@ -24,8 +24,6 @@ from scripts.gpu_proof.record import CaseRecord, failed
 from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS
 
-__all__ = ["CHECK", "OLDEST_TORCH", "inside", "records_of"]
-
 CHECK: Final = "check"
 """The process that only asks for torch and the device."""
 OLDEST_TORCH: Final = (2, 11)

@@ -26,8 +26,6 @@ from hwcalc.units import GIB, MIB
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, exact, failed, judged, known, skipped, within
 from scripts.gpu_proof.run import Run, cases
 
-__all__ = ["bandwidth_step", "context_step", "live_step", "smi_memory"]
-
 _LABEL: Final = "cuda:0"
 _START, _CONTEXT, _LAST = "before torch is imported", "mem_get_info", "first attention"
 """The stages between which the context and its growth lie."""

@@ -24,8 +24,6 @@ from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED, POOLED_DTYPE,
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, exact, judged, known, skipped
 from scripts.gpu_proof.run import Case, Run, cases
 
-__all__ = ["allocator_step", "fill_step", "find_max_step", "free_step", "lists_step"]
-
 _PAGE: Final = 2 * MIB
 """What free memory may differ by: a page of the driver."""
 _CAP: Final = 24 * GIB

@@ -18,8 +18,6 @@ from hwcalc.probe.policy_run import run_policy
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, judged
 from scripts.gpu_proof.run import Case, Run, cases
 
-__all__ = ["policy_step"]
-
 _CASES: Final = (
     ("Qwen/Qwen3-8B", "snapkv:compression_ratio=0.9", "reference", 8_192, 64),
     ("Qwen/Qwen3-8B", "pyramidkv:compression_ratio=0.5", "transformers", 8_192, 16),

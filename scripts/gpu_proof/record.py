@@ -18,26 +18,6 @@ from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.files import write_atomically
 from hwcalc.formulas.record import Record
 
-__all__ = [
-    "AGREES",
-    "DIFFERS",
-    "FAILED",
-    "MEASURED",
-    "SKIPPED",
-    "STATUSES",
-    "CaseRecord",
-    "Figure",
-    "Receipt",
-    "UnwritableError",
-    "exact",
-    "failed",
-    "judged",
-    "known",
-    "scrubbed",
-    "skipped",
-    "within",
-]
-
 AGREES: Final = "agrees"
 DIFFERS: Final = "differs"
 FAILED: Final = "failed"

@@ -13,8 +13,6 @@ from hwcalc.probe.devices import Device, default_reserve, open_device
 from scripts.gpu_proof.cases import TooLargeError
 from scripts.gpu_proof.record import CaseRecord, failed, skipped
 
-__all__ = ["Case", "Run", "cases"]
-
 Case = tuple[str, Callable[[], CaseRecord]]
 """What a case is called, and what measures it."""
 

@@ -12,8 +12,6 @@ from scripts.gpu_proof.policies import policy_step
 from scripts.gpu_proof.record import CaseRecord
 from scripts.gpu_proof.run import Run
 
-__all__ = ["ALLOCATORS", "STEPS", "Step"]
-
 ALLOCATORS: Final = {"default": None, "expandable": "expandable_segments:True"}
 """Values of PYTORCH_ALLOC_CONF, which holds for a process from its start; ``None`` is to leave it unset."""
 _BOTH: Final = ("default", "expandable")

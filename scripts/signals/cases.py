@@ -12,8 +12,6 @@ from typing import Final
 
 from tests.hub.repositories import TEXT, sharded
 
-__all__ = ["CASES", "HUB_MODEL", "REPOSITORY", "ROOT", "Case", "Room"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 QWEN: Final = "Qwen/Qwen3-8B"
 HUB_MODEL: Final = "org/sharded"
