@@ -30,6 +30,13 @@ class EngineOption(Record):
     check: Callable[[str, str], object]
 
 
+def options_of(*rows: tuple[str, str, str, Callable[[str, str], object]]) -> Mapping[str, EngineOption]:
+    """Options by their names. A row has the name, the help, the default in words, and the parser of a value."""
+    return MappingProxyType(
+        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in rows}
+    )
+
+
 class Choices(Record):
     """What is offered of an engine where people look and choose: formats with other bytes than the default, those that people run.
 

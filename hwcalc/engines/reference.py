@@ -20,7 +20,7 @@ from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.deployment import Deployment
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.subjects import PolicyRules
     from hwcalc.policies.base import Chosen
@@ -139,17 +139,17 @@ class Reference(GeneralEngine):
     """The sum of the formulas over the layers."""
 
     deployment: ClassVar[type[Deployment]] = ReferenceDeployment
-    occupancy: ClassVar[type[Occupancy]] = ReferenceOccupancy
-    name: ClassVar[str] = "reference"
-    title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
-    label: ClassVar[str] = "reference"
-    definition: ClassVar[Definition] = Definition.EXACT
-    facts: ClassVar[Facts] = Facts(
+    occupancy = ReferenceOccupancy
+    name = "reference"
+    title = "the formulas: what must be kept, nothing an engine adds"
+    label = "reference"
+    definition = Definition.EXACT
+    facts = Facts(
         cache_is="what must be kept, to the token",
         choices=Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4")),
         beams_and_samples=True,
         mixes_prompts=False,
     )
-    versions: ClassVar[tuple[str, ...]] = ()
-    source: ClassVar[str] = "formulas/"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = None
+    versions = ()
+    source = "formulas/"
+    kinds = None

@@ -48,7 +48,7 @@ from hwcalc.engines.llamacpp.tensors import (
     with_overrides,
 )
 from hwcalc.engines.memory import BudgetPart, Section, estimated, exact
-from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
+from hwcalc.engines.options import Choices, is_auto, is_on
 from hwcalc.engines.setup import Load, Request, Setup
 from hwcalc.engines.stored import Dtypes
 from hwcalc.engines.subjects import Traits
@@ -63,7 +63,6 @@ from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.engines.options import CommandInput
@@ -431,7 +430,7 @@ class LlamacppWeights(WeightFormats):
 class LlamacppCommand(Command):
     """``llama-server`` for a plan."""
 
-    known: ClassVar[bool] = True
+    known = True
 
     def flag(self, name: str, value: object) -> str:
         from hwcalc.engines.llamacpp.command import flag_text
@@ -512,14 +511,14 @@ class LlamacppRequests(RequestRules):
 class Llamacpp(GeneralEngine):
     """The contexts of llama.cpp."""
 
-    deployment: ClassVar[type[Deployment]] = LlamacppDeployment
-    occupancy: ClassVar[type[Occupancy]] = LlamacppOccupancy
+    deployment = LlamacppDeployment
+    occupancy = LlamacppOccupancy
     scheduler: ClassVar[str | None] = "hwcalc.replay.llamacpp.settings"
-    name: ClassVar[str] = "llamacpp"
-    title: ClassVar[str] = "llama.cpp: llama-server and bindings"
-    label: ClassVar[str] = "llama.cpp"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    facts: ClassVar[Facts] = Facts(
+    name = "llamacpp"
+    title = "llama.cpp: llama-server and bindings"
+    label = "llama.cpp"
+    definition = Definition.ENGINE
+    facts = Facts(
         users_option="n_seq_max",
         slots_option="n_ctx",
         default_users=4,
@@ -542,12 +541,12 @@ class Llamacpp(GeneralEngine):
         ),
         splits_layers=True,
     )
-    weights: ClassVar[WeightFormats] = LlamacppWeights()
+    weights = LlamacppWeights()
     command: ClassVar[Command] = LlamacppCommand()
-    versions: ClassVar[tuple[str, ...]] = VERSIONS
-    source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
-    kinds: ClassVar[frozenset[str]] = frozenset(RULES)
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
+    versions = VERSIONS
+    source = "llama.cpp 0c1e57098 (v0.5.0)"
+    kinds = frozenset(RULES)
+    options = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
 
     def _resolve_version(self, requested: str) -> str:
         """A build, ``b6900``, or a release, ``v0.5.0`` for ``0.5``."""

@@ -10,17 +10,17 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.facts import Command, Facts, Told, Turns
+from hwcalc.engines.facts import Command, Told, Turns
 from hwcalc.engines.llamacpp.builds import NEWEST, OLDEST, ollama_build, rules_of
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
 from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, LlamacppRequests
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
+from hwcalc.engines.options import choice_option, integer_option, is_on, options_of
 from hwcalc.engines.versions import unknown_version
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
@@ -28,7 +28,6 @@ from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.llamacpp.layers import Runs
@@ -121,16 +120,13 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Ollama's name -> llama.cpp's."""
 _BATCH: Final = frozenset({"n_batch", "n_ubatch"})
-_OWN: Final = tuple(
-    EngineOption(name=name, help=text, default=default, check=check)
-    for name, text, default, check in (
-        ("num_ctx", "tokens of one slot, as --seq", "by memory: 4096, 32768 or 262144", integer_option(1, 2**31 - 1)),
-        ("num_batch", "tokens of a batch, -b and -ub", "by context and memory: 512 to 2048", integer_option(1, 2**31 - 1)),
-        ("num_gpu", "layers on the GPU; -1 is what fits", "-1", _layers),
-        ("num_parallel", "slots, OLLAMA_NUM_PARALLEL, as --batch", "1", integer_option(1, 256)),
-        ("flash_attention", "OLLAMA_FLASH_ATTENTION", "auto", choice_option("auto", "1", "0", "true", "false", "on", "off")),
-        ("kv_cache_type", "OLLAMA_KV_CACHE_TYPE, as --dtype", "f16", OPTIONS["type_k"].check),
-    )
+_OWN: Final = options_of(
+    ("num_ctx", "tokens of one slot, as --seq", "by memory: 4096, 32768 or 262144", integer_option(1, 2**31 - 1)),
+    ("num_batch", "tokens of a batch, -b and -ub", "by context and memory: 512 to 2048", integer_option(1, 2**31 - 1)),
+    ("num_gpu", "layers on the GPU; -1 is what fits", "-1", _layers),
+    ("num_parallel", "slots, OLLAMA_NUM_PARALLEL, as --batch", "1", integer_option(1, 256)),
+    ("flash_attention", "OLLAMA_FLASH_ATTENTION", "auto", choice_option("auto", "1", "0", "true", "false", "on", "off")),
+    ("kv_cache_type", "OLLAMA_KV_CACHE_TYPE, as --dtype", "f16", OPTIONS["type_k"].check),
 )
 _WITHOUT: Final = frozenset(
     {
@@ -274,7 +270,7 @@ class OllamaOccupancy(LlamacppOccupancy):
 class OllamaCommand(Command):
     """A Modelfile for a plan."""
 
-    known: ClassVar[bool] = True
+    known = True
 
     def flag(self, name: str, value: object) -> str:
         from hwcalc.engines.llamacpp.command import ollama_flag
@@ -345,21 +341,18 @@ class OllamaRequests(LlamacppRequests):
 class Ollama(Llamacpp):
     """The llama-server that Ollama starts."""
 
-    deployment: ClassVar[type[Deployment]] = OllamaDeployment
-    occupancy: ClassVar[type[Occupancy]] = OllamaOccupancy
+    deployment = OllamaDeployment
+    occupancy = OllamaOccupancy
     # Ollama has a queue of its own before the slots, and shifts contexts.
-    scheduler: ClassVar[str | None] = None
-    name: ClassVar[str] = "ollama"
-    title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
-    label: ClassVar[str] = "Ollama"
-    versions: ClassVar[tuple[str, ...]] = ("0.33", "0.32", "0.31", "0.30")
-    facts: ClassVar[Facts] = replace(Llamacpp.facts, choices=None)
-    command: ClassVar[Command] = OllamaCommand()
-    source: ClassVar[str] = "Ollama 0.33.0, llm/llama_server.go, server/sched.go"
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {option.name: option for option in _OWN}
-        | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
-    )
+    scheduler = None
+    name = "ollama"
+    title = "Ollama: llama-server with Ollama's settings"
+    label = "Ollama"
+    versions = ("0.33", "0.32", "0.31", "0.30")
+    facts = replace(Llamacpp.facts, choices=None)
+    command = OllamaCommand()
+    source = "Ollama 0.33.0, llm/llama_server.go, server/sched.go"
+    options = MappingProxyType({**_OWN} | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT})
 
     def _resolve_version(self, requested: str) -> str:
         """``0.31.1`` has the rules of 0.31; a release that starts a build with other rules than the last of its line keeps its name."""

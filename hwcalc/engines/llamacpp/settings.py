@@ -7,14 +7,14 @@ tensors lie, and how much memory stays free. From the settings follow the cells.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hwcalc.engines.llamacpp.builds import NEWEST_RULES, BuildRules
 from hwcalc.engines.llamacpp.tensors import overrides
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, size_option
+from hwcalc.engines.options import choice_option, integer_option, is_auto, options_of, size_option
 from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, Role
@@ -80,13 +80,7 @@ F16: Final = cache_type("type_k", "f16")
 _CACHE: Final = f"one of {', '.join(CACHE_TYPES)}"
 
 
-def _options(*rows: tuple[str, str, str, Callable[[str, str], object]]) -> Mapping[str, EngineOption]:
-    return MappingProxyType(
-        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in rows}
-    )
-
-
-OPTIONS: Final = _options(
+OPTIONS: Final = options_of(
     ("n_ctx", "tokens of all sequences together; 0 is the model's own context (-c)", "seq x batch", integer_option(0, _MOST)),
     ("n_seq_max", "sequences at once, llama-server's slots (-np)", "batch", integer_option(0, _MOST)),
     ("kv_unified", "one buffer for all sequences in place of one for each (-kvu)", "false", switch),
@@ -148,7 +142,7 @@ def _gbps(name: str, value: str) -> float:
     return float(text)
 
 
-PLACE_OPTIONS: Final = _options(
+PLACE_OPTIONS: Final = options_of(
     ("n_gpu_layers", "layers on the GPU: a number, all, or auto (what fits)", "auto", _layers),
     ("n_cpu_moe", "layers, from the first, whose experts stay in host memory", "0", integer_option(0, _MOST_LAYERS)),
     ("cpu_moe", "keep all experts in host memory", "false", switch),

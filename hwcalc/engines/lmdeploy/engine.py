@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Engine
 from hwcalc.engines.facts import Command, Facts, Told, WeightFormats
@@ -15,19 +15,18 @@ from hwcalc.engines.lmdeploy.deployment import LmdeployDeployment, LmdeployOccup
 from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
+from hwcalc.formulas import ChunkedAttention, SlidingAttention
 from hwcalc.model import Definition
 from hwcalc.profiles.engine_flags import engine_flags
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.options import CommandInput, EngineOption
+    from hwcalc.engines.options import CommandInput
 
 
 class LmdeployCommand(Command):
     """``lmdeploy serve api_server`` for a plan."""
 
-    known: ClassVar[bool] = True
+    known = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """Its ``--tp`` counts the ranks of all replicas, and a count of entries above 1 is one of blocks."""
@@ -96,13 +95,13 @@ class LmdeployCommand(Command):
 class Lmdeploy(Engine):
     """A pool of blocks of all layers, and slots of recurrent states, by the rules of LMDeploy."""
 
-    deployment: ClassVar[type[Deployment]] = LmdeployDeployment
-    occupancy: ClassVar[type[Occupancy]] = LmdeployOccupancy
-    name: ClassVar[str] = "lmdeploy"
-    title: ClassVar[str] = "LMDeploy: its PyTorch back end, and TurboMind"
-    label: ClassVar[str] = "LMDeploy"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    facts: ClassVar[Facts] = Facts(
+    deployment = LmdeployDeployment
+    occupancy = LmdeployOccupancy
+    name = "lmdeploy"
+    title = "LMDeploy: its PyTorch back end, and TurboMind"
+    label = "LMDeploy"
+    definition = Definition.ENGINE
+    facts = Facts(
         users_option="max_batch_size",
         chunk_option="max_prefill_token_num",
         cache_is="blocks of the planned sequences, and all slots of states",
@@ -116,12 +115,12 @@ class Lmdeploy(Engine):
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}),
         planned_on=("5.0+", "rubin-288gb"),
     )
-    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
-    command: ClassVar[Command] = LmdeployCommand()
-    versions: ClassVar[tuple[str, ...]] = ("0.18", "0.17", "0.16", "0.15", "0.14")
-    source: ClassVar[str] = "LMDeploy 0.14.0 to 0.18.0, pytorch/engine/cache_engine, executor/base.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    weights = WeightFormats(None, "fp8", "awq")
+    command = LmdeployCommand()
+    versions = ("0.18", "0.17", "0.16", "0.15", "0.14")
+    source = "LMDeploy 0.14.0 to 0.18.0, pytorch/engine/cache_engine, executor/base.py"
+    kinds = KINDS
+    options = OPTIONS
 
 
 _FLAGS: Final = engine_flags("lmdeploy")

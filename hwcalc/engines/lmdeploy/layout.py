@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.models import model_classes
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, is_on
+from hwcalc.engines.options import choice_option, integer_option, is_auto, is_on, options_of
 from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
 from hwcalc.engines.stored import check_heads
 from hwcalc.errors import UncountedError, UnknownNameError, UnsupportedError, UsageError
@@ -158,24 +158,19 @@ def _kernel_block(name: str, value: str) -> int:
     return number
 
 
-OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
-    {
-        name: EngineOption(name=name, help=text, default=default, check=check)
-        for name, text, default, check in (
-            ("backend", "which engine of the two", PYTORCH, choice_option(*BACKENDS)),
-            ("quant_policy", "format of the cache: 0, 4, 8, 16, 17 or 42", "0, or by --dtype", parse_policy),
-            ("cache_max_entry_count", "share of the free memory for the cache; TurboMind: or blocks", "0.8", entry_count_option),
-            ("cache_block_seq_len", "tokens in a block", "64", integer_option(1, 2**20)),
-            ("kernel_block_size", "tokens in a block of the kernels", "cache_block_seq_len", _kernel_block),
-            ("max_batch_size", "sequences at once", "by GPU: 1024, 384 or 128", integer_option(1, 2**20)),
-            ("max_prefill_token_num", "tokens of prompts at once", "8192", integer_option(1, 2**30)),
-            ("num_gpu_blocks", "blocks, whatever the memory", "by memory", integer_option(16, 2**40)),
-            ("enable_prefix_caching", "keep blocks of finished requests", "false", _FLAG),
-            ("prefix_cache_state_budget", "state slots for prefix caching", "0", integer_option(0, 2**20)),
-            ("fp32_mamba_ssm_dtype", "recurrent states in fp32", "false", _FLAG),
-            ("flash_mla", "whether flash_mla is installed", "by GPU", _FLAG),
-        )
-    }
+OPTIONS: Final = options_of(
+    ("backend", "which engine of the two", PYTORCH, choice_option(*BACKENDS)),
+    ("quant_policy", "format of the cache: 0, 4, 8, 16, 17 or 42", "0, or by --dtype", parse_policy),
+    ("cache_max_entry_count", "share of the free memory for the cache; TurboMind: or blocks", "0.8", entry_count_option),
+    ("cache_block_seq_len", "tokens in a block", "64", integer_option(1, 2**20)),
+    ("kernel_block_size", "tokens in a block of the kernels", "cache_block_seq_len", _kernel_block),
+    ("max_batch_size", "sequences at once", "by GPU: 1024, 384 or 128", integer_option(1, 2**20)),
+    ("max_prefill_token_num", "tokens of prompts at once", "8192", integer_option(1, 2**30)),
+    ("num_gpu_blocks", "blocks, whatever the memory", "by memory", integer_option(16, 2**40)),
+    ("enable_prefix_caching", "keep blocks of finished requests", "false", _FLAG),
+    ("prefix_cache_state_budget", "state slots for prefix caching", "0", integer_option(0, 2**20)),
+    ("fp32_mamba_ssm_dtype", "recurrent states in fp32", "false", _FLAG),
+    ("flash_mla", "whether flash_mla is installed", "by GPU", _FLAG),
 )
 
 _BATCHES: Final = (("a100", 384), ("a800", 384), ("h100", 1024), ("h800", 1024), ("l20y", 1024), ("h200", 1024))

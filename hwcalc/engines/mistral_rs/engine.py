@@ -5,10 +5,10 @@ PagedAttention is on with CUDA; caches grow by 512 positions where it is off. So
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -33,13 +33,13 @@ from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import (
     AUTO,
     CommandInput,
-    EngineOption,
     check_one_replica,
     choice_option,
     integer_option,
     is_auto,
     is_on,
     number_option,
+    options_of,
     share_option,
 )
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
@@ -66,7 +66,6 @@ from hwcalc.text import brief
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
@@ -449,7 +448,7 @@ def _block(name: str, value: str) -> int:
 
 _MEMORY: Final = integer_option(1)
 
-_OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
+_OPTIONS: Final = options_of(
     ("paged_attn", "PagedAttention", "auto: with CUDA", choice_option("auto", "on", "off")),
     ("pa_context_len", "tokens for which the pool is made", "none", _MEMORY),
     ("pa_memory_mb", "MB (2^20 bytes) of the pool", "by pa_memory_fraction", _MEMORY),
@@ -468,7 +467,7 @@ _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] 
 class MistralCommand(Command):
     """``mistralrs serve`` for a plan."""
 
-    known: ClassVar[bool] = True
+    known = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """``--dtype`` is that of the cache too, and the GPUs that it sees share the layers: each has a part of all, or without NCCL some of them."""
@@ -530,13 +529,13 @@ class MistralCommand(Command):
 class MistralRs(GeneralEngine):
     """The caches of mistral.rs."""
 
-    deployment: ClassVar[type[Deployment]] = MistralDeployment
-    occupancy: ClassVar[type[Occupancy]] = MistralOccupancy
-    name: ClassVar[str] = "mistral-rs"
-    title: ClassVar[str] = "mistral.rs: PagedAttention, or caches that grow by 512"
-    label: ClassVar[str] = "mistral.rs"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    facts: ClassVar[Facts] = Facts(
+    deployment = MistralDeployment
+    occupancy = MistralOccupancy
+    name = "mistral-rs"
+    title = "mistral.rs: PagedAttention, or caches that grow by 512"
+    label = "mistral.rs"
+    definition = Definition.ENGINE
+    facts = Facts(
         users_option="max_seqs",
         cache_is="pages of the planned sequences, and all slots of states",
         pool_is="GPU blocks x block size",
@@ -545,14 +544,12 @@ class MistralRs(GeneralEngine):
         # A sequence that an empty cache cannot hold is rejected when it comes (paged_attention/scheduler.rs).
         short_pool="rejects longer requests",
     )
-    weights: ClassVar[WeightFormats] = WeightFormats(None, "q8_0", "q4_k_m")
-    command: ClassVar[Command] = MistralCommand()
-    versions: ClassVar[tuple[str, ...]] = ("0.9.2",)
-    source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
-    )
+    weights = WeightFormats(None, "q8_0", "q4_k_m")
+    command = MistralCommand()
+    versions = ("0.9.2",)
+    source = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
+    kinds = frozenset(RULES)
+    options = _OPTIONS
 
 
 _FLAGS: Final = engine_flags("mistral-rs")

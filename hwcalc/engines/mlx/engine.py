@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ from hwcalc.engines.mlx.layers import (
     quantized_at,
 )
 from hwcalc.engines.models import ModelClass, known_dtype, model_dtype
-from hwcalc.engines.options import Choices, CommandInput, EngineOption, check_one_replica, integer_option, is_auto
+from hwcalc.engines.options import Choices, CommandInput, check_one_replica, integer_option, is_auto, options_of
 from hwcalc.engines.steps import Step, figure
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.engines.subjects import Traits
@@ -45,7 +45,7 @@ from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Request
@@ -385,26 +385,21 @@ def _one_of(*allowed: int) -> Callable[[str, str], int]:
     return check
 
 
-_OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
-    {
-        name: EngineOption(name=name, help=text, default=default, check=check)
-        for name, text, default, check in (
-            ("kv_bits", "bits of a quantized cache", "not quantized", _one_of(2, 3, 4, 5, 6, 8)),
-            ("kv_group_size", "numbers that share a scale and a bias", "64", _one_of(*GROUPS)),
-            ("quantized_kv_start", "tokens from which on the cache is quantized", "5000", integer_option(0)),
-            ("max_kv_size", "tokens that a rotating cache keeps of every layer", "every token", integer_option(5)),
-            ("prefill_step_size", "tokens of a prompt that are read at once", "2048", integer_option(1)),
-            ("decode_concurrency", "sequences that the server generates at once", "32", integer_option(1)),
-            ("prompt_cache_size", "caches of earlier requests that the server keeps", "0, no server", integer_option(0, 4096)),
-        )
-    }
+_OPTIONS: Final = options_of(
+    ("kv_bits", "bits of a quantized cache", "not quantized", _one_of(2, 3, 4, 5, 6, 8)),
+    ("kv_group_size", "numbers that share a scale and a bias", "64", _one_of(*GROUPS)),
+    ("quantized_kv_start", "tokens from which on the cache is quantized", "5000", integer_option(0)),
+    ("max_kv_size", "tokens that a rotating cache keeps of every layer", "every token", integer_option(5)),
+    ("prefill_step_size", "tokens of a prompt that are read at once", "2048", integer_option(1)),
+    ("decode_concurrency", "sequences that the server generates at once", "32", integer_option(1)),
+    ("prompt_cache_size", "caches of earlier requests that the server keeps", "0, no server", integer_option(0, 4096)),
 )
 
 
 class MlxCommand(Command):
     """``mlx_lm.server`` or ``mlx_lm.generate`` for a plan."""
 
-    known: ClassVar[bool] = True
+    known = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """``mlx.launch -n`` starts a process on each machine, which has a part of all layers, or with ``--pipeline`` some of them."""
@@ -492,13 +487,13 @@ class MlxWeights(WeightFormats):
 class Mlx(GeneralEngine):
     """The caches of mlx-lm. Bytes are those of their arrays; the slots behind the last token are allocated and still empty."""
 
-    deployment: ClassVar[type[Deployment]] = MlxDeployment
-    occupancy: ClassVar[type[Occupancy]] = MlxOccupancy
-    name: ClassVar[str] = "mlx"
-    title: ClassVar[str] = "mlx-lm, the caches of MLX"
-    label: ClassVar[str] = "MLX"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    facts: ClassVar[Facts] = Facts(
+    deployment = MlxDeployment
+    occupancy = MlxOccupancy
+    name = "mlx"
+    title = "mlx-lm, the caches of MLX"
+    label = "MLX"
+    definition = Definition.ENGINE
+    facts = Facts(
         users_option="decode_concurrency",
         chunk_option="prefill_step_size",
         cache_is="arrays at their largest, while a prompt is read or behind it",
@@ -507,12 +502,12 @@ class Mlx(GeneralEngine):
         mixes_prompts=False,
         choices=Choices(weights=("bf16", "mlx_8bit", "mlx_4bit")),
     )
-    weights: ClassVar[WeightFormats] = MlxWeights("mlx_8bit", "mlx_6bit", "mlx_4bit")
-    command: ClassVar[Command] = MlxCommand()
-    versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
-    source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    options: ClassVar[Mapping[str, EngineOption]] = _OPTIONS
+    weights = MlxWeights("mlx_8bit", "mlx_6bit", "mlx_4bit")
+    command = MlxCommand()
+    versions = ("0.32.2",)
+    source = "mlx-lm 0.32.2, models/cache.py and generate.py"
+    kinds = frozenset(RULES)
+    options = _OPTIONS
 
     @property
     def requests(self) -> MlxRequests:

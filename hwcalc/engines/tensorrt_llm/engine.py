@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN
@@ -53,11 +53,11 @@ from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.profiles.engine_flags import engine_flags
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
-    from hwcalc.engines.options import CommandInput, EngineOption
+    from hwcalc.engines.options import CommandInput
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Request, Setup
@@ -442,7 +442,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 class TensorrtCommand(Command):
     """``trtllm-serve`` for a plan, with a settings file for what has no flag."""
 
-    known: ClassVar[bool] = True
+    known = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """What stands in a settings file counts more than the flags."""
@@ -524,13 +524,13 @@ class TensorrtRequests(RequestRules):
 class TensorrtLlm(GeneralEngine):
     """A pool of blocks, by the rules of TensorRT-LLM's PyTorch back end."""
 
-    deployment: ClassVar[type[Deployment]] = TensorrtDeployment
-    occupancy: ClassVar[type[Occupancy]] = TensorrtOccupancy
-    name: ClassVar[str] = "tensorrt-llm"
-    title: ClassVar[str] = "TensorRT-LLM: blocks of a share of what is left after loading"
-    label: ClassVar[str] = "TensorRT-LLM"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    facts: ClassVar[Facts] = Facts(
+    deployment = TensorrtDeployment
+    occupancy = TensorrtOccupancy
+    name = "tensorrt-llm"
+    title = "TensorRT-LLM: blocks of a share of what is left after loading"
+    label = "TensorRT-LLM"
+    definition = Definition.ENGINE
+    facts = Facts(
         users_option="max_batch_size",
         chunk_option="max_num_tokens",
         shared_experts_option="enable_attention_dp",
@@ -543,12 +543,12 @@ class TensorrtLlm(GeneralEngine):
         groups_share=False,
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}),
     )
-    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "nvfp4")
-    command: ClassVar[Command] = TensorrtCommand()
-    versions: ClassVar[tuple[str, ...]] = ("1.4",)
-    source: ClassVar[str] = "TensorRT-LLM 1.4 (sources read, not run), _torch/pyexecutor"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    weights = WeightFormats(None, "fp8", "nvfp4")
+    command = TensorrtCommand()
+    versions = ("1.4",)
+    source = "TensorRT-LLM 1.4 (sources read, not run), _torch/pyexecutor"
+    kinds = frozenset(RULES)
+    options = OPTIONS
 
     @property
     def requests(self) -> TensorrtRequests:

@@ -9,11 +9,10 @@ of another back end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.models import model_classes
-from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_auto, is_on, size_option
+from hwcalc.engines.options import AUTO, choice_option, integer_option, is_auto, is_on, options_of, size_option
 from hwcalc.errors import UncountedError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CompressedAttention,
@@ -67,32 +66,27 @@ def is_attention_dp(options: Mapping[str, str]) -> bool:
     return is_on(options.get("enable_attention_dp"))
 
 
-OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
-    {
-        name: EngineOption(name=name, help=text, default=default, check=check)
-        for name, text, default, check in (
-            (
-                "tokens_per_block",
-                "tokens in a block",
-                "32, 64 for sparse latents and on SM90, 128 for DeepSeek-V4",
-                _block_option,
-            ),
-            ("free_gpu_memory_fraction", "share of what is left after loading", "0.9", read_fraction),
-            ("max_batch_size", "requests at once", "2048", integer_option(1, 2**20)),
-            ("max_num_tokens", "tokens in a batch", "8192", integer_option(1, 2**30)),
-            ("max_tokens", "tokens of the pool, if the memory holds as many", "by memory", integer_option(1, 2**40)),
-            ("max_attention_window", "windows of the layers in turn, such as 512,512,32768", "by manager", read_windows),
-            ("avg_seq_len", "tokens of a usual sequence, by which V2 divides its pools", "by model", integer_option(1, 2**40)),
-            ("manager", "cache manager: v1 or v2 (use_kv_cache_manager_v2)", "by model", choice_option("v1", "v2")),
-            ("max_beam_width", "beams of a request", "1", integer_option(1, 1024)),
-            ("enable_attention_dp", "every rank of tp keeps requests of its own", "false", _FLAG),
-            ("enable_block_reuse", "keep blocks of finished requests", "true, false for some models", _FLAG),
-            ("host_cache_size", "host memory for blocks that left the GPU: 64GiB", "0", size_option),
-            ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATES),
-            ("periodic_snapshot_interval", "tokens between kept recurrent states", "none", integer_option(1, 2**30)),
-            ("indexer_k_dtype", "format of sparse attention's indexer keys", "fp8", choice_option("fp8", "fp4")),
-        )
-    }
+OPTIONS: Final = options_of(
+    (
+        "tokens_per_block",
+        "tokens in a block",
+        "32, 64 for sparse latents and on SM90, 128 for DeepSeek-V4",
+        _block_option,
+    ),
+    ("free_gpu_memory_fraction", "share of what is left after loading", "0.9", read_fraction),
+    ("max_batch_size", "requests at once", "2048", integer_option(1, 2**20)),
+    ("max_num_tokens", "tokens in a batch", "8192", integer_option(1, 2**30)),
+    ("max_tokens", "tokens of the pool, if the memory holds as many", "by memory", integer_option(1, 2**40)),
+    ("max_attention_window", "windows of the layers in turn, such as 512,512,32768", "by manager", read_windows),
+    ("avg_seq_len", "tokens of a usual sequence, by which V2 divides its pools", "by model", integer_option(1, 2**40)),
+    ("manager", "cache manager: v1 or v2 (use_kv_cache_manager_v2)", "by model", choice_option("v1", "v2")),
+    ("max_beam_width", "beams of a request", "1", integer_option(1, 1024)),
+    ("enable_attention_dp", "every rank of tp keeps requests of its own", "false", _FLAG),
+    ("enable_block_reuse", "keep blocks of finished requests", "true, false for some models", _FLAG),
+    ("host_cache_size", "host memory for blocks that left the GPU: 64GiB", "0", size_option),
+    ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATES),
+    ("periodic_snapshot_interval", "tokens between kept recurrent states", "none", integer_option(1, 2**30)),
+    ("indexer_k_dtype", "format of sparse attention's indexer keys", "fp8", choice_option("fp8", "fp4")),
 )
 
 STATE_KINDS: Final = (Mamba2, GatedDeltaNet, KimiDeltaAttention)

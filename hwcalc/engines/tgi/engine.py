@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -24,16 +24,7 @@ from hwcalc.engines.engine import EVERY_TOKEN
 from hwcalc.engines.facts import Command, Facts, RequestRules, Told, Turns, WeightFormats
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.models import known_dtype, model_classes
-from hwcalc.engines.options import (
-    AUTO,
-    EngineOption,
-    choice_option,
-    integer_option,
-    is_auto,
-    is_on,
-    number_option,
-    share_option,
-)
+from hwcalc.engines.options import AUTO, choice_option, integer_option, is_auto, is_on, number_option, options_of, share_option
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
@@ -61,7 +52,6 @@ from hwcalc.text import brief
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve
     from hwcalc.engines.memory import Budget, BudgetPart
@@ -557,7 +547,7 @@ def _number(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 _SWITCH: Final = choice_option("true", "false", "1", "0")
-_OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
+_OPTIONS: Final = options_of(
     ("attention", "back end, which decides the tokens of a block", "by head width and GPU", choice_option("auto", *BLOCKS)),
     ("cuda_memory_fraction", "share of the GPU", str(FRACTION), number_option(1)),
     ("wiggle_room", "share of that for weights and cache (TGI_WIGGLE_ROOM)", str(WIGGLE_ROOM), wiggle_room),
@@ -573,7 +563,7 @@ _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 class TgiCommand(Command):
     """``text-generation-launcher`` for a plan: most options are flags, some are variables."""
 
-    known: ClassVar[bool] = True
+    known = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """Without ``--num-shard`` it takes all GPUs that it sees.
@@ -642,13 +632,13 @@ class TgiRequests(RequestRules):
 class Tgi(GeneralEngine):
     """Text Generation Inference: a pool of blocks, counted as after its warm-up."""
 
-    deployment: ClassVar[type[Deployment]] = TgiDeployment
-    occupancy: ClassVar[type[Occupancy]] = TgiOccupancy
-    name: ClassVar[str] = "tgi"
-    title: ClassVar[str] = "Text Generation Inference: blocks for every token of every layer"
-    label: ClassVar[str] = "TGI"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    facts: ClassVar[Facts] = Facts(
+    deployment = TgiDeployment
+    occupancy = TgiOccupancy
+    name = "tgi"
+    title = "Text Generation Inference: blocks for every token of every layer"
+    label = "TGI"
+    definition = Definition.ENGINE
+    facts = Facts(
         users_option="max_concurrent_requests",
         chunk_option="max_batch_prefill_tokens",
         cache_is="blocks of the planned sequences",
@@ -659,14 +649,12 @@ class Tgi(GeneralEngine):
         short_pool="takes what it holds as max_total_tokens",
         planned_on=("7.5+", "gfx*", "xe*"),
     )
-    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "bnb4")
-    command: ClassVar[Command] = TgiCommand()
-    versions: ClassVar[tuple[str, ...]] = ("3.3.7", "3.3.6")
-    source: ClassVar[str] = "TGI 3.3.7 (db931fcf42da), models/flash_causal_lm.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
-    )
+    weights = WeightFormats(None, "fp8", "bnb4")
+    command = TgiCommand()
+    versions = ("3.3.7", "3.3.6")
+    source = "TGI 3.3.7 (db931fcf42da), models/flash_causal_lm.py"
+    kinds = frozenset(RULES)
+    options = _OPTIONS
 
     @property
     def requests(self) -> TgiRequests:

@@ -16,23 +16,22 @@ what is left; what it reads of a static cache are all positions, empty ones too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from hwcalc import formulas
-from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.devices import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.facts import Command, Facts, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.models import known_dtype, model_dtype
-from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
+from hwcalc.engines.options import Choices, choice_option, integer_option, is_auto, options_of, parse_kv_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, fullest_rank_bytes, of_stack, store
 from hwcalc.engines.subjects import LayerByLayer, PolicyRules, Traits
 from hwcalc.engines.transformers import layers
@@ -99,7 +98,7 @@ _WEIGHTS: Final[Mapping[str, str]] = {
     "bnb8": "BitsAndBytesConfig(load_in_8bit=True)",
     "bnb4": "BitsAndBytesConfig(load_in_4bit=True)",
 }
-_OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
+_OPTIONS: Final = options_of(
     ("cache", "which cache class", "dynamic", choice_option("dynamic", "static", "quantized", "offloaded")),
     ("max_cache_len", "positions that a static cache preallocates", "the planned length", integer_option(1)),
     ("nbits", "bits of a quantized cache", "4", integer_option(1, 8)),
@@ -427,27 +426,25 @@ class TransformersCommand(Command):
 class Transformers(GeneralEngine):
     """The caches of the transformers library. Bytes are those of the tensors, without what the allocator adds."""
 
-    deployment: ClassVar[type[Deployment]] = TransformersDeployment
-    occupancy: ClassVar[type[Occupancy]] = TransformersOccupancy
-    name: ClassVar[str] = "transformers"
-    title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
-    label: ClassVar[str] = "transformers"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    facts: ClassVar[Facts] = Facts(
+    deployment = TransformersDeployment
+    occupancy = TransformersOccupancy
+    name = "transformers"
+    title = "Hugging Face transformers, DynamicCache and its kin"
+    label = "transformers"
+    definition = Definition.ENGINE
+    facts = Facts(
         cache_is="tensors that grow with the tokens",
         sums_in_32_bits=True,
         mixes_prompts=False,
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
         choices=Choices(weights=("bf16", "bnb8", "bnb4")),
     )
-    weights: ClassVar[WeightFormats] = WeightFormats(None, "bnb8", "bnb4")
-    command: ClassVar[Command] = TransformersCommand()
-    versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
-    source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(layers.RULES)
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
-    )
+    weights = WeightFormats(None, "bnb8", "bnb4")
+    command = TransformersCommand()
+    versions = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
+    source = "transformers 5.23.0, cache_utils.py"
+    kinds = frozenset(layers.RULES)
+    options = _OPTIONS
 
     def _resolve_version(self, requested: str) -> str:
         """Any version from 4.57 to the newest known one. A version between two known ones has the rules of the older one."""
