@@ -67,12 +67,12 @@ def nearest(number: Any) -> Any:
 
 
 def every(condition: Any) -> bool:
-    """Whether it holds at every place."""
+    """True if it holds at every place."""
     return condition if isinstance(condition, bool) else bool(condition.all())
 
 
 def some(condition: Any) -> bool:
-    """Whether it holds at any place."""
+    """True if it holds at any place."""
     return condition if isinstance(condition, bool) else bool(condition.any())
 
 

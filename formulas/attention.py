@@ -37,7 +37,7 @@ class AttentionKind(LayerKind):
 
     @property
     def span(self) -> Span:
-        """Which positions are kept."""
+        """The positions that are kept."""
         return Full()
 
     def tensors(self) -> tuple[CacheTensor, ...]:

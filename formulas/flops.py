@@ -53,7 +53,7 @@ def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, sele
 
 
 def decode_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:
-    """What :func:`decode_flops` multiplies: pairs of a token and a position that it looks at, and the operations for each."""
+    """The work in :func:`decode_flops`: pairs of a token and a position that it looks at, and the operations of each."""
     found = []
     for span, most, each in decode_terms(kind, selected):
         positions = span.positions(tokens, encoder_tokens)
@@ -67,7 +67,7 @@ def decode_terms(kind: LayerKind, selected: int | None = None) -> tuple[tuple[Sp
 
 
 def prefill_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:
-    """What :func:`prefill_flops` multiplies."""
+    """The work in :func:`prefill_flops`."""
     terms = prefill_terms(kind, selected)
     return tuple((positions_sum(span, tokens, encoder_tokens, most), each) for span, most, each in terms)
 
@@ -149,7 +149,7 @@ def _squares(last: int) -> int:
 
 
 def selected_tokens(stack: Stack) -> int | None:
-    """How many tokens an indexer selects for latent attention. Layers without an indexer reuse an earlier selection."""
+    """The tokens that an indexer selects for latent attention. Layers without an indexer reuse an earlier selection."""
     limits = {group.kind.dims().get("index_topk") for group in stack.groups if group.kind.name == "sparse_indexer"}
     return limits.pop() if len(limits) == 1 else None
 

@@ -88,7 +88,7 @@ class LayerKind(Record, cache_hash=True, repr_omit_defaults=True):
 
     @property
     def acts_by_token(self) -> bool:
-        """Whether a cache policy can act on it: it keeps keys and values, or latents, of every token."""
+        """True if a cache policy can act on it: it keeps keys and values, or latents, of every token."""
         whole = replace(self, kept=None) if self.kept is not None else self
         return any(tensor.role in BY_TOKEN and isinstance(tensor.span, Full) for tensor in whole.tensors())
 

@@ -31,7 +31,7 @@ class Record(Struct, metaclass=_RecordMeta, frozen=True, dict=True):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic checks an argument that is a record: by its class."""
+        """The schema by which pydantic checks an argument that is a record: its class."""
         from pydantic_core import core_schema
 
         return core_schema.is_instance_schema(cls)

@@ -113,7 +113,7 @@ class Span(Shown):
         raise NotImplementedError
 
     def of_first(self, first: int, tokens: int) -> int:
-        """How many of the positions that are kept of ``tokens`` tokens depend on the first ``first`` of them alone.
+        """The number of positions kept of ``tokens`` tokens that depend on the first ``first`` of them alone.
 
         Sequences that begin with the same tokens can keep these positions once. A state depends on all tokens.
         """

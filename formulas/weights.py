@@ -43,7 +43,7 @@ class Part(enum.StrEnum):
 
     @property
     def is_tower(self) -> bool:
-        """Whether the part reads images or sound."""
+        """True if the part reads images or sound."""
         return self in (Part.VISION, Part.AUDIO)
 
 
@@ -107,7 +107,7 @@ class Weights(Record):
 
     @cached_property
     def has_towers(self) -> bool:
-        """Whether the model reads images or sound."""
+        """True if the model reads images or sound."""
         return any(block.part.is_tower for block in self.blocks)
 
     @property

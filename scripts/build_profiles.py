@@ -52,7 +52,7 @@ def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 
 def models() -> dict[str, tuple[Any, ...]]:
-    """What lists say of each model of the catalog. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first file that is broken."""
+    """The columns of lists for each model of the catalog. Raises ``ProfileError`` for a broken file."""
     paths = sorted(Path(built_in("models")).glob("*/*.json"))
     entries = [catalog.parse_entry(path.read_text(encoding="utf-8"), path) for path in paths]
     return {entry["id"]: astuple(listed_facts(entry)) for entry in entries}

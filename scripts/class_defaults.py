@@ -62,7 +62,7 @@ KEPT_IN_TOWERS = re.compile(r"output_(dim|dims|channels|size|hidden)|output_proj
 
 
 def jsonable(value: Any) -> bool:
-    """Whether a default can be written down as it is."""
+    """True if a default can be written down as it is."""
     if value is None or isinstance(value, (bool, int, str)):
         return True
     if isinstance(value, float):
@@ -114,7 +114,7 @@ def nested_types(cls: type) -> dict[str, str]:
 
 
 def filled(cls: Any) -> dict[str, Any]:
-    """What a class puts into a nested language model's config where the file has that config without these keys.
+    """The keys that a class puts into a nested language model's config where the file has that config without them.
 
     Most classes put it there only where the file has no such config at all. Which do it is measured.
     """
@@ -135,7 +135,7 @@ def filled(cls: Any) -> dict[str, Any]:
 
 
 def absent(cls: Any) -> dict[str, Any]:
-    """What a class puts into a nested language model's config that the file does not have at all, beside the defaults of its type."""
+    """The values that a class gives a nested language model's config that the file lacks, beside the defaults of its type."""
     try:
         config = cls()
     except Exception:
@@ -170,7 +170,7 @@ TIES_BY_HAND = {"hunyuan_vl": "either", "pi0": "always", "shieldgemma2": "either
 
 
 def ties(model_type: str) -> str | None:
-    """Which key ties input and output embeddings, measured on models that are built with every pair of values.
+    """The key that ties input and output embeddings, measured on models that are built with every pair of values.
 
     ``whole`` is the document's key, ``text`` the language model's, ``either`` one of them; ``never`` is a class that has two tensors
     whatever they say. ``None`` where that cannot be measured, or where the keys do something else.
@@ -210,7 +210,7 @@ def ties(model_type: str) -> str | None:
 
 
 def claims_a_head(model_type: str) -> bool:
-    """Whether the class that never ties has a head beside its embedding, as far as it says where these are."""
+    """True if the class that never ties has a head beside its embedding, as far as it says where these are."""
     model = built(model_type, few_layers(config_class(model_type)))
     try:
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
@@ -236,7 +236,7 @@ def describe(cls: Any, tower: bool = False) -> dict[str, Any]:
 
 
 def parts(cls: Any) -> dict[str, Any]:
-    """How a class builds each nested config but its language model: of which type, and from what where it is absent."""
+    """The way that a class builds each nested config but its language model: its type, and its source where it is absent."""
     out: dict[str, Any] = {}
     for key, spec in (getattr(cls, "sub_configs_defaults", None) or {}).items():
         if key in LANGUAGE_KEYS:

@@ -185,7 +185,7 @@ def planned(document: Mapping[str, Any], *, cache: bool) -> tuple[int | None, in
 
 
 def differences(model_type: str, document: Mapping[str, Any]) -> Iterator[str]:
-    """What kvplan and the class say differently: nothing if they agree. ``refused`` is an answer of kvplan's too.
+    """The differences between kvplan and the class: none if they agree. ``refused`` is an answer of kvplan's too.
 
     Raises what the classes raise where they cannot build the model.
     """

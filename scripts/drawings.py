@@ -56,7 +56,7 @@ def line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def kv_per_token() -> Drawing:
-    """What one token leaves in the cache: a key and a value in every layer."""
+    """A drawing of what one token leaves in the cache: a key and a value in every layer."""
     plan = hwcalc.plan(MODEL, seq=1)
     (layers,) = plan.model.layers
     heads, head_dim = layers.dims["num_key_value_heads"], layers.dims["head_dim"]
@@ -115,7 +115,7 @@ def heads() -> Drawing:
 
 
 def windows() -> Drawing:
-    """Which of 16 tokens a layer still keeps."""
+    """A drawing of the tokens of 16 that a layer still keeps."""
     tokens = 16
     kinds: Sequence[tuple[str, str, Callable[[int], bool]]] = (
         ("full attention", "every token", lambda _: True),

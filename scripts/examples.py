@@ -65,7 +65,7 @@ def _commands(block: str) -> Iterator[tuple[int, str, str]]:
 
 
 def printed(command: str) -> str:
-    """What a command prints. Raises ``RuntimeError`` if it ends in a fault of its own, or prints a path of this machine."""
+    """The output of a command. Raises ``RuntimeError`` if it ends in a fault of its own, or prints a path of this machine."""
     dropped = ("KVPLAN", "HF_", "_KVPLAN", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     settled = {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)}
@@ -92,7 +92,7 @@ def printed(command: str) -> str:
 
 
 def agree(shown: str, now: str) -> bool:
-    """Whether two outputs are the same but for what depends on the machine."""
+    """True if two outputs are the same but for what depends on the machine."""
     return _of_no_machine(shown) == _of_no_machine(now)
 
 

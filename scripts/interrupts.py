@@ -168,7 +168,7 @@ def interrupted(room: Room, number: signal.Signals, after: float, *, script: boo
 
 
 def ending(status: int, output: bytes, errors: bytes, usual: Usual, number: signal.Signals) -> str:
-    """How a run ended, by its status and what it said."""
+    """The word for how a run ended, by its status and what it said."""
     ours = set(OURS.findall(errors.decode("utf-8", "replace")))
     if status == usual.status and output == usual.output:
         # Where Python starts, a destructor or a .pth file may swallow Ctrl-C, and Python says so and goes on.
@@ -183,7 +183,7 @@ def ending(status: int, output: bytes, errors: bytes, usual: Usual, number: sign
 
 
 def is_told(output: bytes, status: int) -> bool:
-    """Whether the output is the document of an interrupted command, which answers so where JSON was asked for."""
+    """True if the output is the document of an interrupted command, which answers so where JSON was asked for."""
     try:
         document = json.loads(output)
     except ValueError:
@@ -192,7 +192,7 @@ def is_told(output: bytes, status: int) -> bool:
 
 
 def said(case: Case, usual: Usual, number: signal.Signals, end: str, output: bytes, errors: bytes) -> str:
-    """What is wrong with status, output and errors; nothing if all is well."""
+    """The fault of status, output and errors; empty if all is well."""
     if end == BAD:
         return "it ended in another way"
     if end in {ENDED, INTERRUPTED} and TRACEBACK.search(errors):
@@ -207,7 +207,7 @@ def said(case: Case, usual: Usual, number: signal.Signals, end: str, output: byt
 
 
 def left(case: Case, usual: Usual, before: dict[str, bytes], now: dict[str, bytes], number: signal.Signals, end: str) -> str:
-    """What is wrong with the files that are left."""
+    """The fault of the files that are left."""
     for path, data in now.items():
         if path in before and data == before[path]:
             continue
@@ -221,7 +221,7 @@ def left(case: Case, usual: Usual, before: dict[str, bytes], now: dict[str, byte
 
 
 def whole(path: str, data: bytes | None, usual: Usual) -> bool:
-    """Whether a file is what the command writes. Bytecode has times in it, JSON may."""
+    """True if a file is what the command writes. Bytecode has times in it, JSON may."""
     if data is None or data == usual.files[path]:
         return data is not None
     if path.endswith(".json"):
@@ -231,7 +231,7 @@ def whole(path: str, data: bytes | None, usual: Usual) -> bool:
 
 
 def start_seconds() -> float:
-    """How long Python takes to its first line, which nobody can cover."""
+    """The seconds that Python takes to its first line, which nobody can cover."""
     found = []
     for _ in range(15):
         began = time.monotonic()

@@ -263,7 +263,7 @@ def spread(tests: Sequence[str]) -> list[str]:
 
 
 def judge(mutant: Mutant, tree: Path, coverage: Coverage) -> dict[str, Any]:
-    """What became of a mutant: the test that failed, or none; with its changed line."""
+    """The verdict on a mutant: the test that failed, or none; with its changed line."""
     text, path = mutated(mutant), tree / mutant.file
     original = path.read_text(encoding="utf-8")
     tests, killer, ran = coverage.tests(mutant), None, 0

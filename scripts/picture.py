@@ -31,7 +31,7 @@ _TEXT: Final = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)
 
 
 def printed() -> str:
-    """What the command prints on a terminal with colour, and with neither network nor GPU."""
+    """The output of the command on a terminal with colour, and with neither network nor GPU."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KVPLAN", "HF_", "NO_COLOR"))}
     done = subprocess.run(
         [sys.executable, "-m", "hwcalc", *shlex.split(COMMAND)[1:], "--color", "always"],

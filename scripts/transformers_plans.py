@@ -59,7 +59,7 @@ def sorted_out(plan: Mapping[str, str], dealt: Mapping[str, str]) -> dict[str, A
 
 
 def names_its_embedding_otherwise(model_type: str) -> bool:
-    """Whether the base model of a type has no ``embed_tokens``."""
+    """True if the base model of a type has no ``embed_tokens``."""
     name = MODEL_MAPPING_NAMES.get(model_type)
     base = getattr(transformers, name, None) if isinstance(name, str) else None
     return base is not None and "self.embed_tokens" not in inspect.getsource(base)

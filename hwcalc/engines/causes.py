@@ -62,7 +62,7 @@ class Cause(Record):
 
 
 def causes(opened: Occupancy, formulas: Occupancy) -> tuple[Cause, ...]:
-    """Why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer to the same request, keeps once.
+    """The causes why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer, keeps once.
 
     Largest first; causes in the same words are added up. What a policy drops is one cause, and what sequences share is another; all others
     are those of as many sequences that share nothing and keep every token.
@@ -102,7 +102,7 @@ def growth_bytes(opened: Occupancy) -> int:
 
 
 def stored_words(opened: Occupancy) -> str:
-    """What the engine stores, by role and format: ``K, V bf16; state fp32``."""
+    """The formats that the engine stores, by role: ``K, V bf16; state fp32``."""
     formats: dict[str, dict[str, None]] = {}
     for tensor in (stored for tensors in opened.kind_tensors.values() for stored in tensors):
         formats.setdefault(tensor.dtype, {}).update(dict.fromkeys(_SHORT[name] for name in _names(tensor)))
@@ -158,7 +158,7 @@ class _Layer:
         return parallel.tp // parallel.dcp if self.opened.engine.facts.counts_copies else 1
 
     def positions(self, kept_bytes: int, row_bytes: int) -> int | None:
-        """How many positions of each sequence the bytes are; ``None`` if they are no whole number of positions."""
+        """The number of positions of each sequence that the bytes are; ``None`` if they are no whole number of positions."""
         kept, rest = divmod(kept_bytes, row_bytes * self.opened.batch)
         return None if rest else kept
 
@@ -202,7 +202,7 @@ def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, in
 
 
 def _of_ranks(opened: Occupancy) -> Iterator[tuple[str, int]]:
-    """What GPUs hold beyond their share, where each is counted as the fullest one."""
+    """The bytes that GPUs hold beyond their share, where each is counted as the fullest one."""
     parallel, left = opened.setup.parallel, request_bytes(opened) - opened.stored_bytes
     if left and parallel.tp == opened.setup.gpus and not opened.engine.facts.counts_copies:
         for group in opened.stack.groups:
@@ -226,7 +226,7 @@ def _copies(layer: _Layer, *, whole: bool = False) -> str:
 
 
 def _words(layer: _Layer, other: _Layer) -> str:
-    """Why a layer takes other bytes than by the formulas."""
+    """The reason why a layer takes other bytes than by the formulas."""
     said = tuple(dict.fromkeys(tensor.why for tensor in layer.tensors if tensor.why))
     if said:
         # Formats of states that are not those of the formulas.

@@ -111,7 +111,7 @@ class Deployment:
 
     @cached_property
     def traits(self) -> Traits:
-        """What the rest of the program has to know of its memory."""
+        """The traits of its memory that the rest of the program has to know."""
         return Traits()
 
     def unlimited(self) -> Deployment:
@@ -151,7 +151,7 @@ class Deployment:
         raise NotImplementedError
 
     def model_weights(self) -> ModelWeights | None:
-        """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
+        """The weights that the engine's own files hold; ``None`` if they are those that the model was published in or unknown."""
         return None
 
 
@@ -180,7 +180,7 @@ class Occupancy:
 
     @property
     def setup(self) -> Setup:
-        """What the server is started with."""
+        """The setup that the server is started with."""
         return self.deployment.setup
 
     @cached_property
@@ -214,7 +214,7 @@ class Occupancy:
 
     @property
     def batch(self) -> int:
-        """How many sequences are planned."""
+        """The number of planned sequences."""
         return self.load.sequences
 
     def checked(self) -> Self:
@@ -270,7 +270,7 @@ class Occupancy:
 
     @cached_property
     def rank_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
-        """What the fullest rank of a replica stores for one layer of each kind."""
+        """The tensors that the fullest rank of a replica stores for one layer of each kind."""
         parallel = self.setup.parallel
         if parallel.tp == self.request.replicas == 1:
             return self.kind_tensors
@@ -319,7 +319,7 @@ class Occupancy:
 
     @cached_property
     def evicted(self) -> Evicted | None:
-        """What the policy of the request leaves of the cache; ``None`` without a policy."""
+        """The tokens of the cache that the policy of the request leaves; ``None`` without a policy."""
         if self.setup.policy is None:
             return None
         from hwcalc.engines.policies import evicted_under
@@ -333,17 +333,17 @@ class Occupancy:
 
     @cached_property
     def sharing_support(self) -> Support:
-        """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
+        """The engine's support for keeping once what sequences have in common, and how; or what it does instead."""
         return Support(offered=False, how="every sequence is kept by itself")
 
     @property
     def shares(self) -> bool:
-        """Whether the engine keeps once what the planned sequences have in common."""
+        """True if the engine keeps once what the planned sequences have in common."""
         sharing = self.load.sharing
         return sharing.asked and not sharing.apart and self.sharing_support.offered
 
     def in_common(self) -> InCommon:
-        """What is kept once for several sequences, in tokens and, where the engine keeps whole blocks, in blocks."""
+        """The part that is kept once for several sequences, in tokens and, where the engine keeps whole blocks, in blocks."""
         return InCommon(*self.together.common_tokens)
 
     @cached_property
@@ -377,16 +377,16 @@ class Occupancy:
 
     @property
     def policies(self) -> PolicyRules:
-        """How the engine runs cache policies."""
+        """The rules by which the engine runs cache policies."""
         return PolicyRules(self)
 
     @property
     def devices(self) -> Devices:
-        """Where layers lie, for an engine that leaves some to the host."""
+        """The devices that layers lie on, for an engine that leaves some to the host."""
         return Devices(self)
 
     def reported(self) -> Reported:
-        """What a plan reports of the settings in the engine's words."""
+        """The settings that a plan reports in the engine's words."""
         return Reported()
 
     def check_length(self) -> None:
@@ -418,7 +418,7 @@ class Occupancy:
         raise NotImplementedError
 
     def forward_tokens(self) -> tuple[int, int, int]:
-        """How many tokens one forward pass of a replica processes: low, expected and high."""
+        """The number of tokens that one forward pass of a replica processes: low, expected and high."""
         raise NotImplementedError
 
     def working(self) -> tuple[BudgetPart, ...]:
@@ -426,7 +426,7 @@ class Occupancy:
         return ()
 
     def holds(self, budget_bytes: int) -> bool:
-        """Whether the planned sequences fit into ``budget_bytes`` of cache on each GPU."""
+        """True if the planned sequences fit into ``budget_bytes`` of cache on each GPU."""
         from hwcalc.engines.forms import Blocks
 
         return Blocks().holds(budget_bytes, self.needed_bytes)

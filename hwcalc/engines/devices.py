@@ -180,17 +180,17 @@ class Saving(Struct, frozen=True):
 
 
 def computes_fp8(gpu: Gpu | None) -> bool:
-    """Whether fp8 is a format of this GPU's own, and not only kept in it. Unknown counts as no, and no GPU as yes."""
+    """True if fp8 is a format of this GPU's own, and not only kept in it. Unknown counts as no, and no GPU as yes."""
     return gpu is None or gpu.fp8_kv == "native"
 
 
 def computes_fp4(gpu: Gpu | None) -> bool:
-    """Whether this GPU computes with numbers of four bits."""
+    """True if this GPU computes with numbers of four bits."""
     return gpu is not None and gpu.tflops_dense.get("fp4") is not None
 
 
 def host_holds(gpu: Gpu | None, moved_bytes: int) -> bool:
-    """Whether the host may take so much for each GPU: it has a memory of its own, of a size that people install with such a GPU.
+    """True if the host may take so much for each GPU: it has a memory of its own, of a size that people install with such a GPU.
 
     No profile says how much memory a host has. Servers are sold with two to three times the memory of their GPUs (2 TB with eight H100
     of 80 GB), and desktops reach four times (96 GB with 24 GB); what needs more is no advice.

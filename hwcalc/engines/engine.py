@@ -55,7 +55,7 @@ class Engine(ABC):
 
     @property
     def requests(self) -> RequestRules:
-        """How the engine reads a request."""
+        """The rules by which the engine reads a request."""
         return RequestRules(self)
 
     def version(self, requested: str | None) -> str:
@@ -86,11 +86,11 @@ class Engine(ABC):
         raise unknown_version(self.name, requested, hint=f"Known: {', '.join(self.versions)}.")
 
     def stores(self, kind: type[LayerKind]) -> str:
-        """Whether the engine stores layers of this kind, in a word or two: ``YES``, ``EVERY_TOKEN``, ``BY_MODEL`` or ``NO``."""
+        """A word or two on whether the engine stores layers of this kind: ``YES``, ``EVERY_TOKEN``, ``BY_MODEL`` or ``NO``."""
         return self.facts.unbounded.get(kind, YES) if self._has_rule(kind) else NO
 
     def _has_rule(self, kind: type[LayerKind]) -> bool:
-        """Whether it has a rule for layers of this kind."""
+        """True if it has a rule for layers of this kind."""
         return self.kinds is None or kind in self.kinds or kind.__name__ in self.kinds
 
     def refuse_kinds(self, layers: Stack) -> None:
@@ -109,7 +109,7 @@ class Engine(ABC):
         return deployed(self, model, setup)
 
     def open(self, model: ModelSpec, request: Request, notes: Iterable[Note] = ()) -> Occupancy:
-        """What a deployment holds under a load, with every default filled in and checked. ``notes`` say what the caller has assumed.
+        """The occupancy of a load, with every default filled in and checked. ``notes`` say what the caller has assumed.
 
         Raises a :class:`~hwcalc.errors.KvplanError` subclass.
         """

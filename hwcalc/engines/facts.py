@@ -123,7 +123,7 @@ class Command:
     """Whether :meth:`words` can write a plan as the engine's command line."""
 
     def flag(self, name: str, value: object) -> str:
-        """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
+        """The engine's spelling of an option of kvplan; by default kvplan's own, such as ``--seq 4096``."""
         return f"--{name.replace('_', '-')} {value}"
 
     def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
@@ -159,7 +159,7 @@ class WeightFormats:
 
     @property
     def are_mixes(self) -> bool:
-        """Whether they are the mixes of GGUF files."""
+        """True if they are the mixes of GGUF files."""
         return not self.names
 
     def of(self, model: ModelSpec) -> tuple[str | None, ...]:
@@ -250,11 +250,11 @@ class RequestRules:
         return Turns(tokens=limits, sequences=limits)
 
     def names_length(self, gpu: Gpu | None) -> bool:
-        """Whether the engine has a length of its own where the user names none: :meth:`~hwcalc.engines.subjects.Devices.fitting_length`."""
+        """True if the engine has a length of its own: :meth:`~hwcalc.engines.subjects.Devices.fitting_length`."""
         return self.engine.facts.splits_layers and gpu is not None
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
-        """Whether these options name the length or the number of sequences."""
+        """True if these options name the length or the number of sequences."""
         return self.engine.facts.longest_option in options
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:

@@ -410,7 +410,7 @@ class Blocks(Record):
     null: int = 0
 
     def holds(self, budget_bytes: int, needed_bytes: int) -> bool:
-        """Whether so many bytes are left of a budget for the cache."""
+        """True if so many bytes are left of a budget for the cache."""
         return (budget_bytes // self.bytes - self.null) * self.bytes >= needed_bytes
 
 
@@ -418,7 +418,7 @@ class Pool(Protocol):
     """What an engine makes of a budget, by a rule of its own."""
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
-        """Whether so many sequences of a replica fit into the bytes that a GPU has left for the cache."""
+        """True if so many sequences of a replica fit into the bytes that a GPU has left for the cache."""
 
 
 class Pools(Record):
@@ -432,7 +432,7 @@ class Pools(Record):
     capacities: Callable[[int], tuple[int, ...]]
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
-        """Whether so many sequences of a replica fit."""
+        """True if so many sequences of a replica fit."""
         capacities, held = cache(self.capacities), True
 
         def in_pool(pool: int, taken: int) -> bool:
@@ -482,12 +482,12 @@ class MemoryForm(Record):
 
     @property
     def refuses_more(self) -> bool:
-        """Whether the engine says so in place of a verdict where there are more sequences than may run."""
+        """True if the engine says so in place of a verdict where there are more sequences than may run."""
         return self.curve.most_sequences is not None
 
     @cached_property
     def drawable(self) -> bool:
-        """Whether the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
+        """True if the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
         amounts = (amount for part in self.parts for amount in part.amounts)
         ruled = self.pools is not None and not self.in_blocks
         return not ruled and type(self.curve) is Curve and all(isinstance(one, DRAWN) for one in amounts)
@@ -498,7 +498,7 @@ class MemoryForm(Record):
 
     @cached_property
     def gpus_differ(self) -> bool:
-        """Whether each GPU of the curve has parts of its own."""
+        """True if each GPU of the curve has parts of its own."""
         return any(isinstance(part.high, PerGpu) for part in self.parts)
 
     @cached_property
@@ -516,7 +516,7 @@ class MemoryForm(Record):
         return self._sums[key]
 
     def is_full(self, end: str) -> bool:
-        """Whether the parts that are the same under every load leave nothing at this end of the estimates."""
+        """True if the parts that are the same under every load leave nothing at this end of the estimates."""
         gpus = range(len(self.curve.gpus)) if self.gpus_differ else range(1)
         return any(self.sum_on(gpu, OPPOSITE[end], None)[0] > self.usable[ENDS.index(end)] for gpu in gpus)
 
@@ -537,7 +537,7 @@ class MemoryForm(Record):
         return self.at(tokens, sequences).needed_bytes
 
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
-        """Whether so many sequences of so many tokens fit at one end of the estimates."""
+        """True if so many sequences of so many tokens fit at one end of the estimates."""
         return self.at(tokens, sequences).holds(end)
 
     def devices_bytes(self, tokens: int, sequences: int) -> int | None:
@@ -578,7 +578,7 @@ class Memory:
         return self.form.usable[ENDS.index(end)] - self.parts_bytes(OPPOSITE[end])
 
     def holds(self, end: str = "expected") -> bool:
-        """Whether they fit at one end of the estimates."""
+        """True if they fit at one end of the estimates."""
         held = self.allowed
         if held is False:
             return False
@@ -602,7 +602,7 @@ class Memory:
 
     @property
     def allowed(self) -> bool:
-        """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
+        """True if the engine runs so many sequences of so many tokens at once, however much memory there is."""
         form, allowed = self.form, True
         if form.most_sequences is not None:
             allowed = self.sequences <= form.most_sequences
@@ -611,7 +611,7 @@ class Memory:
         return allowed
 
     def _pool_holds(self, end: str) -> bool:
-        """Whether the pool, or the blocks, of what is left hold the sequences, also at every length that they pass (``crests``)."""
+        """True if the pool or blocks of what is left hold the sequences, also at every length that they pass (``crests``)."""
         left, form = self.left(end), self.form
         if form.pools is not None:
             return (left >= 0) & form.pools.hold(left, self.tokens, self.replica_sequences)
@@ -628,7 +628,7 @@ class Memory:
         return most
 
     def _host_holds(self, host: HostRoom, end: str) -> bool:
-        """Whether the memory of the host holds what must lie there, at one end of the estimates."""
+        """True if the memory of the host holds what must lie there, at one end of the estimates."""
         opposite = OPPOSITE[end]
         needed = self._parts_on(0, opposite, HOST)
         if host.shared:

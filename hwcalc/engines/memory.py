@@ -352,7 +352,7 @@ def measured_passes(engine: str, model: str, request: Request, parts: tuple[Budg
 
 
 def is_measured(engine: str, gpu: str | None = None) -> bool:
-    """Whether the user has measured this engine on this accelerator, or on any, or measurements are switched off, which a note says."""
+    """True if the user has measured this engine on this accelerator or any, or measurements are off, which a note says."""
     from hwcalc.profiles.calibration import calibrated_gpus, calibration_exists, enabled, overheads_kind
 
     kind = overheads_kind(engine)
@@ -420,7 +420,7 @@ def budget_of(
     share: float = 1.0,
     margin: Fraction | int | None = None,
 ) -> Noted[Budget]:
-    """What ``parts`` leave of a share of the memory. Estimates are replaced by measurements of passes of so many tokens and rows.
+    """The budget that ``parts`` leave of a share of the memory. Measured passes of so many tokens and rows replace estimates.
 
     ``margin`` is the share that stays free, by default what the user says.
     """

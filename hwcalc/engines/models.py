@@ -60,7 +60,7 @@ class ModelClasses(Struct, frozen=True):
         return self.rows[row.words["as"]] if "as" in row.words else row
 
     def has(self, model: ModelSpec, word: str) -> bool:
-        """Whether the row of the model's class has a word."""
+        """True if the row of the model's class has a word."""
         return word in self.row(model).words
 
     def by_ending(self, model: ModelSpec) -> str:
@@ -108,7 +108,7 @@ def model_classes(engine: str) -> ModelClasses:
 
 
 def has_classes(engine: str) -> bool:
-    """Whether the engine has a file of classes."""
+    """True if the engine has a file of classes."""
     return f"{engine}/classes" in names("engines")
 
 
@@ -140,18 +140,18 @@ def plain_format(model: ModelSpec, weight_dtype: str | None = None) -> WeightFor
 
 
 def loads_as_published(model: ModelSpec, weight_dtype: str) -> bool:
-    """Whether weights that run in ``weight_dtype`` take the bytes of their files: not those of a float32 checkpoint in 16 bits."""
+    """True if weights that run in ``weight_dtype`` take the bytes of their files: not those of a float32 file in 16 bits."""
     return model.quantization is not None or model.dtype is None or plain_format(model).bits == FLOATS[weight_dtype].bits
 
 
 def has_cross(model: ModelSpec) -> bool:
-    """Whether any layer attends to the output of an encoder."""
+    """True if any layer attends to the output of an encoder."""
     tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())
     return model.once("has_cross", lambda: any(isinstance(tensor.span, Encoder) for tensor in tensors))
 
 
 def follows_output(model: ModelSpec, load: Load) -> bool:
-    """Whether the encoder's output is taken to be as long as the sequence, since nobody says how long it is."""
+    """True if the encoder's output is taken to be as long as the sequence, since nobody says how long it is."""
     return has_cross(model) and load.encoder_seq is None and model.encoder_tokens is None
 
 

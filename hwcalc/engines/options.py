@@ -49,7 +49,7 @@ class Choices(Record):
 
 
 def is_on(value: str | None) -> bool:
-    """Whether a switch is on; a switch that is not given is off."""
+    """True if a switch is on; a switch that is not given is off."""
     return value is not None and value.lower() in ("true", "1", "on", "yes")
 
 
@@ -114,7 +114,7 @@ def choice_option(*choices: str) -> Callable[[str, str], str]:
 
 
 def is_auto(spelling: str | None) -> bool:
-    """Whether a value of ``--dtype`` leaves the choice to the engine. Without one, the engine chooses as well."""
+    """True if a value of ``--dtype`` leaves the choice to the engine. Without one, the engine chooses as well."""
     return spelling is None or spelling.strip().lower() == AUTO
 
 

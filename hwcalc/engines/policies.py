@@ -71,9 +71,9 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
 
 
 def _starts(chosen: Chosen | None, state: State) -> tuple[list[_Start], dict[_Start, int]]:
-    """What tells layers apart when decoding begins, and the first layer with each start.
+    """The starts by which layers differ when decoding begins, and the first layer with each start.
 
-    It is their tokens, and their number if the policy looks at it.
+    A start is their tokens, and their number if the policy looks at it.
     """
     by_layer = chosen is not None and any(one.policy.by_layer for one in chosen.whole)
     keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
@@ -147,17 +147,17 @@ class Evicted(Record):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the text does not matter."""
+        """True if the text does not matter."""
         return all(left.stored.is_exact for left in self.state.layers)
 
     @property
     def cuts(self) -> bool:
-        """Whether anything is cut while text is generated."""
+        """True if anything is cut while text is generated."""
         return any(ends.cut for ends in self.ends.values())
 
     @property
     def drops(self) -> bool:
-        """Whether any token may go, of the prompt or while text is generated."""
+        """True if any token may go, of the prompt or while text is generated."""
         return self.cuts or any(left.stored.low < self.prompt for left in self.state.layers)
 
     @cached_property
@@ -167,7 +167,7 @@ class Evicted(Record):
 
     @cached_property
     def lows(self) -> Evicted:
-        """What the policy leaves where the text lets it drop most."""
+        """The tokens that the policy leaves where the text lets it drop most."""
         if self.is_exact:
             return self
         state = self.state.with_stored(tuple(Count.of(left.stored.low) for left in self.state.layers), self.state.ranges)
@@ -195,19 +195,19 @@ class Evicted(Record):
 
     @property
     def grown(self) -> Evicted:
-        """What the policy leaves after one more generated token."""
+        """The tokens that the policy leaves after one more generated token."""
         tokens = self.prompt + self.steps + 1
         return evicted_of(self.chosen, tokens, self.prompt, self.setting, self.plain, self.ahead, self.state)
 
     def holding(self, counts: Mapping[int, int]) -> Evicted:
-        """What the policy leaves, with ``counts`` as the most tokens of each layer."""
+        """The tokens that the policy leaves, with ``counts`` as the most tokens of each layer."""
         return replace(self, most=counts)
 
 
 def evicted_of(
     chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0, state: State | None = None
 ) -> Evicted:
-    """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it.
+    """The tokens that a policy leaves of ``tokens``, ``prompt`` of which are the prompt. ``plain`` are the layers without it.
 
     ``ahead`` are tokens before all these that it does not touch, since other sequences have them too. ``state`` is what it leaves of the
     prompt, where that is known.
@@ -234,7 +234,7 @@ def evicted_of(
 
 
 def evicted_under(occupancy: Occupancy) -> Evicted | None:
-    """What the policy of the request leaves of the cache; ``None`` without a policy."""
+    """The tokens of the cache that the policy of the request leaves; ``None`` without a policy."""
     policy, request = occupancy.setup.policy, occupancy.request
     if policy is None:
         return None
@@ -252,7 +252,7 @@ def evicted_under(occupancy: Occupancy) -> Evicted | None:
 
 
 def _setting_of(occupancy: Occupancy) -> Setting:
-    """What the policy is told of the model; the batch is not known yet."""
+    """The setting in which the policy acts, as the model tells; the batch is not known yet."""
     policy, plain = occupancy.setup.policy, occupancy.deployment.plain_stack
     assert policy is not None
     return Setting(
@@ -376,7 +376,7 @@ class Peaks(Record):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
+        """The steps to the fullest moment of the prefill, and what of it is beyond the cache that the plan counts."""
         whole = "cache_while_scored + beside_in_prefill"
         beyond = "max(prefill_peak - inner_vectors - cache, beside_always, 0)"
         inner, peak, cache, held = self.inner[::-1], self.prefill, self.cache, self.held
@@ -387,7 +387,7 @@ class Peaks(Record):
 
 
 def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
-    """What the policy of the request needs at its fullest; on a ``device`` with these layers, besides its cache that is there from the start."""
+    """The peaks of the policy of the request; on a ``device`` with these layers, besides the cache that is there at the start."""
     evicted, model, rules = opened.evicted, opened.model, opened.deployment.weight_rules()
     assert evicted is not None
     scored = beside = held = 0
@@ -411,7 +411,7 @@ def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
 
 
 def _beside(opened: Occupancy, span: Layers) -> Beside | None:
-    """What the policy holds besides the cache of these layers on a tensor-parallel rank; ``None`` if it acts on none of them."""
+    """The bytes that the policy holds beside the cache of these layers on a rank; ``None`` if it acts on none of them."""
     evicted, local = opened.evicted, opened.replica
     setting = _rank_setting(local, span)
     if evicted is None or not setting.layers:
@@ -421,7 +421,7 @@ def _beside(opened: Occupancy, span: Layers) -> Beside | None:
 
 
 def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
-    """What a policy is told of these layers, on one tensor-parallel rank."""
+    """The setting of these layers that a policy is told, on one tensor-parallel rank."""
     assert opened.evicted is not None
     whole, rules, tp, plain = (
         opened.evicted.setting,
@@ -476,7 +476,7 @@ def stage_prefill_bytes(opened: GeneralOccupancy, stage: int) -> int:
 
 
 def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[BudgetPart, ...]:
-    """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
+    """The need of the policy beyond the cache that the plan counts, as a part of the memory equation; empty without a policy.
 
     While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
     a device whose cache is allocated in full at the start.

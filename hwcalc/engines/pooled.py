@@ -96,7 +96,7 @@ class BlockPool(Record):
         return figure(steps, "usable_blocks", f"max(0, blocks - {self.reserved_for})", unit="blocks", blocks=blocks, **kept)
 
     def starts(self, budget_bytes: int) -> bool:
-        """Whether the engine starts with a budget."""
+        """True if the engine starts with a budget."""
         return budget_bytes >= 0
 
     def usable(self, budget_bytes: int) -> int:
@@ -105,7 +105,7 @@ class BlockPool(Record):
         return usable
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
-        """Whether so many sequences of so many tokens fit. ``demand`` are their blocks where not all are alike."""
+        """True if so many sequences of so many tokens fit. ``demand`` are their blocks where not all are alike."""
         return (self.demand(tokens, sequences) if demand is None else demand) <= self.usable(budget_bytes)
 
     def longest(self, budget_bytes: int, sequences: int, bound: int) -> int:
@@ -231,7 +231,7 @@ class PooledOccupancy(GeneralOccupancy):
         )
 
     def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
-        """Why the engine does not start, or runs no request of the planned length, in its own words; ``None`` if it does.
+        """The reason why the engine does not start, or runs no request of the planned length, in its words; ``None`` if it does.
 
         ``requests`` are as many as fit at once.
         """

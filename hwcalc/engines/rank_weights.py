@@ -162,7 +162,7 @@ class Rank:
         return cut_inputs(weight, self.shards) if last else cut_outputs(weight, self.shards)
 
     def is_vocabulary(self, weight: Weight) -> bool:
-        """Whether a tensor is an embedding or a head with a row per token, which is cut by rows."""
+        """True if a tensor is an embedding or a head with a row per token, which is cut by rows."""
         if weight.role is WeightRole.HEAD:
             return True
         if weight.role is not WeightRole.EMBEDDING:
@@ -170,7 +170,7 @@ class Rank:
         return "pos" not in module_of(weight) and weight.shape[0] >= (self.model.vocab_size or 1) // 2
 
     def is_replicated(self, weight: Weight) -> bool:
-        """Whether every rank has the whole tensor."""
+        """True if every rank has the whole tensor."""
         if weight.role is WeightRole.NORM and self.is_sharded_norm(weight.path):
             return False
         if weight.role in _REPLICATED_ROLES or module_of(weight) in self.replicated:
@@ -178,11 +178,11 @@ class Rank:
         return not self.replicated_inside.isdisjoint(weight.path.split("."))
 
     def is_whole(self, block: Block) -> bool:
-        """Whether every rank has the whole block."""
+        """True if every rank has the whole block."""
         return False
 
     def is_sharded_norm(self, path: str) -> bool:
-        """Whether a norm is cut: the gated norm inside a Mamba-2 mixer, which is as wide as the rank's part of the mixer."""
+        """True if a norm is cut: the gated norm inside a Mamba-2 mixer, which is as wide as the rank's part of the mixer."""
         return path.endswith(("mixer.norm.weight", "mamba.norm.weight")) and self.mamba is not None
 
     def key_value_heads(self, heads: int) -> int:
@@ -273,7 +273,7 @@ class Tables(Record):
     """Only the embedding is on every stage."""
 
     def has_embedding_at_the_end(self, model: ModelSpec) -> bool:
-        """Whether the last stage has an embedding, which a tied head can share."""
+        """True if the last stage has an embedding, which a tied head can share."""
         return model.model_type in self.all | self.but_no_norm | self.embedding
 
 
@@ -324,7 +324,7 @@ class Rules:
             yield Block(kind="head", weights=(head,))
 
     def unties(self, model: ModelSpec, pp: int) -> bool:
-        """Whether a tied head becomes a separate table. It does on a last stage without an embedding: stages cannot share a table."""
+        """True if a tied head becomes a separate table, as on a last stage without an embedding: stages cannot share a table."""
         return pp > 1 and len(model.stack) > 0 and not self.tables.has_embedding_at_the_end(model)
 
     def as_built(self, model: ModelSpec, block: Block) -> Iterable[Weight]:
@@ -336,7 +336,7 @@ class Rules:
         return scheme
 
     def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
-        """Whether a parameter is kept in 32 bits whatever the dtype of the model."""
+        """True if a parameter is kept in 32 bits whatever the dtype of the model."""
         return False
 
 
@@ -423,7 +423,7 @@ def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) 
 
 
 def _count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[range], tables: Tables) -> int:
-    """How many layers of a block a pipeline stage has. ``spans`` are the layer ranges of the stages, in order."""
+    """The number of layers of a block that a pipeline stage has. ``spans`` are the layer ranges of the stages, in order."""
     if len(spans) == 1:
         return block.count
     first, last, family = stage == 0, stage == len(spans) - 1, model.model_type
@@ -702,7 +702,7 @@ def adapter_numbers(rank: int, weight: Weight) -> int:
 
 
 def adapted(block: Block, weight: Weight, lora: Lora) -> bool:
-    """Whether a tensor is a linear layer of the language model that the adapters target."""
+    """True if a tensor is a linear layer of the language model that the adapters target."""
     if block.part not in {Part.LANGUAGE, Part.ENCODER} or len(weight.shape) != 2:
         return False
     if weight.role not in {WeightRole.LINEAR, WeightRole.EXPERT}:

@@ -95,7 +95,7 @@ def check_formats(deployment: Deployment) -> tuple[Note, ...]:
 
 
 def leaves_weights_open(deployment: Deployment) -> bool:
-    """Whether sources leave open that a format of the weights runs on the accelerator."""
+    """True if sources leave open that a format of the weights runs on the accelerator."""
     gpu, name = deployment.setup.hardware.gpu, deployment.engine.name
     if gpu is None or not has_hardware(name):
         return False
@@ -107,7 +107,7 @@ def leaves_weights_open(deployment: Deployment) -> bool:
 
 
 def runs_weights(engine: Engine, version: str, gpu: Gpu | None, name: str) -> bool:
-    """Whether weights in this format run there for all that is known; without a GPU they do."""
+    """True if weights in this format run there for all that is known; without a GPU they do."""
     if gpu is None:
         return True
     found = format_runs_on(engine.name, version, "weights", (name,), gpu)
@@ -200,7 +200,7 @@ def _makers(names: tuple[str, ...]) -> str:
 
 
 def _elsewhere(engine: Engine, gpu: Gpu) -> str:
-    """What to type: the newest version that runs there, or an engine that does, and where the list is."""
+    """The advice of what to type: the newest version that runs there, or an engine that does, and where the list is."""
     out = []
     if (ran := _newest(engine, gpu)) is not None:
         out.append(f"--engine {engine.name}@{ran}")
@@ -217,7 +217,7 @@ def usual_server(gpu: Gpu) -> str:
 
 
 def runs_today(name: str, gpu: Gpu) -> bool:
-    """Whether the newest version of an engine runs there by rules that are known."""
+    """True if the newest version of an engine runs there by rules that are known."""
     engine = find_engine(name)[0]
     return has_hardware(name) and _newest(engine, gpu) == engine.versions[0]
 

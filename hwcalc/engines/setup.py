@@ -99,7 +99,7 @@ class Sharing(Record):
 
     @property
     def asked(self) -> bool:
-        """Whether sequences have anything in common."""
+        """True if sequences have anything in common."""
         return bool(self.prefix) or self.branches > 1
 
 
@@ -157,7 +157,7 @@ class Load(Record):
 
     @property
     def is_alike(self) -> bool:
-        """Whether all requests have one length and share nothing."""
+        """True if all requests have one length and share nothing."""
         return not self.lengths and self.sharing == UNSHARED
 
     @property
@@ -276,5 +276,5 @@ class Request(Record):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all sequences are alike, keep everything and share nothing, and nobody drafts: any other request has no form."""
+        """True if all sequences are alike, keep all and share nothing, and nobody drafts: any other request has no form."""
         return self.setup.policy is None and self.setup.draft is None and self.load.is_alike

@@ -82,7 +82,7 @@ def figure(
 
 
 def value_of(formula: str, values: Mapping[str, Number]) -> Number | None:
-    """What a formula in which ``x`` multiplies gives with these numbers, in integers and doubles as engines count.
+    """The value of a formula in which ``x`` multiplies, with these numbers, in integers and doubles as engines count.
 
     ``None`` where it is no arithmetic, or a number is missing.
 

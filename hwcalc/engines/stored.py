@@ -122,17 +122,17 @@ class Together(Record):
 
     @property
     def requests(self) -> int:
-        """How many requests there are."""
+        """The number of requests."""
         return sum(count for _, count in self.lengths)
 
     @property
     def sequences(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return self.requests * self.branches
 
     @property
     def unlike(self) -> bool:
-        """Whether the sequences are more than so many times one sequence."""
+        """True if the sequences are more than so many times one sequence."""
         return bool(self.prefix) or self.forks or len(self.lengths) > 1
 
     @property
@@ -310,7 +310,7 @@ class OwnRule(Span):
         return hash((type(self), self.numbers, self.words))
 
     def __reduce__(self) -> tuple[type[OwnRule], tuple[int | str, ...]]:
-        """What copies it and writes it to a pickle."""
+        """The function and arguments that copy it and write it to a pickle."""
         return OwnRule, (self.words, self.numbers[0])
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:

@@ -66,7 +66,7 @@ class Devices:
         return None
 
     def reads(self) -> Noted[tuple[DeviceReads, ...]]:
-        """What a pass reads on each device, with notes; empty where all GPUs are alike and the weights are as published."""
+        """The reads of a pass on each device, with notes; empty where all GPUs are alike and the weights are as published."""
         return Noted(())
 
     def lacking(self, end: str) -> str | None:
@@ -82,7 +82,7 @@ class Devices:
         return self.occupancy
 
     def fitting_length(self) -> Noted[int | None]:
-        """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
+        """The length that the engine gives sequences where the user names none; ``None`` is as long as the model allows."""
         return Noted(None)
 
     def most_tokens(self) -> int | None:
@@ -97,7 +97,7 @@ class PolicyRules:
         self.occupancy = occupancy
 
     def support(self, chosen: Chosen) -> Support:
-        """Whether the engine has this policy, and how, or what it would take."""
+        """The engine's support of this policy: that it has it, and how, or what it would take."""
         return Support(offered=False, how="")
 
     @property

@@ -28,7 +28,7 @@ class Rule(Struct, frozen=True):
     source: str
 
     def at(self, version: Version) -> Any:
-        """What holds in a version.
+        """The value that holds in a version.
 
         >>> on("dcp", "0.10.2", "engine/arg_utils.py").at((0, 10, 1))
         False

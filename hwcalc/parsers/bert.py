@@ -76,7 +76,7 @@ class Bert(Record):
         return self.blocks(config, top, reading.layers, headed=headed, cross=self.crosses(config))
 
     def crosses(self, config: Config) -> bool:
-        """Whether this is a decoder with cross attention."""
+        """True if this is a decoder with cross attention."""
         return config.flag("is_decoder") and config.flag("add_cross_attention")
 
     def encoder(self, config: Config, path: str) -> list[Block]:

@@ -46,7 +46,7 @@ def rms_norms(width: int, *paths: str) -> Weighed:
 
 
 def tied_head(config: Config, top: Config) -> bool:
-    """Whether input and output embeddings are one tensor, as the document's class in transformers ties them.
+    """True if input and output embeddings are one tensor, as the document's class in transformers ties them.
 
     That may be by the key of the whole document, by the language model's, by either, or never, whatever the keys say; a class without a
     head always shares the embedding (``ties`` in ``class_defaults.json``). Where no class is known the document's key decides, else the language model's.

@@ -131,7 +131,7 @@ _MOST: Final = 1_000
 
 
 def bears_on_memory(key: object, value: object) -> bool:
-    """Whether a key that nobody has read may change the cache: its name says so, and its value is not empty.
+    """True if a key that nobody has read may change the cache: its name says so, and its value is not empty.
 
     >>> bears_on_memory("kv_lora_rank", 512), bears_on_memory("kv_lora_rank", None), bears_on_memory("rope_theta", 1e6)
     (True, False, False)
@@ -144,7 +144,7 @@ def bears_on_memory(key: object, value: object) -> bool:
 
 
 def weighs(key: object, value: object) -> bool:
-    """Whether a key bears on the weights, by its name, and says something.
+    """True if a key bears on the weights, by its name, and says something.
 
     >>> weighs("intermediate_size", 14336), weighs("num_experts_per_tok", 8), weighs("n_shared_experts", 0)
     (True, False, False)
@@ -198,12 +198,12 @@ class Config:
 
     @property
     def has_class(self) -> bool:
-        """Whether transformers has a config class for this model type."""
+        """True if transformers has a config class for this model type."""
         return self._class is not None
 
     @property
     def ties(self) -> str | None:
-        """Which key makes this type's class tie the embeddings: ``whole``, ``text``, ``either``, or ``never``; ``None`` if unknown."""
+        """The key that makes the class tie embeddings: ``whole``, ``text``, ``either``, or ``never``; ``None`` if unknown."""
         return None if self._class is None else self._class.ties
 
     def _key_in_file(self, key: str) -> str | None:
@@ -223,11 +223,11 @@ class Config:
         return (*([] if legacy is None else [legacy]), *aliases, field)
 
     def knows(self, key: str) -> bool:
-        """Whether the model's class has a field of this name."""
+        """True if the model's class has a field of this name."""
         return self._class is not None and key in self._class.defaults
 
     def has(self, key: str) -> bool:
-        """Whether the file has the key, even with the value null."""
+        """True if the file has the key, even with the value null."""
         return self._key_in_file(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -546,7 +546,7 @@ def architecture_of(config: Mapping[str, Any]) -> str | None:
 
 
 def form(config: Config) -> str | None:
-    """Which parts of an encoder-decoder model the class has, ``None`` for a class with a head for another task.
+    """The parts of an encoder-decoder model that the class has, ``None`` for a class with a head for another task.
 
     ``both`` (with a head; also if no class is named), ``text`` (both with a head, of a model that has encoders of speech and of
     text, without the one of speech), ``decoder``, ``encoder``, or ``body`` (both without a head).
@@ -564,7 +564,7 @@ def form(config: Config) -> str | None:
 
 
 def predicts_words(config: Config) -> bool | None:
-    """Whether the class has a head that predicts words. ``None`` for a class with a head for another task."""
+    """True if the class has a head that predicts words. ``None`` for a class with a head for another task."""
     name = architecture_of(config.raw) or ""
     if not name or name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "ForMaskedLM", "Decoder")):
         return True

@@ -135,7 +135,7 @@ def _same(one: ModelSpec, other: ModelSpec) -> bool:
 
 
 def _follows(raw: RawModel, level: Config, given: Mapping[str, int], name: str, assume: str | None) -> bool:
-    """Whether another value of a dimension would change the model: a config may leave out what it derives, and have this value."""
+    """True if another value of a dimension would change the model: a config may leave out what it derives and have it."""
     here = _parsed(_with(raw, level, given), assume)
     for value in (2 * given[name], 1):
         try:

@@ -50,7 +50,7 @@ class KnownType(Record):
 
 
 def family_of(layers: Iterable[Layer]) -> str:
-    """What layers keep, as people name it.
+    """The name that people have for what layers keep.
 
     >>> from hwcalc.formulas import FullAttention, NoCache
     >>> family_of([(FullAttention(num_attention_heads=8, num_key_value_heads=2, head_dim=64, v_head_dim=64),), (NoCache(),)])
@@ -98,7 +98,7 @@ def listed_types() -> list[KnownType]:
 
 @lru_cache(maxsize=1)
 def _weights() -> Mapping[str, float]:
-    """What each key says about a model's type: nothing if every type asks for it, most if a single one does."""
+    """The weight of each key in telling a model's type: nothing if every type asks for it, most if a single one does."""
     types = known_types().values()
     counts: dict[str, int] = {}
     for known in types:

@@ -146,7 +146,7 @@ def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 
 
 def _sparse(config: Config, count: int) -> list[bool]:
-    """Which layers have experts: those in ``mlp_layer_types``, else every ``moe_layer_freq``-th after the dense first ones."""
+    """For each layer, True if it has experts: ``mlp_layer_types``, else every ``moe_layer_freq``-th after the dense first ones."""
     if config.strings("mlp_layer_types") is not None:
         return build.sparse_layers(config, count)
     prefix = config.maybe_integer("first_k_dense_replace", minimum=0)

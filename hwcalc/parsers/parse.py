@@ -223,7 +223,7 @@ def _parameters(counted: Weights | None, notes: Sequence[Note], *, assumed: bool
 
 
 def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:
-    """How the weights are quantised: ``compression_config`` is an early name, which vLLM still reads where the other is not there."""
+    """The config of quantised weights: ``compression_config`` is an early name, which vLLM still reads for want of the other."""
     for level, key in ((level, key) for key in ("quantization_config", "compression_config") for level in (top, language)):
         value = level.raw.get(key)
         if value is not None and not isinstance(value, Mapping):

@@ -168,7 +168,7 @@ K = TypeVar("K", bound=LayerKind)
 
 
 def kind_in(config: Config, layer: Layer, wanted: type[K]) -> K:
-    """What a layer keeps of the type ``wanted``, by whose numbers the weights of the layer are counted.
+    """The kind of a layer, of the type ``wanted``, by whose numbers the weights of the layer are counted.
 
     A file may put other layers where its model has these, such as those of a Llama. Raises :class:`~hwcalc.errors.ConfigError` for them.
     """

@@ -122,7 +122,7 @@ def contradicting(top: Config, family: Family, config: Config, architecture: str
 
 
 def _elements(family: Family, reading: Reading) -> int:
-    """How many numbers the weights of a reading have; 0 where nobody counts them."""
+    """The number of elements in the weights of a reading; 0 where nobody counts them."""
     blocks = family.weigh(reading.config, reading.config, reading) or ()
     return sum(block.count * weight.elements for block in blocks for weight in block.weights)
 
@@ -216,7 +216,7 @@ _WORTH_A_NOTE: Final = frozenset(
 
 
 def filled_in(config: Config) -> Mapping[str, Any]:
-    """What the file leaves out and the model's class fills in, as far as it decides how much is cached."""
+    """The keys that the file leaves out and the model's class fills in, as far as they decide how much is cached."""
     defaults = config.assumed_defaults().items()
     return {key: value for key, value in defaults if key in _WORTH_A_NOTE and not isinstance(value, bool)}
 
@@ -283,17 +283,17 @@ class Trial(Record):
 
     @property
     def passes_layout(self) -> bool:
-        """Whether the layers do not follow what the file says of which layers keep what."""
+        """True if the layers do not follow what the file says of which layers keep what."""
         return any(map(is_layout, self.unread))
 
 
 def is_layout(key: str) -> bool:
-    """Whether a key says which layers keep what."""
+    """True if a key says which layers keep what."""
     return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
 
 
 def judge(config: Config, top: Config, family: Family, reading: Reading, *, weighed: bool = True) -> Trial:
-    """What a reading leaves out of account and adds. Without ``weighed`` nobody counts the weights."""
+    """The trial of a reading: what it leaves out of account and adds. Without ``weighed`` nobody counts the weights."""
     unread = (*config.unread(), *config.unread_inside(), *_unused(config, reading.layers))
     level, filled = reading.config, _filled(config, reading.layers)
     if weighed:
@@ -338,7 +338,7 @@ def _unweighed(level: Config) -> Iterator[str]:
 
 
 def _filled(config: Config, layers: Sequence[Layer]) -> Mapping[str, Any]:
-    """What the class filled in and the cache follows from."""
+    """The values that the class filled in and the cache follows from."""
     dims = {name for layer in layers for kind in layer for name in kind.dims()}
     given = {
         key: value
@@ -376,7 +376,7 @@ def _unused(config: Config, layers: Sequence[Layer]) -> list[str]:
 
 
 def _is_odd(config: Config, layers: Sequence[Layer]) -> bool:
-    """Whether heads are not as wide as most models have them where the file does not say how wide they are."""
+    """True if heads are not as wide as most models have them where the file does not say how wide they are."""
     hidden = config.raw.get("hidden_size")
     if not isinstance(hidden, int) or any(name in config.raw for name in ("head_dim", *ALIASES["head_dim"])):
         return False
@@ -554,7 +554,7 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
 
 
 def _plain_fault(top: Config) -> str:
-    """What is wrong with the file for plain attention, empty if nothing is."""
+    """The fault of the file as one of plain attention, empty if it has none."""
     family, config = find_family(_PLAIN_TYPE), language_level(top, None)
     try:
         if family is not None:
@@ -575,7 +575,7 @@ def command(raw: RawModel, assumed: str) -> str:
 
 
 def _warned(raw: RawModel, config: Config, found: Trial, assumed: Assumption, model_type: str) -> Iterator[Note]:
-    """What a file of an unknown type is read as, what that leaves out of account and adds, and why weights are not counted then."""
+    """Notes on what a file of an unknown type is read as, what that leaves out and adds, and why weights are not counted."""
     what, reader = "every layer is assumed to keep plain attention keys and values for every token", "plain attention"
     if not assumed.plain:
         chosen = "" if len(assumed.types) == 1 else f", of the {len(assumed.types)} known types with {assumed.text} the nearest"

@@ -474,7 +474,7 @@ _SOUND_KEYS: Final = {
 
 
 def phi4mm(top: Config, language: Config) -> tuple[Block, ...] | None:
-    """What transformers' ``phi4_multimodal`` has, by the keys of the model's own file; ``None`` for a form that is not published."""
+    """The towers of transformers' ``phi4_multimodal``, by the keys of the model's own file; ``None`` for an unpublished form."""
     processor = top.sub("audio_processor")
     sound = None if processor is None else processor.sub("config")
     if processor is None or sound is None or processor.text("name") != "cascades":

@@ -76,7 +76,7 @@ _BOOLEANS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def is_written(config: Mapping[str, Any]) -> bool:
-    """Whether a document says what its layers keep, and is no config of a model class."""
+    """True if a document says what its layers keep, and is no config of a model class."""
     return isinstance(config.get("layers"), (str, list, tuple)) and not {"model_type", "architectures"} & config.keys()
 
 
@@ -94,12 +94,12 @@ class Parameter(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
+        """True if it must be given."""
         return self.otherwise is None and not self.has_default
 
     @property
     def short(self) -> str:
-        """How it is written."""
+        """The way it is written."""
         return next((name for name in _FIELD_NAMES.get(self.field, ()) if name in (self.field, *self.names)), self.field)
 
     @property
@@ -233,7 +233,7 @@ class _Text:
         return self.tokens[self.place][1] if self.place < len(self.tokens) else ""
 
     def kind(self) -> str:
-        """What the next token is: ``number``, ``word``, ``sign``, or nothing."""
+        """The kind of the next token: ``number``, ``word``, ``sign``, or nothing."""
         return self.tokens[self.place][0] if self.place < len(self.tokens) else ""
 
     def take(self) -> str:

@@ -109,7 +109,7 @@ def decoded_per_s(side: Side, end: str, before_s: float) -> tuple[float, int, st
 
 
 def transfer_of(prefill: Side, decode: Side, link: str | None) -> TransferInfo:
-    """How long the cache of a prompt takes to the other pool. Raises :class:`~hwcalc.errors.UsageError` for an unknown link."""
+    """The transfer of a prompt's cache to the other pool. Raises :class:`~hwcalc.errors.UsageError` for an unknown link."""
     size = max(prefill.request_bytes(), decode.request_bytes())
     if link is not None and not isinstance(link, str):
         raise UsageError(f"link must be a string (got {quoted(link)}).", hint='Write link="ib-ndr".')
@@ -133,7 +133,7 @@ def transfer_of(prefill: Side, decode: Side, link: str | None) -> TransferInfo:
 
 
 def side_info(side: Side, servers: int, rate: float, rate_low: float, step: StepTime, limiting: str, **more: Any) -> SideInfo:
-    """What a pool serves."""
+    """The figures of a pool."""
     parallel = side.opened.setup.parallel
     return SideInfo(
         gpu=side.gpu.id,
@@ -152,7 +152,7 @@ def side_info(side: Side, servers: int, rate: float, rate_low: float, step: Step
 
 
 def balanced(prompts: float, decoded: float, gpus: tuple[int, int], total: int | None, rate: float | None) -> tuple[int, int]:
-    """How many servers of each pool: the fewest that serve a rate, or those that serve most for each GPU, of so many in ``total``.
+    """The number of servers of each pool: the fewest that serve a rate, or those that serve most for each GPU, of ``total``.
 
     Of a pool that serves nothing within the limits, it is a single server: no number of them does.
     """
@@ -175,7 +175,7 @@ def balanced(prompts: float, decoded: float, gpus: tuple[int, int], total: int |
 
 
 def together_of(side: Side, gpus: int) -> TogetherInfo | None:
-    """What as many GPUs serve in one pool whose servers do both; ``None`` where nothing like it was measured."""
+    """The service of as many GPUs in one pool whose servers do both; ``None`` where nothing like it was measured."""
     found = most_users(side.opened, side.times, side.limits, (side.prompt, side.cached, side.output))
     if found is None:
         return None

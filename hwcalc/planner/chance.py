@@ -94,7 +94,7 @@ class Demand:
         return 0.0 if chance < NOISE else min(chance, 1.0)
 
     def _power(self, place: int) -> NDArray[np.float64]:
-        """What 2^place sequences take."""
+        """The chances of what 2^place sequences take."""
         while len(self._powers) <= place:
             self._powers.append(self._joined(self._powers[-1], self._powers[-1]))
         return self._powers[place]
@@ -121,7 +121,7 @@ class Filled(Record):
 
     @cached_property
     def upper(self) -> Demand:
-        """What one sequence takes, rounded up to the units that are told apart."""
+        """The demand of one sequence, rounded up to the units that are told apart."""
         return self._demand(up=True)
 
     @cached_property

@@ -71,7 +71,7 @@ def environment_of(plan: Plan) -> tuple[str, ...]:
 
 
 def _model(plan: Plan) -> dict[str, Any]:
-    """What an engine is given as the model: a GGUF file, or the path of a folder here, which is at no revision, else the id and its revision.
+    """The model as an engine gets it: a GGUF file, or the path of a folder here, which is at no revision, else id and revision.
 
     A path never looks like an id or an option: it begins with ``/`` or ``.``. Planned in another format a GGUF file is another file.
     """

@@ -147,7 +147,7 @@ def _figure(document: Mapping[str, Any], name: str) -> int | None:
 
 
 def _planned(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """What was planned, as dotted keys and plain values: the model, the request, the accelerator and the versions."""
+    """The planned things, as dotted keys and plain values: the model, the request, the accelerator and the versions."""
     if not path:
         fit = document["fit"] or {}
         hardware = {name: fit[name] for name in ("gpu", "gpus") if name in fit}

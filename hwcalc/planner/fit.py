@@ -112,12 +112,12 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None)
 
 
 def _is_certain(opened: Occupancy) -> bool:
-    """Whether the low end of the budget is the expected one."""
+    """True if the low end of the budget is the expected one."""
     return solve.budget_bytes(opened, "low") == solve.budget_bytes(opened)
 
 
 def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
-    """Why the plan does not fit, in the words of the engine if it has a message; empty if it fits."""
+    """The reason why the plan does not fit, in the words of the engine if it has a message; empty if it fits."""
     if pool is not None and pool.message:
         return pool.message
     if fits:

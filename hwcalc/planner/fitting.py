@@ -117,7 +117,7 @@ class _Formats:
         return Choice(name=name, weight_bytes=_expected(parts), opened=laid)
 
     def holds(self, name: str | None) -> bool:
-        """Whether the model surely fits in this format."""
+        """True if the model surely fits in this format."""
         choice = self.choice(name)
         return choice is not None and solve.holds(choice.opened, "low")
 
@@ -253,7 +253,7 @@ class Hosting(Record):
         return self.seq if longest is None or self.asked.seq is not None else min(self.seq, longest)
 
     def hopeless(self, parameters: int | None) -> bool:
-        """Whether a model of so many parameters fits in no format of ``--weights auto``, even with a part of it on the host."""
+        """True if a model of so many parameters fits in no format of ``--weights auto``, even with a part of it on the host."""
         gpu, gpus = self.gpu, self.asked.gpus or 1
         if parameters is None or gpu.memory_marketing_gb is None or not is_auto(self.asked.weights):
             return False
@@ -337,12 +337,12 @@ class Fitted(Record):
 
     @property
     def fits(self) -> bool:
-        """Whether it fits by the expected value."""
+        """True if it fits by the expected value."""
         return self.verdict.fits
 
     @property
     def whole(self) -> bool:
-        """Whether all of it lies on the GPU."""
+        """True if all of it lies on the GPU."""
         return self.gpu_layers == self.all_layers and not self.host_experts
 
     @property

@@ -56,7 +56,7 @@ def counts(most: int, node: int = _NODE, *, any_layout: bool = False) -> tuple[i
 
 
 def has_experts(model: ModelSpec) -> bool:
-    """Whether the language model has experts, which ranks can share."""
+    """True if the language model has experts, which ranks can share."""
     blocks = () if model.counted is None else model.counted.blocks
     return model.once(
         "has experts",
@@ -149,7 +149,7 @@ def _chosen_sizes(model: ModelSpec, gpus: int, sizes: Parallel, node: int) -> Pa
 
 
 def _inside(gpus: int, node: int) -> int:
-    """How many of ``gpus`` GPUs are in each node."""
+    """The number of ``gpus`` GPUs that are in each node."""
     return gpus if gpus <= node else gcd(gpus, node)
 
 
@@ -158,7 +158,7 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 
 def divides(model: ModelSpec, tp: int) -> bool:
-    """Whether ``tp`` divides the attention heads of every layer."""
+    """True if ``tp`` divides the attention heads of every layer."""
     groups = model.stack.groups
 
     def heads() -> frozenset[int]:
@@ -168,7 +168,7 @@ def divides(model: ModelSpec, tp: int) -> bool:
 
 
 def copies_of(opened: Occupancy, tp: int) -> int:
-    """How many ranks of ``tp`` keep the same keys and values: 1 if each rank has its own heads, ``tp`` for latent attention."""
+    """The number of ranks of ``tp`` that keep the same keys and values: 1 if each has its own, ``tp`` for latent attention."""
     rules, model = opened.deployment.weight_rules(), opened.model
 
     def elements(kind: LayerKind) -> int:

@@ -69,7 +69,7 @@ def overrun_info(opened: Occupancy, words: str) -> OverrunInfo | None:
 
 
 def _most(opened: Occupancy, end: str, pools: Together, lengths: Lengths) -> int:
-    """How many users may run, by the budget that is left beside so many: with some engines, more sequences leave less."""
+    """The number of users that may run, by the budget left beside so many: with some engines, more sequences leave less."""
     most, size = pools.most(1 - QUANTILE, MOST_TOKENS), budget_bytes(opened, end)
     while 0 < most < MOST_TOKENS and (left := budget_bytes(opened.sized(batch=most), end)) != size:
         size = left
@@ -125,7 +125,7 @@ def pools_of(opened: Occupancy, size: int, lengths: Lengths) -> Together:
 
 
 def _limiting(opened: Occupancy, pools: Together, most: int) -> str | None:
-    """What limits the number of users: the cache, or the option that says how many run at once."""
+    """The limit on the number of users: the cache, or the option that says how many run at once."""
     if pools.limit is not None and most >= pools.limit:
         named = opened.most_sequences()
         return "running requests" if named is None or named[0] > pools.limit else named[1]

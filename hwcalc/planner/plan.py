@@ -82,7 +82,7 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
 
 
 def _has(engine: str, trait: str | None) -> bool:
-    """Whether this engine has a trait; false for an unknown engine, whose error is raised elsewhere."""
+    """True if this engine has a trait; false for an unknown engine, whose error is raised elsewhere."""
     from hwcalc.engines import ENGINES, find_engine, spelled
 
     return trait is not None and spelled(engine) in ENGINES and bool(getattr(find_engine(engine)[0].facts, trait))

@@ -182,7 +182,7 @@ _OF_COMPUTERS: Final = ("consumer", "workstation")
 
 
 def _common_key(gpu: Gpu | Offer, way: Availability, gpus: int, nodes: int, filled: float, total_bytes: int) -> tuple[float, ...]:
-    """What people can get first: to rent, to buy, the rest. Of each: one node, the newest, the least memory; what would be idle by its memory."""
+    """The rank by what people can get first: to rent, to buy, the rest; then one node, the newest, the least memory."""
     machine, many = gpu.category in _MACHINES, gpu.category in _OF_COMPUTERS and gpus > _CARDS
     idle = gpus == 1 and filled < _FILLED
     newest = 0 if idle else -(gpu.released or 0)
@@ -590,7 +590,7 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Pl
 
 
 def _in_turns(matches: Sequence[_Match]) -> list[_Match]:
-    """What is sure first, and of that what is rented and what is sold in turns, so that a short list has both."""
+    """The matches with the sure ones first, and of these the rented and the sold in turns, so that a short list has both."""
     sure = [match for match in matches if match.certain]
     rented, sold, rare = ([match for match in sure if match.candidate.availability is way] for way in _AVAILABLE)
     turns = (match for pair in zip_longest(rented, sold) for match in pair if match is not None)

@@ -568,13 +568,13 @@ class Plan(Answer, Record):
 
     @property
     def serves_users(self) -> bool:
-        """Whether users have the lengths of ``avg_seq``, with which they do not overrun the pool too often, and the longest of them fits."""
+        """True if users with the lengths of ``avg_seq`` do not overrun the pool too often, and the longest of them fits."""
         overrun, fit = self.overrun, self.fit
         return overrun is not None and fit is not None and bool(fit.expected_max_batch) and overrun.chance <= 1 - overrun.quantile
 
     @property
     def refutes(self) -> bool:
-        """Whether a verdict was asked for and is not that the plan fits, within its limits of time: it does not, or nobody can say.
+        """True if a verdict was asked for and is not that the plan fits within its limits: it does not, or nobody can say.
 
         Where it is said how long sequences really are, it must fit in nearly all cases.
         """
@@ -598,7 +598,7 @@ class Plan(Answer, Record):
 
     @property
     def reason(self) -> str:
-        """Why it does not fit; empty if it fits. What the engine would say is quoted as its own words, without a change."""
+        """The reason why it does not fit; empty if it fits. The engine's own words are quoted without a change."""
         message = "" if self.fit is None else self.fit.message
         if self.pool is None or not message or message != self.pool.message:
             return message

@@ -66,7 +66,7 @@ class Runnable(Record):
 
     @property
     def whole(self) -> bool:
-        """Whether all of it lies on the GPU."""
+        """True if all of it lies on the GPU."""
         return self.gpu_layers == self.all_layers and not self.host_experts
 
 

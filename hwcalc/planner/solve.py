@@ -59,7 +59,7 @@ def budget_bytes(occupancy: Occupancy, end: str = "expected") -> int | None:
 
 
 def holds(occupancy: Occupancy, end: str = "expected") -> bool:
-    """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
+    """True if the planned sequences fit at this end of the budget, at every length up to the planned one."""
     size = budget_bytes(occupancy, end)
     return size is not None and holds_in(occupancy, size, end)
 
@@ -78,7 +78,7 @@ def tried(occupancy: Occupancy, **change: Any) -> Occupancy | None:
 
 
 def holds_in(occupancy: Occupancy, size: int, end: str = "expected") -> bool:
-    """Whether the planned sequences fit into ``size`` bytes of cache, which is this ``end`` of the budget."""
+    """True if the planned sequences fit into ``size`` bytes of cache, which is this ``end`` of the budget."""
     limit = occupancy.most_sequences()
     if limit is not None and occupancy.batch > limit[0]:
         return False
@@ -329,7 +329,7 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
 
 
 def _is_short(occupancy: Occupancy, seq: int) -> bool:
-    """Whether a sequence shorter than the planned one is too short for the policy of the request: the search is for a longer one."""
+    """True if a sequence shorter than the planned one is too short for the request's policy: the search is for longer ones."""
     if occupancy.setup.policy is None or seq >= occupancy.tokens:
         return False
     try:
@@ -417,7 +417,7 @@ def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
 
 
 def has_layouts(engine: Engine, request: Request) -> bool:
-    """Whether the GPUs of a request can be laid out in several ways, of which one is known to hold it or not."""
+    """True if the GPUs of a request can be laid out in several ways, of which one is known to hold it or not."""
     hardware = request.setup.hardware
     return request.setup.gpus > 1 and not engine.facts.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
 

@@ -50,7 +50,7 @@ class Cell(Record):
 
     @property
     def grows(self) -> bool:
-        """Whether tokens are appended to the tensors; false for a state that is overwritten."""
+        """True if tokens are appended to the tensors; false for a state that is overwritten."""
         return isinstance(self.span, _GROWING)
 
     def written(self, prompt: int, tokens: int) -> int:

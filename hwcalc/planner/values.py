@@ -256,7 +256,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
 
 
 def is_auto(weights: str | None) -> bool:
-    """Whether the value of ``--weights`` leaves the choice to kvplan."""
+    """True if the value of ``--weights`` leaves the choice to kvplan."""
     return weights is not None and weights.strip().lower() == AUTO
 
 

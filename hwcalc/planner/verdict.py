@@ -32,12 +32,12 @@ class Verdict(enum.StrEnum):
 
     @property
     def fits(self) -> bool:
-        """Whether it fits by the expected value."""
+        """True if it fits by the expected value."""
         return self in {Verdict.FITS, Verdict.PROBABLY}
 
     @property
     def certain(self) -> bool:
-        """Whether both ends of the estimate agree."""
+        """True if both ends of the estimate agree."""
         return self in {Verdict.FITS, Verdict.NO}
 
     @property
@@ -51,7 +51,7 @@ class Verdict(enum.StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What the verdict means for the estimates, in words."""
+        """The meaning of the verdict for the estimates, in words."""
         return _MEANINGS[self]
 
     __repr__ = str.__repr__

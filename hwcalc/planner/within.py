@@ -68,7 +68,7 @@ class Limits(Record):
         return cls(**given) if given else None
 
     def exceeded(self, served: Forecast, end: str, wait: float = 0.0) -> dict[str, float]:
-        """What of a forecast at this end lies beyond its limit, and how often the limit it is; the worst first."""
+        """The figures of a forecast at this end that exceed their limit, with how often the limit they are; the worst first."""
         times = {
             "ttft": getattr(served.ttft_s, end) + wait,
             "itl": getattr(served.itl_s, end),
@@ -121,7 +121,7 @@ class _Users:
         return self._served[users]
 
     def holds(self, users: int, end: str, places: int) -> bool:
-        """Whether so many users are within the limits, with places for all of them."""
+        """True if so many users are within the limits, with places for all of them."""
         return users <= places and not self.limits.exceeded(self.served(users), end)
 
     def most(self, end: str, places: int, guess: int = 32) -> tuple[int, str | None]:
@@ -134,7 +134,7 @@ class _Users:
         return _Users(replace(self.times, chunk=chunk), self.limits, self.lengths)
 
     def info(self, users: int) -> ServedInfo:
-        """What each of so many users gets."""
+        """The figures of each of so many users."""
         served = self.served(users)
         return ServedInfo(
             users=users,
@@ -164,7 +164,7 @@ def request_of(opened: Occupancy, limits: Limits) -> tuple[int, int, int]:
 def within_limits(
     opened: Occupancy, fit: FitInfo, limits: Limits | None = None, overrun: OverrunInfo | None = None
 ) -> WithinInfo | None:
-    """How many users a deployment serves within the limits, by default those of its options; ``None`` if the weights of its model are not counted.
+    """The users that a deployment serves within the limits, by default those of its options; ``None`` if weights are not counted.
 
     ``fit`` says how many fit, and ``overrun`` how many of the lengths that users really have.
     """
@@ -278,7 +278,7 @@ _DISK: Final = "nvme"
 
 
 def reload_info(opened: Occupancy, times: StepTimes, tokens: int) -> ReloadInfo:
-    """How long the cache of so many tokens of a request takes from the memory of the host and from a drive, and to compute again."""
+    """The time that the cache of so many tokens takes from the memory of the host and from a drive, and to compute again."""
     from hwcalc.planner.step_time import host_rate
     from hwcalc.profiles.links import find_link
 
@@ -383,7 +383,7 @@ def _halved(good: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _at_once(search: _Users, rate: float, places: int) -> float | None:
-    """How many requests are served at once on average, where ``rate`` arrive in a second; ``None`` if more arrive than end."""
+    """The requests served at once on average, where ``rate`` arrive in a second; ``None`` if more arrive than end."""
     if _rate_of(search, places, _EXPECTED) <= rate:
         return None
     # Fewer than one at once take as long as one.

@@ -135,7 +135,7 @@ class WithinInfo(Part):
 
     @property
     def shown(self) -> ServedInfo:
-        """What is told of each user: of as many as were asked for, or can run at once, or of the most within the limits."""
+        """The figures of each user: of as many as were asked for, or can run at once, or of the most within the limits."""
         if self.at_held is not None:
             return self.at_held
         return self.at_batch if self.at_batch.users > 1 or self.at_users is None else self.at_users

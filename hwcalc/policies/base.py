@@ -77,7 +77,7 @@ class Count(Record):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is known."""
+        """True if it is known."""
         return self.low == self.high
 
     def each(self, rule: Callable[[int], int]) -> Count:

@@ -103,7 +103,7 @@ def expected_free(tokens: int, choosers: Mapping[int, int], block: int, *, chunk
 
 
 def _touched(tokens: int, block: int, chunk: int, *, growing: bool) -> Counter[int]:
-    """How many blocks lie in how many chunks, of which a last one may be short."""
+    """For each number of chunks, how many blocks lie in so many; the last block may be short."""
     full, rest = divmod(tokens, block)
     # A full block begins in one chunk, and each end of a chunk within it is one more: so many at least, and here and there one beyond.
     least = 1 + (block - 1) // chunk

@@ -59,7 +59,7 @@ def searched_ratio(tokens: int, target: int) -> float:
 
 
 def scorer_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers: int) -> int:
-    """What a scorer keeps by itself: all of it at ratio 0, which it takes for "leave everything"."""
+    """The tokens that a scorer keeps by itself: all of them at ratio 0, which it takes for "leave everything"."""
     if ratio == 0:
         return tokens
     rule = chosen.policy.budget
@@ -165,7 +165,7 @@ class Ends(Record):
 
     @property
     def cut(self) -> bool:
-        """Whether anything is cut."""
+        """True if anything is cut."""
         return self.largest is not None
 
 
@@ -181,7 +181,7 @@ class Walk:
 
 
 def ends_of_steps(start: Start, steps: Iterable[tuple[int, int]]) -> Ends:
-    """What the steps come to, one by one."""
+    """The ends of the steps, one by one."""
     last = most = within = start.length
     largest: tuple[int, int] | None = None
     for before, after in steps:

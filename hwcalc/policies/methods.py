@@ -82,7 +82,7 @@ def _batch_out(chosen: Chosen, start: Start) -> Walk:
 
 
 def triggers(chosen: Chosen, length: int, prompt: int = 0) -> bool:
-    """Whether TriAttention cuts a cache of this length: at the budget and an interval, from there on.
+    """True if TriAttention cuts a cache of this length: at the budget and an interval, from there on.
 
     Source: WeianMao/triattention c3744ee, its planner.
     """

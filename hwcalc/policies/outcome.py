@@ -64,7 +64,7 @@ def after_prefill(chosen: Chosen | None, prompt: int, setting: Setting) -> State
 def _walk(
     chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting
 ) -> tuple[Start, Iterable[tuple[int, int]]]:
-    """Where decoding starts in one layer, and its steps: without a limit where their ends are known at once."""
+    """The start of decoding in one layer, and its steps: without a limit where their ends are known at once."""
     start = Start(length=length, prompt=prompt, steps=steps, layer=layer, setting=setting)
     decode = None if chosen is None else chosen.policy.decode
     if chosen is None or decode is None:
@@ -98,7 +98,7 @@ def course_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps
 
 
 def ends_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting) -> Ends:
-    """What the decode steps of one layer come to. Only a policy that says nothing of that is followed step by step."""
+    """The ends of the decode steps of one layer. Only a policy that says nothing of that is followed step by step."""
     start, walk = _walk(chosen, length, layer, prompt, steps, setting)
     if isinstance(walk, Walk):
         return walk.ends()
@@ -126,7 +126,7 @@ def _of_pass(extra: Extra, whole: int, rows: int) -> Extra:
 def beside_of(
     chosen: Chosen, setting: Setting, state: State, *, longest: int, cuts: bool, at_once: tuple[int, int] | None = None
 ) -> Beside:
-    """What lies beside the cache of these layers, ``state`` behind the prompt; ``longest`` is the longest cache.
+    """The bytes beside the cache of these layers, ``state`` behind the prompt; ``longest`` is the longest cache.
 
     A policy that keeps everything makes no scores: all return at once, at a ratio of 0 (kvpress 0.5.5) and below their budget (R-KV
     d15c976, SnapKV's authors).

@@ -223,7 +223,7 @@ def _pair(given: object) -> tuple[str, Any]:
 
 
 def _example(policy: Policy, option: PolicyOption) -> str:
-    """How the missing option is given."""
+    """An example of the missing option."""
     inside = {
         "scorer": "(knorm:compression_ratio=0.5)", "base": "knorm", "prefills": "[(snapkv:compression_ratio=0.5),(knorm:compression_ratio=0.5)]",
         "shares": "[0.1,0.5]", "count": "1024", "number": "0.5",

@@ -243,7 +243,7 @@ def _window(chosen: Chosen, ratio: float, tokens: int) -> int:
 
 
 def _pyramid_ends(chosen: Chosen, ratio: float, tokens: int) -> tuple[float, float] | None:
-    """What the first and the last layer keep before rounding; nothing where all layers get the same."""
+    """The budgets of the first and the last layer before rounding; ``None`` where all layers get the same."""
     window: int = chosen["window_size"]
     beta: float = chosen["beta"]
     # As kvpress adds the window and takes it off again, so that the doubles are the same.
@@ -312,7 +312,7 @@ def _pyramid_worked(chosen: Chosen, tokens: int, layer: int, setting: Setting) -
 
 
 def pyramid_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers: int) -> int:
-    """What PyramidKV keeps in one layer: many tokens in the first, few in the last, in equal steps, rounded.
+    """The tokens that PyramidKV keeps in one layer: many in the first, few in the last, in equal steps, rounded.
 
     Of m = n x (1 - ratio) the last layer has m / beta, and the first what makes the mean m, but never more than n without the window. Unless
     the last one has the window at least, all layers have round(m). Source: kvpress 0.5.5, PyramidKVPress.get_layer_budget.

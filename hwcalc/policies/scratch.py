@@ -62,12 +62,12 @@ def weight_bytes(element_bytes: int) -> int:
 
 
 def repeats(shape: LayerShape) -> bool:
-    """Whether keys are copied for each query head. A single one is looked at from all heads."""
+    """True if keys are copied for each query head. A single one is looked at from all heads."""
     return 1 < shape.kv_heads < shape.heads
 
 
 def statistics_bytes(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
-    """What Expected Attention makes of the queries of so many tokens: their mean and covariance, and rotations of positions to come."""
+    """The bytes that Expected Attention makes of so many tokens' queries: mean, covariance, rotations of positions to come."""
     size, batch, dim = setting.element_bytes, setting.batch, shape.head_dim
     ahead: int = chosen["n_future_positions"]
     width = shape.heads * dim * size

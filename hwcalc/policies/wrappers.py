@@ -155,13 +155,13 @@ def _duo(chosen: Chosen, state: State, setting: Setting) -> State:
 
 
 def _dms(chosen: Chosen, state: State, setting: Setting) -> State:
-    """What scores below a threshold is masked once it leaves the window; how much that is depends on the text."""
+    """The state after scores below a threshold are masked as they leave the window; how much that is depends on the text."""
     window = chosen["sliding_window_size"]
     # The scores of eager attention are not handed on, whatever the kernel is; and in a decode step there is one new token to score.
     check_layers(chosen["press"], state, "")
 
     def below(layer: int, tokens: int) -> Masked:
-        """What is masked before stays so, and a pair may be masked twice."""
+        """The pairs masked in the end: what is masked before stays so, and a pair may be masked twice."""
         heads, before = setting.layers[layer].kv_heads, state.layers[layer].masked
         most = max(0, tokens - window)
         if before is None:

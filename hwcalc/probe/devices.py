@@ -303,7 +303,7 @@ def default_reserve(device: Device) -> int:
 
 
 def is_out_of_memory(error: BaseException, torch: Any) -> bool:
-    """Whether an exception of torch means that memory ran out. Some devices have a class for it, others only a message."""
+    """True if an exception of torch means that memory ran out. Some devices have a class for it, others only a message."""
     classes = tuple(getattr(module, "OutOfMemoryError", MemoryError) for module in (torch, torch.cuda))
     if isinstance(error, (MemoryError, *classes)):
         return True

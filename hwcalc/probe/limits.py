@@ -62,7 +62,7 @@ class MaxResult(Record):
 
     @property
     def agrees(self) -> bool:
-        """Whether as much allocates as should."""
+        """True if as much allocates as should."""
         return self.value == self.expected
 
 

@@ -553,7 +553,7 @@ def _reads_alike(small: Small | None, expected: list[_Shape], factor: int) -> Mo
 
 
 def _alike(layers: list[_Shape], expected: list[_Shape], factor: int) -> bool:
-    """Whether the layers have the expected kinds, with each dimension unchanged or divided by ``factor``."""
+    """True if the layers have the expected kinds, with each dimension unchanged or divided by ``factor``."""
     if len(layers) != len(expected):
         return False
     for mine, theirs in zip(layers, expected, strict=True):

@@ -193,7 +193,7 @@ def lengths_of(chosen: Chosen, setting: Setting, kept: Mapping[int, int], prompt
 
 
 def sizes_of(plan: Plan, layers: Sequence[int], lengths: Lengths) -> Sizes:
-    """What the plan's lengths come to in bytes, by the tensors of the engine."""
+    """The sizes in bytes of the plan's lengths, by the tensors of the engine."""
     fullest = cutting = held = 0
     for number in layers:
         fullest = max(fullest, held + plan.bytes(number, plan.prompt))
@@ -303,12 +303,12 @@ class Cache:
         self.grown[number].append(mark)
 
     def settle_marks(self, number: int) -> None:
-        """What the tokens that came should be, behind what was there before."""
+        """Sets what the tokens that came should be, behind what was there before."""
         came = self.torch.tensor(self.grown[number], dtype=self.torch.uint8).expand(self.heads[number], -1)
         self.expected[number], self.grown[number] = self.torch.cat([self.expected[number], came], dim=1), []
 
     def in_place(self) -> bool | None:
-        """Whether every token that should be there is, in its order; ``None`` if none was written.
+        """True if every token that should be there is, in its order; ``None`` if none was written.
 
         A token's mark is looked at in all bytes or, of a large tensor, in the first of each row.
         """

@@ -108,7 +108,7 @@ class Paging:
         return Cut(copies=tuple(copies), freed=len(gone))
 
     def in_place(self) -> bool:
-        """Whether the table leads to every survivor, with all its bytes: in the order of the text, or as holes were filled."""
+        """True if the table leads to every survivor, with all its bytes: in the order of the text, or as holes were filled."""
         held = self.pool[self.slots(self.torch.arange(self.length))].permute(1, 0, 2).cpu()
         whole = bool((held == held[..., :1]).all())
         return whole and not self.lost and bool((held[..., 0] == self.marks).all())
@@ -182,7 +182,7 @@ MOST, STEADY = "blocks at the most", "blocks at the most, behind the prompt"
 
 
 def planned_blocks(planned: PolicyBlocks) -> dict[str, float]:
-    """What the plan says of the figures that must be met exactly, by their names."""
+    """The planned figures that must be met exactly, by their names."""
     return {HELD: planned.held, COMPACTED: planned.free_compacted, MOST: planned.most, STEADY: planned.steady}
 
 
@@ -214,7 +214,7 @@ class _Group(Record):
         return self.kept[self.layer]
 
     def choosers(self, planned: int) -> list[tuple[int, int]]:
-        """How many heads choose on their own, and how many tokens; ``planned`` is their number in all."""
+        """Pairs of kept tokens and the heads that choose so many on their own; ``planned`` is the number of heads in all."""
         if planned == len(self.kept):
             return [(stay, 1) for stay in self.kept.values()]
         if planned == self.heads[self.layer]:

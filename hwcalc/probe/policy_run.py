@@ -374,7 +374,7 @@ def _figures(opened: Occupancy, part: _Part, measured: Measured, info: PolicyInf
 
 
 def planned_figures(opened: Occupancy, info: PolicyInfo) -> dict[str, float]:
-    """What the plan itself says of the figures that must be met exactly, by their names."""
+    """The plan's own figures that must be met exactly, by their names."""
     if opened.policies.paged_groups():
         return {} if info.blocks is None else planned_blocks(info.blocks)
     whole = {} if opened.setup.gpus > 1 else {WHOLE: opened.policies.prefill_bytes(0)}

@@ -148,7 +148,7 @@ def verify(document: Mapping[str, Any], name: str) -> Verified:
 
 
 def _verify(document: Mapping[str, Any], name: str) -> Verified:
-    """What today's plan of the receipt's request says of its measurements, rank by rank."""
+    """The verdict of today's plan of the receipt's request on its measurements, rank by rank."""
     from hwcalc.library.plan import load_request
     from hwcalc.parsers.parse import parse
     from hwcalc.planner.context import open_request

@@ -62,7 +62,7 @@ class Compared(Record):
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within the tolerance, or is not to be judged."""
+        """True if the difference is within the tolerance, or is not to be judged."""
         if self.tolerance_bytes is None or self.difference_bytes is None:
             return True
         return abs(self.difference_bytes) <= self.tolerance_bytes
@@ -144,12 +144,12 @@ class PolicyFigure(Record):
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything is concluded from it."""
+        """True if anything is concluded from it."""
         return self.least is not None and self.most is not None
 
     @property
     def agrees(self) -> bool:
-        """Whether it lies between its bounds. A number that is missing does not."""
+        """True if it lies between its bounds. A number that is missing does not."""
         if self.least is None or self.most is None:
             return True
         return self.measured is not None and self.least <= self.measured <= self.most

@@ -349,7 +349,7 @@ def _refusal(
     *,
     limited: bool,
 ) -> str:
-    """Why nothing may be allocated; empty if it may. ``limited`` says that the user set a limit."""
+    """The reason why nothing may be allocated; empty if it may. ``limited`` says that the user set a limit."""
     needed = sum(one.bytes for one in asked)
     if device.kind == "cuda":
         needed = max(needed, predict((one.bytes for one in asked), settings).reserved_bytes)
@@ -453,7 +453,7 @@ class MoreOptions(Record):
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to measure."""
+        """True if there is anything to measure."""
         return self.live or self.bandwidth or self.policy or self.speed or self.search is not None
 
 
@@ -469,7 +469,7 @@ class More(Record):
 
     @property
     def agrees(self) -> bool:
-        """Whether every measurement that was requested agrees. A model that could not be run does not count as agreement."""
+        """True if every measurement that was requested agrees. A model that could not be run does not count as agreement."""
         same = self.live is None or self.live.status not in {DIFFERS, NOT_RUN}
         same = same and (self.speed is None or not self.speed.reason)
         return same and (self.maximum is None or self.maximum.agrees) and (self.policy is None or self.policy.agrees)

@@ -169,7 +169,7 @@ _BARE: Final = frozenset({"hy_v3"})
 
 
 def made_tensors(model: ModelSpec, families: Sequence[Family]) -> Iterator[Family]:
-    """What ``generate_extra_tensors`` writes (conversion/*.py), and buffers. ``families`` are those of the parameters."""
+    """The tensors that ``generate_extra_tensors`` writes (conversion/*.py), and buffers. ``families`` are the parameters'."""
     kinds = {scaling.kind.lower() for scaling in model.facts.rope_scalings}
     attention = [group.kind for group in model.stack.groups if isinstance(group.kind, AttentionKind)]
     # Factors for Llama 3's stretching; those of Gemma 4, whose layers without a window turn a part of a head.

@@ -36,7 +36,7 @@ class FileTensor(Record):
 
 
 def usual_imatrix(name: str) -> bool:
-    """Whether files of this name are made with an importance matrix as a rule: published ones of three bits and fewer are."""
+    """True if files of this name are made with an importance matrix as a rule: published ones of three bits and fewer are."""
     return name == "iq3_xxs"
 
 

@@ -82,7 +82,7 @@ class MixFacts(Record):
 
     @property
     def is_70b(self) -> bool:
-        """Whether llama.cpp takes it for a model of 70B, whose values get five bits at least (``type`` in src/models/*.cpp)."""
+        """True if llama.cpp takes it for a model of 70B, whose values get five bits at least (``type`` in src/models/*.cpp)."""
         if self.arch == "llama" and (self.n_gqa == 1 or self.n_expert == 8):
             return False
         return _LAYERS_OF_70B.get(self.arch) == self.n_layer_all
@@ -196,7 +196,7 @@ def _counted(
 
 
 def _more_bits(place: int, layers: int) -> bool:
-    """Whether llama.cpp's ``use_more_bits`` holds for the tensor in ``place`` of ``layers``: the first and last eighth, every third between.
+    """True if llama.cpp's ``use_more_bits`` holds for the tensor in ``place`` of ``layers``: outer eighths, every third between.
 
     C++ divides towards zero, but only counts from 0 come here, and what lies before the first eighth is answered first.
     """

@@ -196,7 +196,7 @@ class Pattern(Record):
     start: int
 
     def found_in(self, text: str) -> bool:
-        """Whether the pattern is found anywhere in ``text``, as ``std::regex_search`` does."""
+        """True if the pattern is found anywhere in ``text``, as ``std::regex_search`` does."""
         now, last = self._closed(frozenset({self.start}), at_start=True, at_end=not text), len(text) - 1
         for place, sign in enumerate(text):
             if 0 in now:

@@ -65,12 +65,12 @@ class Names(Record):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no module is named."""
+        """True if no module is named."""
         return not (self.literal or self.numbered or self.general or self.by_number)
 
     @property
     def names_layers(self) -> bool:
-        """Whether some name depends on the layer number."""
+        """True if some name depends on the layer number."""
         return bool(self.numbered or self.by_number)
 
     def layers(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
@@ -87,16 +87,16 @@ class Names(Record):
 
     @cached_property
     def _found(self) -> dict[tuple[str, Part, tuple[int, ...]], frozenset[int]]:
-        """What was looked up already: a plan asks for the same modules at each step of its solvers."""
+        """The formats looked up already: a plan asks for the same modules at each step of its solvers."""
         return {}
 
     @cached_property
     def _matched(self) -> dict[Hashable, bool]:
-        """Whether a pattern matches."""
+        """The patterns tried already, True for those that match."""
         return {}
 
     def _matches(self, module: str, part: Part, number: int, *, general: bool) -> bool:
-        """Whether a general pattern matches, or one that tells layers apart.
+        """True if a general pattern matches, or one that tells layers apart.
 
         A general one can tell two numbers apart only by how many digits they have.
         """
@@ -227,7 +227,7 @@ def _inner(module: str) -> str:
 
 
 def _container(module: str) -> re.Match[str] | None:
-    """Where the path of a module names the layer that it is in."""
+    """The match in a module's path that names the layer that it is in."""
     return re.search(_IN_TOWER, module) if "layer" in module or "block" in module or "h." in module else None
 
 
@@ -341,7 +341,7 @@ class Rule(Record):
     """Whether the towers for images and sound, and what joins them to the text, stay unquantised."""
 
     def covers(self, weight: Weight, part: Part) -> bool:
-        """Whether the format is one for tensors of this kind, whatever their names."""
+        """True if the format is one for tensors of this kind, whatever their names."""
         return weight.role in self.roles and len(weight.shape) > 1 and not (self.text_only and part not in _TEXT)
 
     def taken(self, weight: Weight, part: Part, layers: Sequence[int]) -> frozenset[int]:
@@ -354,7 +354,7 @@ class Rule(Record):
 
     @property
     def names_layers(self) -> bool:
-        """Whether the rule depends on layer numbers."""
+        """True if the rule depends on layer numbers."""
         return self.never.names_layers or (self.only is not None and self.only.names_layers)
 
 
@@ -412,7 +412,7 @@ class Scheme(Record):
 
     @cached_property
     def _alike(self) -> bool:
-        """Whether a tensor has the same format in all layers, by what it is alone: no rule has names."""
+        """True if a tensor has the same format in all layers, by what it is alone: no rule has names."""
         return all(rule.only is None and rule.never.is_empty for rule in self.rules)
 
     @cached_property
@@ -448,7 +448,7 @@ class Scheme(Record):
 
     @property
     def names_layers(self) -> bool:
-        """Whether any rule depends on layer numbers."""
+        """True if any rule depends on layer numbers."""
         return any(rule.names_layers for rule in self.rules)
 
 

@@ -137,7 +137,7 @@ def _read(process: subprocess.Popen[bytes], until: float) -> Iterator[dict[str, 
 
 
 def _end(process: subprocess.Popen[bytes], until: float, errors: IO[bytes], step: str) -> Iterator[dict[str, Any]]:
-    """How it ended, if it did not end well: a record that says so."""
+    """The record of how it ended, if it did not end well."""
     try:
         status = process.wait(timeout=max(0.1, until - monotonic()))
     except subprocess.TimeoutExpired:

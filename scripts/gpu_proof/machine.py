@@ -39,7 +39,7 @@ _EVENTS: Final = 0.15
 
 
 def smi_memory() -> dict[str, dict[str, int]]:
-    """What ``nvidia-smi`` says of each GPU, in bytes; empty if it does not run."""
+    """The memory that ``nvidia-smi`` reports of each GPU, in bytes; empty if it does not run."""
     text = bounded_output(
         "nvidia-smi", "--query-gpu=uuid,memory.total,memory.reserved,memory.used,memory.free", "--format=csv,noheader,nounits"
     )
@@ -98,7 +98,7 @@ def _mine(smi: Mapping[str, Any], uuid: str) -> str | None:
 
 
 def _stages(torch: Any) -> dict[str, Callable[[], object]]:
-    """What is done one after the other. Operands and results are allocated before, so that what is added is the library's own."""
+    """The stages, one after the other. Operands and results are allocated before, so that what is added is the library's own."""
     kept: list[Any] = []
 
     def tensors() -> None:

@@ -145,7 +145,7 @@ def _counted(rules: Allocator, now: Counters) -> tuple[Figure, ...]:
 
 
 def free_step(run: Run) -> Iterator[CaseRecord]:
-    """Whether free memory falls by exactly what is reserved, for one tensor of up to 128 GiB and for many small ones."""
+    """Records of whether free memory falls by exactly what is reserved, for a tensor of up to 128 GiB and for many small ones."""
     device = run.opened()
     with holding(device) as held:
         # The kernel that writes bytes is loaded before anything is measured.

@@ -74,12 +74,12 @@ class Figure(Record):
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything is concluded from it."""
+        """True if anything is concluded from it."""
         return self.least is not None or self.most is not None
 
     @property
     def agrees(self) -> bool:
-        """Whether it lies between its bounds. A number that is missing does not."""
+        """True if it lies between its bounds. A number that is missing does not."""
         if not self.is_judged:
             return True
         if self.measured is None:
@@ -199,13 +199,13 @@ class Receipt:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many records there are of each status."""
+        """The number of records of each status."""
         counter = Counter(record["status"] for record in self.records)
         return {status: counter[status] for status in STATUSES}
 
     @property
     def compared(self) -> bool:
-        """Whether anything was: a file in which all was skipped, or only measured, proves nothing."""
+        """True if anything was: a file in which all was skipped, or only measured, proves nothing."""
         counts = self.counts
         return bool(counts[AGREES] or counts[DIFFERS] or counts[FAILED])
 

@@ -127,7 +127,7 @@ def _flash_attention(value: str | None) -> list[str]:
 
 
 def flag_text(name: str, value: object) -> str:
-    """How llama-server spells an option of kvplan or an engine option; empty where it has no flag, as for other weights."""
+    """llama-server's spelling of an option of kvplan or an engine option; empty where it has no flag, as for other weights."""
     text = str(value)
     if name == "dtype":
         key, _, kept = text.partition(":")
@@ -265,7 +265,7 @@ def modelfile(planned: CommandInput) -> EmittedFile:
 
 
 def ollama_flag(name: str, value: object) -> str:
-    """How Ollama spells an option of kvplan: a variable of ``ollama serve`` or a parameter of the model; empty where it has neither."""
+    """Ollama's spelling of an option: a variable of ``ollama serve`` or a parameter of the model; empty where it has neither."""
     text = str(value)
     if name == "dtype":
         text = cache_type(text.partition(":")[0])

@@ -134,7 +134,7 @@ class LlamacppDeployment(GeneralDeployment):
         return None
 
     def layout_at(self, tokens: int, sequences: int) -> Layout:
-        """What each device holds for ``sequences`` sequences of ``tokens`` tokens, integers or arrays, where no option fixes the context."""
+        """The layout of ``sequences`` sequences of ``tokens`` tokens, integers or arrays, where no option fixes the context."""
         tokens = self.slot_tokens(tokens)
         batch = self.chosen_batch(tokens, sequences)
         return Layout(self, self.context.settings(self.hparams, tokens * sequences, sequences, batch))
@@ -346,18 +346,18 @@ class LlamacppDeployment(GeneralDeployment):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether GPU and host have the same memory."""
+        """True if GPU and host have the same memory."""
         return self.gpu is not None and self.gpu.shares_host_memory
 
     @cached_property
     def fits_layers(self) -> bool:
-        """Whether llama.cpp leaves layers to the host by itself where the GPUs are too small."""
+        """True if llama.cpp leaves layers to the host by itself where the GPUs are too small."""
         asked = self.options.n_gpu_layers is not None or self.setup.hardware.kv_memory is not None
         return not asked and self.gpus > 0 and self.weighed is not None and self.rooms["low"] is not None
 
     @property
     def helped(self) -> bool:
-        """Whether a GPU copies weights that lie on the host and multiplies large batches with them (``offload_op`` of a backend).
+        """True if a GPU copies weights that lie on the host and multiplies large batches with them (``offload_op`` of a backend).
 
         A machine with one memory has no need of it.
         """
@@ -365,7 +365,7 @@ class LlamacppDeployment(GeneralDeployment):
 
     @property
     def reads_sixteen_bit(self) -> bool:
-        """Whether flash attention reads keys and values as 16-bit floats, and makes copies of others (ggml-cuda/fattn.cu)."""
+        """True if flash attention reads keys and values as 16-bit floats, and makes copies of others (ggml-cuda/fattn.cu)."""
         return self.gpu is None or self.gpu.vendor.lower() in ("nvidia", "amd")
 
     @cached_property
@@ -407,7 +407,7 @@ class LlamacppDeployment(GeneralDeployment):
 
     @property
     def knows_devices(self) -> bool:
-        """Whether memory and weights of each device are known."""
+        """True if memory and weights of each device are known."""
         return self.gpu is not None and self.weighed is not None
 
     @cached_property
@@ -456,7 +456,7 @@ class LlamacppCommand(Command):
         return serve(planned)
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """Where a file comes from that the model's publisher does not have."""
+        """The commands that fetch a file that the model's publisher does not have, and a comment."""
         if not planned.made:
             return (), ""
         weights = (planned.weights or planned.published).upper()

@@ -64,7 +64,7 @@ class Assignment(Record):
 
     @property
     def everything(self) -> bool:
-        """Whether nothing that could lie on a GPU lies on the host."""
+        """True if nothing that could lie on a GPU lies on the host."""
         return self.gpu_layers == len(self.blocks) + 1 and not self.experts_on_host
 
     def layers(self, device: int) -> LayerNumbers:
@@ -172,7 +172,7 @@ class Fitting(Record):
         return divided(self.blocks, self.blocks + 1, self.ends)
 
     def all_hold(self, runs: Runs, gpus: Sequence[int]) -> bool:
-        """Whether each of these GPUs holds its run."""
+        """True if each of these GPUs holds its run."""
         held = self.holds(runs, gpus[0])
         for gpu in gpus[1:]:
             held = held is not False and held & self.holds(runs, gpu)
@@ -345,12 +345,12 @@ class Weighed(Record):
 
     @cached_property
     def experts(self) -> tuple[bool, ...]:
-        """Whether each block has experts."""
+        """For each block, True if it has experts."""
         return tuple(bool(experts) for experts, _ in self.blocks)
 
     @cached_property
     def has_experts(self) -> bool:
-        """Whether any block has experts."""
+        """True if any block has experts."""
         return any(self.experts)
 
     @cached_property

@@ -212,7 +212,7 @@ class Layout:
 
     @property
     def is_another_model(self) -> bool:
-        """Whether this is the layout of a draft that is a model of its own."""
+        """True if this is the layout of a draft that is a model of its own."""
         return not self.settings.drafts
 
     @property
@@ -417,14 +417,14 @@ class Layout:
     # --- whether it holds -------------------------------------------------------------------------------------------------
 
     def hold(self, devices: Iterable[int], usable: int, end: str) -> bool:
-        """Whether each of these devices needs at most ``usable`` bytes at an end of the estimates."""
+        """True if each of these devices needs at most ``usable`` bytes at an end of the estimates."""
         held = True
         for device in devices:
             held = held & (self.needed_on(device, OPPOSITE[end]) <= usable)
         return held
 
     def host_holds(self, end: str) -> bool:
-        """Whether the host has memory for the part of the model that GPUs leave to it."""
+        """True if the host has memory for the part of the model that GPUs leave to it."""
         if not self.gpus:
             return True
         # A machine with one memory has what the GPUs leave.

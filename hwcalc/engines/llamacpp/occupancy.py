@@ -205,7 +205,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     @cached_property
     def layout(self) -> Layout:
-        """What each device holds under the load."""
+        """The layout of the devices under the load."""
         deployment, evicted = self.deployment, self.evicted
         if evicted is None:
             return Layout(deployment, self.settings)
@@ -229,7 +229,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     @property
     def cuts_prompts(self) -> bool:
-        """Whether a prompt that is longer than the context is cut."""
+        """True if a prompt that is longer than the context is cut."""
         return False
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
@@ -239,7 +239,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     @cached_property
     def unshifted(self) -> str | None:
-        """Why context shift does not do what the policy of the request does; ``None`` if it does."""
+        """The reason why context shift does not do what the policy of the request does; ``None`` if it does."""
         from hwcalc.engines.llamacpp.policies import unshifted
 
         return unshifted(self)
@@ -296,7 +296,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     @property
     def _follows_load(self) -> bool:
-        """Whether the context follows from length and number of sequences alone."""
+        """True if the context follows from length and number of sequences alone."""
         request, options = self.request, self.setup.options
         fixed = options.keys() & {"n_ctx", "n_seq_max", "kv_unified"}
         return request.is_plain and not fixed and options.get("defaults", "server") == "server"
@@ -435,6 +435,6 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     @property
     def surely_fits(self) -> bool:
-        """Whether every GPU holds its part at the high end of the estimates."""
+        """True if every GPU holds its part at the high end of the estimates."""
         layout, room = self.layout, self.deployment.rooms["low"]
         return self.deployment.weighed is not None and room is not None and layout.hold(layout.main, room, "low")

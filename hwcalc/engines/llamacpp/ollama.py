@@ -99,7 +99,7 @@ def auto_batch(tokens: int, predicted: int, available: int, *, cuda_without_flas
 
 
 def has_flash_attention(gpu: Gpu | None) -> bool:
-    """Whether Ollama leaves flash attention to llama-server (``auto``) instead of turning it off: not on old cards of NVIDIA's."""
+    """True if Ollama leaves flash attention to llama-server (``auto``) and does not turn it off: not on old cards of NVIDIA's."""
     if gpu is None or gpu.vendor.lower() != "nvidia" or gpu.compute_capability is None:
         return True
     major, _, minor = gpu.compute_capability.partition(".")
@@ -288,7 +288,7 @@ class OllamaCommand(Command):
         return modelfile(planned)
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """What to write where a Modelfile names a file that the model's publisher does not have."""
+        """The commands and the comment for a Modelfile that names a file that the model's publisher does not have."""
         from hwcalc.engines.llamacpp.command import in_library
 
         if not planned.made or in_library(planned):

@@ -42,7 +42,7 @@ _LAYERWISE: Final = "step35"
 
 
 def unshifted(occupancy: LlamacppOccupancy) -> str | None:
-    """Why context shift does not do what the policy of the request does; ``None`` if it does, in its own form."""
+    """The reason why context shift does not do what the policy of the request does; ``None`` if it does, in its own form."""
     asked, prompt, read = occupancy.setup.policy, occupancy.load.prompt_tokens, occupancy.hparams
     assert asked is not None
     chosen, plain, cuts_prompts = asked.chosen, occupancy.plain_settings, occupancy.cuts_prompts

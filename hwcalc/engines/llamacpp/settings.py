@@ -41,7 +41,7 @@ _WORDS: Final = {"1": True, "true": True, "on": True, "yes": True, "0": False, "
 
 
 def switch(name: str, value: str) -> bool:
-    """Whether a switch is on, from the text of the option. Raises an error for other words."""
+    """True if a switch is on, from the text of the option. Raises an error for other words."""
     if value.lower() not in _WORDS:
         raise UsageError(
             f"engine option {name}={brief(value, 40)} is not known.", hint="Allowed: true, false (or 1, 0, on, off)."
@@ -390,7 +390,7 @@ class ContextOptions(Record):
         return self.type_k or cache_type("--dtype", key), self.type_v or cache_type("--dtype", value or key)
 
     def slots(self, planned: int) -> int:
-        """How many sequences the context is made for: as many as the options name, or as are planned.
+        """The number of sequences that the context is made for: as many as the options name, or as are planned.
 
         Raises :class:`~hwcalc.errors.UsageError` for more than llama.cpp runs at once.
         """

@@ -316,7 +316,7 @@ class LmdeployOccupancy(PooledOccupancy):
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
-        """What rounding adds to a slot of states, whose pieces hold all layers."""
+        """The bytes that rounding adds to a slot of states, whose pieces hold all layers."""
         layout, slots = self.deployment.layout, self.deployment.settings.slots
         padding = layout.slot_bytes - layout.state_layers * sum(piece.bytes for piece in layout.states)
         return (self._slots("state_padding", Role.STATE, "uint8", padding),) if padding and slots else ()
@@ -575,7 +575,7 @@ class LmdeployPool(BlockPool):
         return super().longest(budget_bytes, sequences, most)
 
     def refusal(self, budget_bytes: int) -> str | None:
-        """Why LMDeploy does not start with this budget, in its own words; ``None`` if it does."""
+        """The reason why LMDeploy does not start with this budget, in its own words; ``None`` if it does."""
         settings, blocks = self.settings, self.blocks(budget_bytes)
         fixed = (settings.num_gpu_blocks or 0) * self.block_bytes
         if fixed and fixed + self.state_bytes > budget_bytes:
@@ -589,7 +589,7 @@ class LmdeployPool(BlockPool):
         return None
 
     def message(self, budget_bytes: int, tokens: int) -> str | None:
-        """Why LMDeploy does not start, or takes no request of so many tokens."""
+        """The reason why LMDeploy does not start, or takes no request of so many tokens."""
         refused, longest = self.refusal(budget_bytes), self.session_tokens(budget_bytes)
         # With a window a session has no end, but its blocks must be there.
         fits = self.settings.window and self.demand(tokens, 1) <= self.blocks(budget_bytes) - self.reserved
@@ -609,7 +609,7 @@ class Shares(NamedTuple):
 
 
 def shares_of(pool: LmdeployPool, vocab_size: int, free: int) -> Shares:
-    """What LMDeploy makes of ``free`` bytes, the fewest of all ranks. It computes its share in floating point.
+    """The shares that LMDeploy makes of ``free`` bytes, the fewest of all ranks, in floating point.
 
     Llama-3-8B on an H100 with 60 GiB free: the forward pass gets (8,192 + 2 x 1,024) x 128,256 x 2 = 2,626,682,880 bytes, and blocks
     int(61,797,826,560 x 0.8) = 49,438,261,248, which are 5,893 of 8,388,608. Indexers have a buffer of theirs beside it.

@@ -38,7 +38,7 @@ class LmdeployCommand(Command):
         return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
-        """How LMDeploy spells one option; empty if it has no flag for it."""
+        """LMDeploy's spelling of one option; empty if it has no flag for it."""
         if name in _FLAGS.switches:
             return _FLAGS.written[name] if is_on(str(value)) else ""
         if name == "dtype":

@@ -217,7 +217,7 @@ class LmdeploySettings(Record):
 
     @property
     def pytorch(self) -> bool:
-        """Whether this is the PyTorch back end."""
+        """True if this is the PyTorch back end."""
         return self.backend == PYTORCH
 
     @property
@@ -341,7 +341,7 @@ def _blocks(model: ModelSpec, setup: Setup, backend: str, *, sparse: bool) -> tu
 
 
 def _has_flash_mla(setup: Setup) -> bool:
-    """Whether flash_mla is installed, which runs from Hopper on."""
+    """True if flash_mla is installed, which runs from Hopper on."""
     given = setup.options.get("flash_mla")
     return compute_capability(setup.hardware.gpu) >= _HOPPER and (given is None or is_on(given))
 

@@ -114,7 +114,7 @@ class MistralDeployment(PooledDeployment):
 
     @cached_property
     def settings(self) -> Settings:
-        """What the options come to. Raises an error for what excludes each other, or what mistral.rs does not have."""
+        """The settings that the options come to. Raises an error for what excludes each other or mistral.rs does not have."""
         options, setup = _by_newest_names(self.setup.options), self.setup
         # PagedAttention is on with CUDA, off on Metal unless the user switches it on, and there is none elsewhere.
         mode, spelled = options.get("paged_attn", AUTO), (setup.dtype or AUTO).strip().lower()
@@ -481,7 +481,7 @@ class MistralCommand(Command):
         return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
-        """How mistral.rs spells one option of kvplan or one engine option; empty if it has no flag for it."""
+        """The spelling in mistral.rs of one option of kvplan or one engine option; empty if it has no flag for it."""
         if name == "dtype":
             return " ".join(_kv_dtype(str(value)))
         if name == "weights":

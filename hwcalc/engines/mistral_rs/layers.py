@@ -101,7 +101,7 @@ def check_model(model: ModelSpec) -> None:
 
 
 def layer_types(model: ModelSpec) -> tuple[str, ...]:
-    """What the config calls each layer; empty where it does not say."""
+    """The name of each layer's type in the config; empty where it does not say."""
     text = model.config.get("text_config")
     named = (text if isinstance(text, Mapping) else model.config).get("layer_types")
     return tuple(map(str, named)) if isinstance(named, (list, tuple)) else ()
@@ -151,7 +151,7 @@ def shard(model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
 
 
 def is_state(kind: LayerKind) -> bool:
-    """Whether a layer of this kind has slots of the pool of states."""
+    """True if a layer of this kind has slots of the pool of states."""
     return isinstance(kind, _STATES)
 
 

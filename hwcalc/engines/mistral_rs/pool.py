@@ -119,7 +119,7 @@ class MistralPool(BlockPool):
         return super(MistralPool, pool).hold(budget_bytes, tokens, sequences, demand)
 
     def message(self, budget_bytes: int) -> str | None:
-        """Why mistral.rs does not start, in its own words; ``None`` if it does."""
+        """The reason why mistral.rs does not start, in its own words; ``None`` if it does."""
         size, free = self.size_mb(budget_bytes), self.free_mb(budget_bytes)
         if size > free:
             return f"PagedAttention KV cache requires {size} MB but only {free} MB is safely available after model loading."
@@ -164,7 +164,7 @@ class Scores(OwnAmount, Record):
 
 
 def predicted(occupancy: MistralOccupancy) -> Scores | None:
-    """What the loader of text models predicts for activations; ``None`` for models that see pictures."""
+    """The scores that the loader of text models predicts for activations; ``None`` for models that see pictures."""
     if "text" not in words_of(occupancy.model):
         return None
     heads = max(getattr(group.kind, "num_attention_heads", 0) for group in occupancy.deployment.plain_stack.groups)
@@ -195,7 +195,7 @@ def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
 
 
 def _reserved(occupancy: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:
-    """What is set aside for activations. The loaders of models that see pictures count those too: the general estimate stands for them."""
+    """The part set aside for activations. Loaders of models that see pictures count those too, by the general estimate."""
     parallel, scores, tokens = occupancy.setup.parallel, predicted(occupancy), min(occupancy.tokens, _SCORES)
     if parallel.tp * parallel.pp > 1:
         return ()

@@ -77,7 +77,7 @@ class MlxDeployment(GeneralDeployment):
 
     @cached_property
     def bits(self) -> Bits | None:
-        """How the cache is quantized, by ``kv_bits`` or by ``--dtype int8``; ``None`` if it never is."""
+        """The bits to which the cache is quantized, by ``kv_bits`` or by ``--dtype int8``; ``None`` if it never is."""
         options, spelled = self.setup.options, (self.setup.dtype or "").strip().lower()
         by_dtype = None if is_auto(self.setup.dtype) else BITS_OF_DTYPE.get(spelled)
         if by_dtype is not None and "kv_bits" in options:
@@ -410,7 +410,7 @@ class MlxCommand(Command):
         return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
-        """How mlx-lm spells an option of kvplan or an engine option; empty if it has no flag for it."""
+        """The spelling in mlx-lm of an option of kvplan or an engine option; empty if it has no flag for it."""
         if name == "dtype" and str(value) in BITS_OF_DTYPE:
             name, value = "kv_bits", BITS_OF_DTYPE[str(value)]
         return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written and name != "dtype" else ""
@@ -448,7 +448,7 @@ class MlxCommand(Command):
         return [*words, *planned.flags]
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """How a model comes into the planned format."""
+        """The commands that bring a model into the planned format, and a comment."""
         folder = _converted(planned)
         if not folder:
             return (), ""

@@ -124,7 +124,7 @@ class Pieces(Span):
     __slots__ = ()
 
     def parts(self, tokens: int) -> tuple[int, int]:
-        """How many of ``tokens`` tokens are the prompt, and how many came one by one."""
+        """The number of ``tokens`` tokens that are the prompt, and of those that came one by one."""
         prompt = min(tokens, self.numbers[1] or tokens)
         return prompt, tokens - prompt
 
@@ -139,7 +139,7 @@ class Pieces(Span):
 
     @property
     def has_stairs(self) -> bool:
-        """Whether :meth:`stairs` are known."""
+        """True if :meth:`stairs` are known."""
         return False
 
     @property
@@ -278,7 +278,7 @@ def as_read(model: ModelSpec) -> ModelSpec:
 
 
 def keeps_windows(model: ModelSpec) -> bool:
-    """Whether layers with a window have a ``RotatingKVCache``, and not one of every token."""
+    """True if layers with a window have a ``RotatingKVCache``, and not one of every token."""
     words = file_of(model).words
     if "windows_by_layer_types" not in words:
         return "windowed" in words

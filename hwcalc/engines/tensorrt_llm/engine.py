@@ -161,7 +161,7 @@ class TensorrtDeployment(GeneralDeployment):
         )
 
     def needs(self, tokens: int, sequences: int) -> Needs:
-        """What so many sequences of so many tokens take of the pools of a replica."""
+        """The needs that so many sequences of so many tokens have of the pools of a replica."""
         return Needs.alike(self.layout(tokens), tokens, sequences)
 
     @cached_property
@@ -250,7 +250,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     @cached_property
     def needs(self) -> Needs:
-        """What the planned sequences take of the pools, were they all on this replica; what they share is kept once."""
+        """The needs that the planned sequences have of the pools, were they all on this replica; what they share is kept once."""
         if not self.together.unlike:
             return self.deployment.needs(self.tokens, self.batch)
         blocks = {window: self.held(window).total for window in self.layout.windows}
@@ -284,7 +284,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
-        """What the manager keeps besides the blocks of the planned sequences, on all GPUs."""
+        """The tensors that the manager keeps besides the blocks of the planned sequences, on all GPUs."""
         sizes = dict.fromkeys(_BESIDE, 0)
         for number in range(len(self.layout.stages)):
             for name, size in self._beside(number):
@@ -423,7 +423,7 @@ class TensorrtOccupancy(GeneralOccupancy):
         return Reported({"tokens_per_block": self.settings.block, "manager": "v2" if self.settings.v2 else "v1"})
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        """What takes less memory of a GPU. Weights are as published: TensorRT-LLM makes none while loading."""
+        """The options that take less memory of a GPU. Weights are as published: TensorRT-LLM makes none while loading."""
         settings, gpu, batch = self.settings, self.setup.hardware.gpu, self.request.replica_batch
         if settings.sequences > batch:
             yield Saving(Cost.NOTHING, f"a server for {batch} at once", {"engine_options": {"max_batch_size": str(batch)}})
@@ -445,7 +445,7 @@ class TensorrtCommand(Command):
     known = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
-        """What stands in a settings file counts more than the flags."""
+        """The options as asked for: those in a settings file count more than the flags."""
         cache, sparse = (_mapping(said.extra.get(name)) for name in ("kv_cache_config", "sparse_attention_config"))
         if not cache and not sparse:
             return said.options
@@ -464,7 +464,7 @@ class TensorrtCommand(Command):
         return said.changed(**changed, engine_options=said.knobs(**knobs))
 
     def flag(self, name: str, value: object) -> str:
-        """How TensorRT-LLM spells one option; as an entry of the settings file where it has no flag."""
+        """TensorRT-LLM's spelling of one option; as an entry of the settings file where it has no flag."""
         if name in ("enable_attention_dp", "enable_block_reuse"):
             return f"{name}: {str(is_on(str(value))).lower()}"
         if name in _OF_CACHE:

@@ -243,7 +243,7 @@ class Layout(Record):
 
     @property
     def several(self) -> bool:
-        """Whether V1 divides its budget over windows."""
+        """True if V1 divides its budget over windows."""
         return not self.settings.v2 and len(self.windows) > 1
 
     @cached_property

@@ -148,7 +148,7 @@ class PoolCurve(Curve):
     deployment: TensorrtDeployment
 
     def needs(self, tokens: int, sequences: int) -> AllNeeds:
-        """What so many sequences of a replica need."""
+        """The needs of so many sequences of a replica."""
         return AllNeeds(self.deployment.layouts, tokens, sequences)
 
     def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:

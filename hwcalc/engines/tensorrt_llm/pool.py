@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _but_not(first: bool, second: bool) -> bool:
-    """Whether the first holds and the second does not; of arrays, at each place."""
+    """True if the first holds and the second does not; of arrays, at each place."""
     return first & (second ^ True)
 
 
@@ -43,7 +43,7 @@ class Needs:
 
     @classmethod
     def alike(cls, layout: Layout, tokens: int, sequences: int) -> Self:
-        """What ``sequences`` sequences need that all have ``tokens`` tokens."""
+        """The needs of ``sequences`` sequences that all have ``tokens`` tokens."""
         return cls(layout, tokens, sequences, {window: sequences * layout.blocks(window, tokens) for window in layout.windows})
 
     @cached_property
@@ -131,7 +131,7 @@ class Needs:
         return budget
 
     def holds(self, budget: int) -> bool:
-        """Whether the sequences fit into the budget, and into ``max_tokens`` where it is given."""
+        """True if the sequences fit into the budget, and into ``max_tokens`` where it is given."""
         layout, cap = self.layout, self.layout.settings.most_tokens
         if layout.settings.v2:
             # What the last page has beyond the budget is not ours: the manager rounds up.
@@ -165,7 +165,7 @@ class AllNeeds:
         return self._joined([_total(needs, sequences, dp) for _, needs in self._parts])
 
     def holds(self, budget: int) -> bool:
-        """Whether they fit."""
+        """True if they fit."""
         return self._joined([needs.holds(budget) * 1 for _, needs in self._parts]) == 1
 
     def _joined(self, values: list[int]) -> int:

@@ -62,7 +62,7 @@ def _block_option(name: str, value: str) -> int:
 
 
 def is_attention_dp(options: Mapping[str, str]) -> bool:
-    """Whether every rank keeps requests of its own, with all heads."""
+    """True if every rank keeps requests of its own, with all heads."""
     return is_on(options.get("enable_attention_dp"))
 
 
@@ -179,7 +179,7 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int = 1)
 
 
 def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int) -> bool:
-    """Whether the V2 manager runs: the model's layers need it, the user names it, or it is the model's default and there are no beams."""
+    """True if the V2 manager runs: the layers need it, the user names it, or it is the model's default without beams."""
     manager, beams = setup.options.get("manager"), max(beams, _number(setup.options, "max_beam_width", 1))
     widths = {kind.head_dim for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
     needs = len(widths) > 1 or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)

@@ -234,7 +234,7 @@ class Storage(Dealt, Record):
 
     @cached_property
     def by_page(self) -> tuple[Division, ...]:
-        """How pages of each size are divided."""
+        """The divisions of pages of each size."""
         made = []
         for doubled in range(_WIDEST + 1):
             weights = self.usual_pages(PAGE << doubled)

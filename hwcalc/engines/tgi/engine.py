@@ -133,12 +133,12 @@ class TgiDeployment(PooledDeployment):
 
     @property
     def words(self) -> Mapping[str, str]:
-        """What the row of the model's class says."""
+        """The words in the row of the model's class."""
         return model_classes("tgi").row(self.model).words
 
     @property
     def is_native(self) -> bool:
-        """Whether TGI has a class of its own; also for dimensions by hand, which are of no model type."""
+        """True if TGI has a class of its own; also for dimensions by hand, which are of no model type."""
         return "native" in self.words or "model_type" not in self.model.config
 
     @property
@@ -393,7 +393,7 @@ TGI: Final = TgiRules()
 
 
 def keeps_whole_heads(model: ModelSpec) -> bool:
-    """Whether the transformers back end does not divide the heads."""
+    """True if the transformers back end does not divide the heads."""
     return "whole_heads" in model_classes("tgi").row(model).words
 
 
@@ -580,7 +580,7 @@ class TgiCommand(Command):
         return said.changed(**said.on_all_gpus())
 
     def flag(self, name: str, value: object) -> str:
-        """How TGI spells one option of kvplan or one engine option; empty if it has no flag for it."""
+        """TGI's spelling of one option of kvplan or one engine option; empty if it has no flag for it."""
         if name in _VARIABLES:
             return f"{_VARIABLES[name]}={value}"
         if name == "dtype":

@@ -176,7 +176,7 @@ class TransformersPolicies(LayerByLayer):
     occupancy: TransformersOccupancy
 
     def support(self, chosen: Chosen) -> Support:
-        """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
+        """The support of the policy in kvpress, for this release, cache class and model; or what it would take."""
         deployment = self.occupancy.deployment
         policy, cache, model_type = deployment.setup.policy, cache_class(deployment), deployment.model.model_type
         elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)

@@ -266,7 +266,7 @@ _OFFLOADED = (AttentionKind, formulas.LatentAttention, formulas.ExpandedLatentAt
 
 
 def is_offloaded(layer: Layer) -> bool:
-    """Whether a layer moves between host and device; a state alone stays where it is."""
+    """True if a layer moves between host and device; a state alone stays where it is."""
     return any(isinstance(kind, _OFFLOADED) for kind in layer)
 
 

@@ -53,7 +53,7 @@ class ShardPlan(Record):
 
     @property
     def is_empty(self) -> bool:
-        """Whether tensor parallelism cuts nothing by this plan."""
+        """True if tensor parallelism cuts nothing by this plan."""
         return not (self.outputs or self.inputs or self.experts)
 
 

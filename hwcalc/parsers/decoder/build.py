@@ -418,7 +418,7 @@ def untied(_config: Config, _top: Config) -> bool:
 
 
 def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:
-    """Which layers have experts: those that ``mlp_layer_types`` names, else all but the first ``key`` (or ``default``) layers."""
+    """For each layer, True if it has experts: ``mlp_layer_types``, else all but the first ``key`` (or ``default``) layers."""
     types = config.strings("mlp_layer_types")
     if types is not None and len(types) >= count:
         return [name == "sparse" for name in types[:count]]

@@ -59,7 +59,7 @@ from hwcalc.parsers.registry import known_family
 
 
 def _attention_entry(config: Config, block: Any, index: int, dims: AttentionDims) -> Layer:
-    """What one entry of ``block_configs`` keeps."""
+    """The layer that one entry of ``block_configs`` makes."""
     key = f"block_configs[{index}]"
     if not isinstance(block, Mapping):
         raise config.error(key, block, "an object with an object 'attention'")
@@ -114,7 +114,7 @@ def _per_layer(config: Config, key: str, count: int) -> list[int] | None:
 
 
 def _left(entry: Any, key: str, number: str) -> float:
-    """What an entry leaves of an attention or MLP: the value of ``number``, 0 for nothing, -1 for one square matrix."""
+    """The part of an attention or MLP that an entry leaves: the value of ``number``, 0 for nothing, -1 for one square matrix."""
     block = Config(entry, None, key)
     return 0 if block.flag("no_op") else -1 if block.flag("replace_with_linear") else block.number(number, 0.0)
 

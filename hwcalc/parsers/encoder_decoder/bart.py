@@ -36,7 +36,7 @@ class Keys(Record):
     head_dim: str = ""
 
     def number_of_layers(self, config: Config) -> int:
-        """How many layers the decoder has."""
+        """The number of layers that the decoder has."""
         *optional, last = self.count
         for key in optional:
             count = config.maybe_integer(key, maximum=MAX_LAYERS)

@@ -72,7 +72,7 @@ def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
 
 
 def wav2vec2_front(config: Config, width: int, extractor: str, projection: str, encoder: str) -> Weighed:
-    """What comes before the layers of wav2vec 2.0: convolutions over samples, a projection, and a convolution for positions.
+    """The weights before the layers of wav2vec 2.0: convolutions over samples, a projection, and a convolution for positions.
 
     There is a group norm after the first convolution, or a layer norm after each.
     """

@@ -26,7 +26,7 @@ _USED: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts",
 
 
 def common_keys(source: Source) -> Keys:
-    """What the converter writes for every class, if the config has it (conversion/base.py)."""
+    """The keys that the converter writes for every class, if the config has them (conversion/base.py)."""
     keys: Keys = {
         "block_count": source.layers,
         "context_length": source.number(*_CONTEXT),
@@ -144,7 +144,7 @@ def _state_keys(source: Source) -> Keys:
 
 
 def pattern(source: Source, layers: int | None = None, *, beyond: bool = False) -> list[bool]:
-    """Which layers slide, as the layers say; those of multi-token prediction behind them as in ``beyond``."""
+    """For each layer, True if it slides, as the layers say; those of multi-token prediction behind them as in ``beyond``."""
     types = source.words("layer_types")
     if types is not None and source.shares:
         slides = [each == "sliding_attention" for each in types[: source.layers]]
@@ -243,7 +243,7 @@ class Source(Record):
 
     @cached_property
     def rope(self) -> Mapping[str, Any]:
-        """How positions are rotated; of full layers, where kinds of layers differ."""
+        """The parameters by which positions are rotated; of full layers, where kinds of layers differ."""
         found = self.get("rope_parameters", "rope_scaling")
         rope = found if isinstance(found, Mapping) else {}
         full = rope.get("full_attention")
@@ -292,7 +292,7 @@ class Source(Record):
 
     @cached_property
     def shares(self) -> bool:
-        """Whether layers read the cache of others. Their heads are those of the layers before them."""
+        """True if layers read the cache of others. Their heads are those of the layers before them."""
         return any(isinstance(part, SharedCache) for layer in self.model.stack for part in layer)
 
     def alike(self, values: Sequence[int]) -> int | list[int]:

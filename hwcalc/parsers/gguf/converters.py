@@ -97,7 +97,7 @@ def mtp(source: Source, keys: Keys) -> None:
 
 
 def leading_dense(source: Source, keys: Keys) -> None:
-    """How many layers of the list come before the first that is not dense."""
+    """Writes how many layers of the list come before the first that is not dense."""
     types = source.words("mlp_layer_types")
     if types is not None:
         keys["leading_dense_block_count"] = next((layer for layer, each in enumerate(types) if each != "dense"), len(types))
@@ -421,7 +421,7 @@ def gemma3n(source: Source, keys: Keys) -> None:
 
 
 def _types(source: Source, period: int) -> list[bool]:
-    """Which layers slide, of a model whose last layers read the cache of others: by its list of types, or by its period."""
+    """For each layer, True if it slides, where the last layers read the cache of others: by a list of types or a period."""
     return pattern(source) if source.words("layer_types") else [(layer + 1) % period != 0 for layer in range(source.layers)]
 
 

@@ -114,7 +114,7 @@ class Hparams(Record):
 
     @property
     def is_mla(self) -> bool:
-        """Whether keys and values are one latent vector."""
+        """True if keys and values are one latent vector."""
         return bool(self.key_length_mla and self.value_length_mla)
 
     def head_width_k(self, layer: int) -> int:
@@ -229,11 +229,11 @@ class Keys:
         return self.values.get(f"{self.architecture}.{key}")
 
     def has(self, key: str) -> bool:
-        """Whether the file has the key."""
+        """True if the file has the key."""
         return self.get(key) is not None
 
     def is_list(self, key: str) -> bool:
-        """Whether the file has a list under this key."""
+        """True if the file has a list under this key."""
         return isinstance(self.get(key), (list, tuple))
 
     def error(self, key: str, value: object, allowed: str) -> ConfigError:
@@ -429,7 +429,7 @@ def _states(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str,
 
 
 def _recurrent_layers(file: Keys, row: Architecture, read: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Which layers have a recurrent state. Those for multi-token prediction have none."""
+    """For each layer, True if it has a recurrent state. Those for multi-token prediction have none."""
     count: int = read["n_layer_all"]
     trunk = count - read["n_layer_nextn"]
     rule = row.recurrence

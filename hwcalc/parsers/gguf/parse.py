@@ -224,7 +224,7 @@ def _compressed(read: Hparams, layer: int) -> LayerKind:
 
 
 def has_indexer(read: Hparams, layer: int) -> bool:
-    """Whether a layer keeps keys of an indexer of its own."""
+    """True if a layer keeps keys of an indexer of its own."""
     row = read.architecture
     if not row.indexer or row.memory == "compressed" or not read.indexer_head_size:
         return False
@@ -282,7 +282,7 @@ def _state(read: Hparams) -> LayerKind:
 
 
 def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
-    """What llama.cpp keeps for each block of the file: ``create_memory`` (src/llama-model.cpp).
+    """The layers that llama.cpp caches for each block of the file: ``create_memory`` (src/llama-model.cpp).
 
     ``drafts`` asks for the context of multi-token prediction (``ctx_type=mtp``) in place of the main one.
     """
@@ -317,7 +317,7 @@ def _cached(read: Hparams, layer: int, *, drafts: bool) -> Layer:
 
 
 def _has_attention(read: Hparams, layer: int, *, drafts: bool) -> bool:
-    """Whether the filter of the attention cache lets a layer through."""
+    """True if the filter of the attention cache lets a layer through."""
     row, is_draft = read.architecture, layer >= read.n_layer
     memory = row.memory
     if memory in ("none", "recurrent"):
