@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -42,14 +43,18 @@ def asked(name: str, arguments: Mapping[str, Any], target: Any = None) -> Any:
 
 
 def connected(ask: Callable[[Any], Awaitable[Any]], target: Any = None) -> Any:
-    """What ``ask`` gets of a client that is connected to the server."""
+    """The answer to ``ask`` of a client that is connected to the server.
+
+    In a thread of its own: a browser that earlier tests left open runs an event loop in this one.
+    """
     import anyio
 
     async def main() -> Any:
         async with mcp.Client(target or server()) as client:
             return await ask(client)
 
-    return anyio.run(main)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(anyio.run, main).result()
 
 
 def test_tools_have_schemas() -> None:
