@@ -222,7 +222,7 @@ def _view(*, json: bool, format_: str | None, **others: Any) -> View:
 
 
 def _remarks(document: CheckDocument) -> Iterator[str]:
-    """What was changed and what was not, and what the checks say."""
+    """Lines on what was changed or not, and what the checks say."""
     for fix in document.fixes:
         yield from fix.changes
         yield from fix.reasons

@@ -224,7 +224,7 @@ _WORDS = (
 
 
 def _takes(check: Callable[[str, str], object], name: str, word: str) -> bool:
-    """Whether an option accepts this word and refuses others."""
+    """True if an option accepts this word and refuses others."""
     from hwcalc.errors import KvplanError
 
     for text, taken in ((word, True), ("no such word", False)):
@@ -240,7 +240,7 @@ def _takes(check: Callable[[str, str], object], name: str, word: str) -> bool:
 
 
 def assumptions(incomplete: str) -> list[str]:
-    """What ``--assume`` takes."""
+    """Values of ``--assume``."""
     from hwcalc.parsers.known_types import known_types
 
     families = {family for known in known_types().values() for family in known.families}

@@ -89,12 +89,12 @@ def _first_free(words: Sequence[str], takes_value: Container[str]) -> int | None
 
 
 def _is_model(word: str) -> bool:
-    """Whether a word is the id of a model, which no program is: ``org/name``."""
+    """True if a word is the id of a model, which no program is: ``org/name``."""
     return bool(re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?:[@:][\w./-]+)?", word)) and not os.path.exists(word)
 
 
 def starts_server(words: Sequence[str]) -> bool:
-    """Whether these words begin with a server's program, or with one that starts another."""
+    """True if these words begin with a server's program, or with one that starts another."""
     from hwcalc.launch.commands import base_name, program_at
     from hwcalc.launch.words import words_of
     from hwcalc.profiles.launch import launch_words
@@ -142,7 +142,7 @@ def _parted(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 
 def is_launch_file(word: str) -> bool:
-    """Whether a word names a file of commands or manifests: by its name, and, where that may be a model too, by what stands in it."""
+    """True if a word names a file of commands or manifests: by its name, and, where that may be a model too, by what stands in it."""
     from hwcalc.launch.named import is_json_manifest, named_launch
 
     name = os.path.basename(word).lower()
@@ -159,7 +159,7 @@ def is_launch_file(word: str) -> bool:
 
 
 def piped_launch() -> bool:
-    """Whether standard input begins with a command or a manifest, and not with a config or a GGUF file. Nothing of it is taken."""
+    """True if standard input begins with a command or a manifest, and not with a config or a GGUF file. Nothing of it is taken."""
     stream: Any = getattr(sys.stdin, "buffer", None)
     if stream is None or not hasattr(stream, "peek") or sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return False

@@ -54,7 +54,7 @@ _LIKE_ON: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "en
 
 
 def runs_llamacpp(words: Sequence[str]) -> bool:
-    """Whether a line is about llama.cpp or Ollama: its engine is, or it names no engine and a GGUF file."""
+    """True if a line is about llama.cpp or Ollama: its engine is, or it names no engine and a GGUF file."""
     engines = [value for word, value in zip(words, [*words[1:], ""], strict=True) if word == "--engine"]
     engines += [word.partition("=")[2] for word in words if word.startswith("--engine=")]
     if engines:

@@ -137,7 +137,7 @@ def _probed(
 
 
 def _is_log(path: Path) -> bool:
-    """Whether a lone argument is a log: a file that is no description of a model."""
+    """True if a lone argument is a log: a file that is no description of a model."""
     return path.suffix.lower() not in (".json", ".gguf") and path.is_file()
 
 

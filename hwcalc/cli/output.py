@@ -86,7 +86,7 @@ def view_of(
 
 
 def colored(color: str | None = None, *, no_color: bool = False) -> bool:
-    """Whether text is coloured: by the option, else by ``NO_COLOR``, else by ``FORCE_COLOR``, else if standard output is a terminal.
+    """True if text is coloured: by the option, else by ``NO_COLOR``, else by ``FORCE_COLOR``, else if standard output is a terminal.
 
     A variable that is set but empty counts as not set, ``FORCE_COLOR=0`` as no. A terminal whose ``TERM`` is ``dumb`` has no colours.
     """
@@ -105,7 +105,7 @@ def colored(color: str | None = None, *, no_color: bool = False) -> bool:
 
 
 def on_terminal() -> bool:
-    """Whether standard output is a terminal."""
+    """True if standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -126,7 +126,7 @@ def _columns(stream: TextIO) -> int:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Whether these arguments ask for JSON. They may be wrong otherwise, because errors are printed as JSON then too."""
+    """True if these arguments ask for JSON. They may be wrong otherwise, because errors are printed as JSON then too."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     pairs = zip(before, [*before, ""][1:], strict=True)
     return any(

@@ -78,7 +78,7 @@ def _interrupted(status: int) -> Mapping[str, Any]:
 
 
 def _answer(words: list[str]) -> Any:
-    """What Typer returns for a line: an :class:`Answer`, or a status where Typer has written help or a completion itself."""
+    """An :class:`Answer` to a line, or a status where Typer has written help or a completion itself."""
     from typer import Exit
 
     from hwcalc.cli.commands import ALL_OPTIONS, help_of, root
@@ -144,7 +144,7 @@ class Failure(Record):
 
 
 def is_typers(error: Exception, name: str) -> bool:
-    """Whether an error is Typer's exception of this name. Older releases import Click, newer releases contain a copy of it."""
+    """True if an error is Typer's exception of this name. Older releases import Click, newer releases contain a copy of it."""
     return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
 
 
@@ -152,7 +152,7 @@ _MOST_CHOICES: Final = 16
 
 
 def _choices(words: Sequence[str], flag: str | None) -> list[str]:
-    """What may stand behind an option of a line that lacks its value, where that is a short list."""
+    """Values for an option of a line that lacks its own, where they are a short list."""
     if flag is None or not words:
         return []
     from hwcalc.cli import completion

@@ -1,4 +1,4 @@
-"""What comes back of the blocks of a paged cache: :func:`free_blocks`."""
+"""Blocks that a paged cache gets back: :func:`free_blocks`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_HEADS: Final = 2**20
 
 
 class Compaction(Record):
-    """How survivors move together: ``copies`` of slots of one head of one layer, and slots of the whole table that change.
+    """Moves of survivors: ``copies`` of slots of one head of one layer, and slots of the whole table that change.
 
     ``in_order`` is ``None`` where it depends on the survivors. Averages are rounded.
     """
@@ -140,7 +140,7 @@ def _at_most(value: int | str, what: str, most: int) -> int:
 
 
 def _listed(given: object, what: str, hint: str, room: int) -> list[Any]:
-    """What stands in a list, an array or a generator, of which no more is asked for than may be looked at."""
+    """The items of a list, an array or a generator, of which no more is asked for than may be looked at."""
     if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
         raise UsageError(f"{what} is no list of whole numbers: {quoted(given)}", hint=hint)
     try:

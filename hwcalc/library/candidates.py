@@ -44,7 +44,7 @@ _PRETRAINED: Final = r"(?i)[-_](?:base|pt|bf16)(?:[-_]|$)"
 
 
 class Naming(NamedTuple):
-    """What the name of a model says.
+    """Facts that a model's name has.
 
     ``family`` is :func:`family_of`; ``same`` is a key that ids of one model share: another page of it, or the same weights in another format,
     which is a ``copy``. ``pretrained`` says that the model has not learnt to follow instructions. Families mark those that have not
@@ -60,7 +60,7 @@ class Naming(NamedTuple):
 
 
 def naming_of(model_id: str) -> Naming:
-    """What a name says.
+    """Facts in a name.
 
     >>> naming_of("google/gemma-2-2b-it")
     Naming(family='gemma-2', same='gemma-2-2b-it', copy=False, pretrained=False, raw=False, taught=True)
@@ -155,13 +155,13 @@ class Candidate(NamedTuple):
 
     @property
     def family(self) -> str:
-        """What people call the series."""
+        """Series, as people call it."""
         family: str = naming(self.id).family if self.row is None else self.row.naming[_FAMILY]
         return family
 
 
 def naming(model_id: str) -> Naming:
-    """What a name says: from the index, which has the names of the catalog, or by reading it."""
+    """Facts in a name: from the index, which has the names of the catalog, or by reading it."""
     row = model_index().get(model_id)
     return naming_of(model_id) if row is None else Naming(*row.naming)
 

@@ -37,7 +37,7 @@ _WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING)
 
 
 class EngineRow(Record):
-    """What one engine makes of a workload that others plan too.
+    """One engine's numbers of a workload that others plan too.
 
     ``stores`` is what it keeps, by format; ``cache_is`` and ``pool_is`` are what its numbers are. ``growth_bytes`` are those that a token
     more takes of one sequence in the long run, with blocks spread over their tokens, on the GPUs that hold it together. ``pool_tokens`` are
@@ -61,7 +61,7 @@ AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "policy", "se
 
 
 class Node(Record):
-    """What a variant runs on: accelerators, with their number where it was given beside the name, or an instance."""
+    """Hardware of a variant: accelerators, with their number where it was given beside the name, or an instance."""
 
     gpu: str | None = None
     gpus: int | None = None

@@ -1,4 +1,4 @@
-"""Where every byte comes from: formula, numbers and result of each part of a plan.
+"""The origin of every byte: formula, numbers and result of each part of a plan.
 
 For each kind of layer the numbers multiply to the planned bytes. If the bytes of a tensor are not a product of its dimensions, the
 engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.explain_memory` and :mod:`hwcalc.library.explain_policy`.

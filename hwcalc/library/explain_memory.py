@@ -153,7 +153,7 @@ def _of_budget(plan: Plan, section: str) -> list[ExplainedFigure]:
 
 
 def pool(plan: Plan) -> ExplainedSection | None:
-    """What is left for the cache, and what the engine makes of it; ``None`` without hardware or a budget."""
+    """Bytes left for the cache and what the engine makes of them; ``None`` without hardware or a budget."""
     fit = plan.fit
     if fit is None:
         return None
@@ -196,7 +196,7 @@ def _on_visible(budget: BudgetInfo) -> str:
 
 
 def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
-    """What the fullest GPU needs of what may be used, at both ends of the estimate; ``None`` without hardware or a budget."""
+    """Need of the fullest GPU and what may be used, at both ends of the estimate; ``None`` without hardware or a budget."""
     from hwcalc.planner.solve import holds_in
 
     fit, share = plan.fit, plan.memory.per_gpu
@@ -234,7 +234,7 @@ def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
 
 
 def _usable_ends(budget: BudgetInfo) -> tuple[int, int]:
-    """What may be used of the low and the high end of the memory that programs see."""
+    """Usable bytes at the low and the high end of the memory that programs see."""
     return budget.low + sum(part.high for part in budget.parts), budget.high + sum(part.low for part in budget.parts)
 
 
@@ -260,7 +260,7 @@ def _ends_of_needs(plan: Plan) -> Iterator[ExplainedFigure]:
 
 
 def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
-    """What is needed of what there is, and whether it fits. Blocks and options of the engine may decide otherwise than the bytes."""
+    """Words for need and usable bytes, and whether it fits. Blocks and options of the engine may decide otherwise than the bytes."""
     size, whole, fits = human_bytes(max(0, needed)), human_bytes(usable), "it fits" if holds else "it does not fit"
     if (needed <= usable) is holds:
         return f"{words} it needs {size} of {whole}: {fits}" if holds else f"{words} it needs {size}, more than {whole}: {fits}"
@@ -268,7 +268,7 @@ def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
 
 
 def devices(plan: Plan) -> ExplainedSection | None:
-    """What each device holds, and the sum of them; ``None`` if the engine places nothing."""
+    """The bytes of each device, and their sum; ``None`` if the engine places nothing."""
     held = plan.memory.devices
     if not held or plan.memory.total_bytes is None:
         return None
@@ -318,7 +318,7 @@ _SPEED: Final = {
 
 
 def limits(plan: Plan, opened: Occupancy) -> tuple[ExplainedLimit, ...]:
-    """How long, how many at once, and on how few GPUs, each with what it needs and what the next one would need."""
+    """The longest, the most at once and the fewest GPUs, each with what it needs and what the next would need."""
     fit, own, out = plan.fit, opened.most_sequences(), list[ExplainedLimit]()
     if fit is None:
         return ()
@@ -367,7 +367,7 @@ _UNKNOWN: Final[_Needs] = (None, None, "bytes")
 
 
 def _needs(opened: Occupancy, end: str, **change: int) -> _Needs:
-    """What the planned sequences need and what there is for them, with this change; nothing if the engine refuses it."""
+    """Need of the planned sequences and what there is for them, with this change; nothing if the engine refuses it."""
     from hwcalc.planner.solve import budget_bytes
 
     try:

@@ -118,7 +118,7 @@ def _in_cells(at: Occupancy, info: PolicyInfo, field: str) -> Iterator[Worked]:
 
 
 def of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> list[ExplainedFigure]:
-    """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves.
+    """Figures of what a paged cache frees of one sequence: by group of layers, all together, and moved by compaction.
 
     Those of a single group are in the order of the plan's fields, formula or not.
     """
@@ -167,7 +167,7 @@ _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
 
 def policy(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
-    """What the policy keeps of each layer, and what that comes to; ``None`` without one."""
+    """Tokens that the policy keeps of each layer, and their sum; ``None`` without one."""
     info, evicted, asked = plan.policy, opened.evicted, opened.setup.policy
     if info is None or evicted is None or asked is None:
         return None
@@ -208,7 +208,7 @@ def policy(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
 
 
 def _grown(name: str, group: PolicyLayers, info: PolicyInfo, evicted: Evicted) -> tuple[str, Mapping[str, Number]]:
-    """How tokens of a layer come about while text is generated: those of the prompt, or of the cut before, and one for each step since."""
+    """The formula of a layer's tokens while text is generated: those of the prompt, or of the cut before, and one each step since."""
     cuts: tuple[tuple[int, int, int], ...] = ()
     count = int(getattr(group, name))
     with suppress(UsageError):
@@ -429,7 +429,7 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
 
 
 def sharing(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
-    """What sequences have in common, and what keeping it once saves; ``None`` where they share nothing."""
+    """The part that sequences share, and what keeping it once saves; ``None`` where there is none."""
     info = plan.sharing
     if info is None:
         return None

@@ -1,4 +1,4 @@
-"""What can I run? :func:`fit`: the models that run on one GPU, each in the best format that fits.
+"""The models that run on one GPU, each in the best format that fits: :func:`fit`.
 
 It says which models it is asked for, which of them run, why the others do not, in which order those that run are listed, and which of them
 are listed as one.
@@ -150,7 +150,7 @@ def _gpu(name: str, notes: list[Note]) -> Gpu:
 
 
 class Wishes(Record):
-    """Which models are wanted."""
+    """Wishes for models."""
 
     words: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
@@ -193,11 +193,11 @@ class Wishes(Record):
 
     @property
     def any_kind(self) -> bool:
-        """Whether neither names nor a modality were asked for."""
+        """True if neither names nor a modality were asked for."""
         return not (self.words or self.families or self.modality)
 
     def has(self, candidate: Candidate) -> bool:
-        """Whether what is known without reading the model is what is wanted."""
+        """True if what is known without reading the model is wanted."""
         if not (self.words or self.families):
             return candidate.modality != EMBEDDING if self.any_kind else candidate.modality == self.modality
         names, series = f"{candidate.id} {candidate.model_type}".lower(), f"{candidate.family} {candidate.model_type}".lower()
@@ -208,7 +208,7 @@ class Wishes(Record):
         )
 
     def of_size(self, parameters: int | None) -> bool:
-        """Whether so many parameters are wanted; what is unknown is not, if a size was asked for."""
+        """True if so many parameters are wanted; what is unknown is not, if a size was asked for."""
         if self.least is None and self.most is None:
             return True
         return parameters is not None and (self.least or 0) <= parameters <= (self.most or parameters)
@@ -553,7 +553,7 @@ def _unread(candidate: Candidate, error: KvplanError) -> Unread:
 
 
 def _entry_of(candidate: Candidate, row: Runnable, finish: Callable[[], Runnable] | None = None) -> Entry:
-    """What the place of a row depends on; ``finish`` makes what the row still lacks, if anything."""
+    """The facts that place a row; ``finish`` makes what the row still lacks, if anything."""
     return Entry(
         candidate=candidate,
         family=row.family.lower(),
@@ -630,7 +630,7 @@ def ordered(rows: Iterable[Entry], words: Sequence[str] = ()) -> tuple[Entry, ..
 
 
 def _is_quick(row: Entry) -> bool:
-    """Whether experts of which few work on a token lie in the memory of the host."""
+    """True if experts of which few work on a token lie in the memory of the host."""
     parameters, active = row.parameters or 0, row.active_parameters or 0
     return 0 < active < parameters and active <= _QUICK
 

@@ -1,4 +1,4 @@
-"""What the symbols of the formulas mean, each in one line: names of configs as publishers spell them, and names of our own."""
+"""Meanings of the formulas' symbols, each in one line: names of configs as publishers spell them, and names of our own."""
 
 from __future__ import annotations
 

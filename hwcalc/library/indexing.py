@@ -203,7 +203,7 @@ class Quick:
         """The deployments, and their layouts by tokens, by the number of the :func:`placing` of their model."""
 
     def knows(self, row: index.IndexedModel) -> bool:
-        """Whether the index has what is asked for."""
+        """True if the index has what is asked for."""
         if row.shape is None or self._rooms["low"] is None:
             return False
         return self._named is None or self._named in formats_at(row.shape).names
@@ -258,7 +258,7 @@ class Quick:
         return min(bound, (low + more) * CELLS)
 
     def reads_as_planned(self, row: index.IndexedModel, whole: Whole) -> bool:
-        """Whether what the index says a pass reads is what is loaded: a file may keep tensors in a smaller format of the checkpoint."""
+        """True if what the index says a pass reads is what is loaded: a file may keep tensors in a smaller format of the checkpoint."""
         assert row.shape is not None
         read = sum(share.bytes for share in shares_at(row.shape, whole.weights) if share.use is not Use.ROW)
         return read <= whole.weights_bytes
@@ -278,7 +278,7 @@ class Quick:
 
     @cached_property
     def is_measured(self) -> bool:
-        """Whether the user's own measurements say how fast models are."""
+        """True if the user's own measurements say how fast models are."""
         return is_measured(self._host.gpu, self._host.engine.name)
 
     def smallest(self, row: index.IndexedModel) -> str:
@@ -324,7 +324,7 @@ class Quick:
         return tuple(found)
 
     def apart(self, row: index.IndexedModel, tokens: int, name: str) -> bool | None:
-        """Whether it runs in this format with a part on the host; ``None`` if only a plan can say."""
+        """True if it runs in this format with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
         host, room = self._likely_host, self._most_room
         sizes = formats_at(row.shape).sizes(name)
@@ -343,7 +343,7 @@ class Quick:
         return True if alone <= host else None
 
     def surely_apart(self, row: index.IndexedModel, tokens: int, name: str) -> bool:
-        """Whether GPU and host surely have room for it in this format, by what all of it takes."""
+        """True if GPU and host surely have room for it in this format, by what all of it takes."""
         assert row.shape is not None
         made, sizes = self.layout(row, tokens), formats_at(row.shape).sizes(name)
         return sizes.gpu + sizes.host + made.cache_on(0) + _buffers(made) <= self._room + self._sure_host

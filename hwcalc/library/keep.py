@@ -1,4 +1,4 @@
-"""What a cache policy keeps: :func:`keep`."""
+"""Tokens kept by a policy: :func:`keep`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MaskedPairs(Record):
 
 
 class Kept(Answer, Record):
-    """What a policy keeps of a prompt and of the text behind it.
+    """Tokens that a policy keeps of prompt and text behind it.
 
     Lengths are tokens in each head of a layer, one number for each layer of the model; a layer without a cache of its own has 0. Where the text
     decides, ``per_layer`` is the most and ``per_layer_low`` the least, and bytes follow from the most. ``masked_per_layer_head`` adds up; which
@@ -134,7 +134,7 @@ def keep(
     offline: bool = False,
     assume: str | None = None,
 ) -> Kept:
-    """What ``policy`` keeps of ``prompt`` tokens, and of ``decode`` tokens that follow one by one.
+    """Tokens that ``policy`` keeps of ``prompt`` and of ``decode``, which follow one by one.
 
     ``policy`` is ``"snapkv:compression_ratio=0.5"``, or a name and a dict of options, which may hold policies in the same form; ``None``
     keeps all. ``attention`` is a kernel by its name in transformers, the fitting one by default. ``rules`` is ``kvpress`` (the default) or

@@ -1,4 +1,4 @@
-"""What each layer of a model caches, layer by layer: the profile of a plot, and the strip of a plan. And the titles of layers."""
+"""Bytes that each layer of a model caches: the profile of a plot, and the strip of a plan. And the titles of layers."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def _of_the_rest(opened: Occupancy, symbols: Mapping[str, int | float]) -> Itera
 
 
 def _copied(group: Group, tp: int) -> str:
-    """What of a layer is not divided by ``tp``; empty if everything is."""
+    """The part of a layer that ``tp`` does not divide; empty if none."""
     dims = group.kind.dims()
     if "kv_lora_rank" in dims or group.kind.name in ("sparse_indexer", "compressed_attention"):
         return f"every GPU keeps all that {KINDS[group.kind.name].title} caches, as it belongs to no head"

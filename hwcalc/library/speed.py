@@ -1,4 +1,4 @@
-"""How fast a model answers: :func:`speed`."""
+"""Speeds of a model: :func:`speed`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SpeedQuantity(Part):
 
 
 class Speed(Answer, Record):
-    """How fast requests are served that each have a prompt of ``prompt`` tokens and ``output`` tokens of an answer, ``concurrency`` at once.
+    """Speeds of requests that each have a prompt of ``prompt`` tokens and ``output`` tokens of an answer, ``concurrency`` at once.
 
     ``at_once`` is how many of them fit; others wait. ``step_terms`` are the seconds of each term of a step that decodes all of them, and
     ``prompt_terms`` those of a prompt alone; both add up to the expected time.
@@ -132,7 +132,7 @@ def speed(
     tuned: bool = True,
     **options: Unpack[SpeedOptions],
 ) -> Speed:
-    """How fast ``concurrency`` requests at once are served, each with a prompt of ``prompt`` tokens and an answer of ``output`` tokens.
+    """Speeds of ``concurrency`` requests at once, each with a prompt of ``prompt`` tokens and an answer of ``output`` tokens.
 
     ``cached_prefix`` tokens of each prompt lie in the cache already. Numbers may be arrays that broadcast, and are counts as in the command
     otherwise: ``"8k"``. ``concurrency="max"`` is as many as fit. ``backend`` is that of the engine where it has several: ``"vulkan"`` or
@@ -283,7 +283,7 @@ def _unmeasured_note(opened: Occupancy, named: str | None) -> Note:
 
 
 def _at_once(opened: Occupancy, lengths: Mapping[str, Numbers], users: Numbers, *, saturated: bool) -> tuple[Numbers, Numbers]:
-    """How many requests are served at once, and how many there are."""
+    """Requests that are served at once, and that there are."""
     from hwcalc.planner.solve import holds, most
 
     if saturated:

@@ -107,7 +107,7 @@ def _read_lengths(given: object) -> tuple[tuple[int, ...], tuple[int, int] | Non
 
 
 def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None) -> Asked:
-    """What was asked, with the full length and the number of sequences that follow from the lengths."""
+    """The options, with the full length and the number of sequences that follow from the lengths."""
     if not named and uniform is None:
         return asked
     longest = max(named) if named else uniform[1] if uniform is not None else 0
@@ -164,7 +164,7 @@ def _answer(setting: ways.Setting, fill: Fraction | None) -> Strategies:
 
 
 def _notes(setting: ways.Setting) -> list[Note]:
-    """What a reader must know."""
+    """Notes for a reader."""
     opened, told = setting.opened, list[tuple[str, str]]()
     roles = {tensor.role for group in opened.stack.groups for tensor in group.kind.tensors()}
     gpu = opened.setup.hardware.gpu

@@ -129,7 +129,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
 
 
 def _words_of(line: Line) -> list[str]:
-    """What stands at the end of a line: its name, and the point that is named on it."""
+    """Words at the end of a line: its name, and the point that is named on it."""
     return [_named(line.label, 34), *([line.mark.label] if line.mark is not None else [])]
 
 

@@ -1,4 +1,4 @@
-"""What a picture shows, as numbers: every point is one of a plan. Nothing here draws.
+"""Numbers of a picture: every point is one of a plan. Nothing here draws.
 
 Numbers on the axes of a picture.
 """

@@ -145,7 +145,7 @@ def _lines(plotext: Any, chart: Chart, width: int, *, color: bool) -> str:
 
 
 def _drawn(chart: Chart, first: int, last: int, high: int) -> tuple[list[_Drawn], list[tuple[_Drawn, str]]]:
-    """What is drawn, the lowest layer of paint first, and what it means."""
+    """The layers of paint, the lowest first, and their meanings."""
     drawn: list[_Drawn] = []
     legend: list[tuple[_Drawn, str]] = []
     if len(chart.lines) == 1 and chart.lines[0].areas and chart.scale == "linear":

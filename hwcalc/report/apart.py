@@ -22,7 +22,7 @@ def apart_csv(found: Apart) -> str:
 
 
 def apart_text(found: Apart, view: View) -> str:
-    """What both pools serve, the pools, and the same GPUs in one pool."""
+    """Text: what both pools serve, the pools, the same GPUs in one."""
     version = f" {found.engine_version}" if found.engine_version else ""
     cached = f" ({found.cached_tokens:,} cached)" if found.cached_tokens else ""
     of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"

@@ -81,7 +81,7 @@ def _hint(hint: str) -> str:
 
 
 class Finding(Record):
-    """What is wrong with a check, once. ``title`` is short, ``text`` has the numbers, ``edits`` says what to write instead.
+    """A fault of a check, told once. ``title`` is short, ``text`` has the numbers, ``edits`` says what to write instead.
 
     ``fails`` is false where a requirement holds by the expected value alone, and is not to hold for sure. ``line`` and ``column`` are
     those of the key that it is about.
@@ -105,7 +105,7 @@ _GROWTH: Final = "growth"
 
 
 def findings(check: Checked) -> list[Finding]:
-    """What fails, and what holds only at the expected value of an estimate; why a check could not be made."""
+    """Findings: what fails, or holds only at an estimate's expected value; why a check could not be made."""
     out, items = list[Finding](), [item for item in check.requirements if not item.holds or not item.certain]
     # What does not fit has no headroom either.
     refuted = any(item.name == "fits" and not item.holds for item in items)
@@ -139,12 +139,12 @@ def findings(check: Checked) -> list[Finding]:
 
 
 def _edit(one: Edit, *, deployed: bool) -> str:
-    """What to write, in the words of the file, and what that gives."""
+    """An edit in the words of the file, and what it gives."""
     return f"{(one.flags if deployed else '') or one.yaml}{f' ({one.effect})' if one.effect else ''}"
 
 
 def cause(check: Checked) -> str:
-    """What was changed, such as ``seq 16k -> 32k since the baseline``; empty if nothing was, or nothing is wrong."""
+    """The change, such as ``seq 16k -> 32k since the baseline``; empty if there is none, or nothing is wrong."""
     if not check.changes or check.status == "pass":
         return ""
     said = []

@@ -91,7 +91,7 @@ OF_COLUMNS: Final = {
 
 
 def said_of(shown: Iterable[str], otherwise: Mapping[str, str] | None = None) -> str:
-    """What the shown columns are of. ``otherwise`` has columns that are of something else in this table."""
+    """Meanings of the shown columns. ``otherwise`` has columns that are of something else in this table."""
     titles = set(shown)
     return "; ".join(text for title, text in {**OF_COLUMNS, **(otherwise or {})}.items() if title in titles)
 

@@ -46,7 +46,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def comparison_text(comparison: Comparison, view: View) -> str:
-    """What all variants share, a row for each with its verdict and memory, what failed, and whose config is not as published.
+    """A text: what all variants share, a row for each with verdict and memory, what failed, whose config is not as published.
 
     Where a line has no room for all columns, those that matter least are left out, which is said; where it has none for the names either,
     the first of them stands above its rows.
@@ -219,14 +219,14 @@ def _pool_tokens(row: EngineRow) -> str:
 
 
 def _reason(variant: Variant) -> str:
-    """Why the numbers of an engine are not those of the formulas, or why there are none."""
+    """Reasons why an engine's numbers are not those of the formulas, or are missing."""
     if variant.row is None:
         return f"cannot: {variant.error}"
     return _why(variant.row, exact=variant.definition == Definition.EXACT)
 
 
 def _shared(comparison: Comparison, first: Variant) -> str:
-    """What all variants have in common, in one line."""
+    """A line of what all variants share."""
     formats = {variant.weights for variant in comparison.variants if variant.error is None}
     words = {
         "model": first.model,
@@ -267,7 +267,7 @@ def _engine(variant: Variant, comparison: Comparison) -> str:
 
 
 def _why(row: EngineRow, *, exact: bool) -> str:
-    """Why the bytes are not those of the formulas, the largest causes first."""
+    """Reasons why the bytes are not the formulas', the largest first."""
     if row.reasons is None:
         return "not said for unlike lengths"
     if not row.reasons:
@@ -301,7 +301,7 @@ def _meanings(variants: Sequence[Variant], view: View, shown: Sequence[str]) -> 
 
 
 def _policy(variant: Variant, titles: Sequence[str]) -> list[str]:
-    """What the policy of a variant leaves, what that saves, and whether the engine has it, and less memory to provide for."""
+    """Cells of a variant's policy: tokens kept, bytes saved, whether the engine has it and it saves memory in all."""
     if variant.kept_tokens is None or variant.kept_tokens_low is None or variant.policy_saved_bytes is None:
         return ["all", *[""] * (len(titles) - 1)]
     kept = f"{variant.kept_tokens:,}"

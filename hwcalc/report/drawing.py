@@ -1,4 +1,4 @@
-"""What reports draw with: lines in styles, grids of them, and rich, which draws both with colours or without."""
+"""Means to draw reports: lines in styles, grids of them, and rich, which draws both with colours or without."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def emitters() -> tuple[str, ...]:
 
 
 def emitted_forms() -> tuple[str, ...]:
-    """What ``--emit`` takes: the engines that have a command line, and the forms of manifests."""
+    """Values of ``--emit``: the engines that have a command line, and the forms of manifests."""
     return (*emitters(), *FORMS)
 
 
@@ -89,7 +89,7 @@ def emitted_document(plan: Plan, what: str) -> EmittedDocument:
 
 
 def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
-    """What to type to start a plan: of each command its label (``first``, ``start``), the command, and a remark; none if nothing can be."""
+    """Commands that start a plan, each with its label (``first``, ``start``) and a remark; none if nothing can."""
     engine = plan.request.engine
     try:
         rules, given = _planned(plan, engine)
@@ -113,7 +113,7 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def remarks_on(plan: Plan, what: str) -> tuple[str, ...]:
-    """What has to be there before a command runs, such as a file that must be made."""
+    """Remarks on what a command needs before it runs, such as a file."""
     rules, given = _planned(plan, what)
     before, remark = rules.command.first(given)
     return tuple(filter(None, (f"First: {_quoted(before)}" if before else "", remark)))

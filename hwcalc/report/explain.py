@@ -264,13 +264,13 @@ def _quoted(quoted: Iterable[QuotedFormula], plan: Plan) -> Iterator[tuple[str, 
 
 
 def only_line(explanation: Explanation) -> str:
-    """How to see one part alone; empty if there is only one."""
+    """The way to one part alone; empty if there is only one."""
     several = len(explanation.sections) + bool(explanation.kinds) > 1
     return "one part: --only weights" if several else ""
 
 
 def missing_line(explanation: Explanation) -> str:
-    """What naming an accelerator would add; empty if one was named."""
+    """A line on what an accelerator would add; empty with one."""
     plan = explanation.plan
     if (plan.fit is not None and plan.fit.gpu is not None) or any(note.code == "no-verdict" for note in plan.warnings):
         return ""

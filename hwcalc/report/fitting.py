@@ -1,4 +1,4 @@
-"""What holds what, as tables, Markdown or CSV: the hardware that ``kvplan recommend`` found, and the models that ``kvplan fit`` found."""
+"""Tables, Markdown or CSV of the hardware that ``kvplan recommend`` found, and of the models that ``kvplan fit`` found."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _users(offer: Offer | Runnable) -> str:
 
 
 def hardware_left_out(recommendation: Recommendation) -> list[str]:
-    """What is not listed, and why."""
+    """Reasons for what is not listed."""
     out, of = [], f"of {recommendation.considered:,}"
     if recommendation.too_small and recommendation.offers:
         more = recommendation.could_be_more and recommendation.max_gpus < LARGEST_MOST
@@ -204,7 +204,7 @@ def _up_to(recommendation: Recommendation) -> str:
 
 
 def _advice(recommendation: Recommendation, view: View) -> str:
-    """What would make the nearest hardware do."""
+    """Lines on what would make the nearest do."""
     from hwcalc.report.summary import advice_items, advice_pair
 
     if view.format == "markdown":
@@ -251,7 +251,7 @@ def fit_csv(runnables: Runnables) -> str:
 
 
 def fit_text(runnables: Runnables, view: View) -> str:
-    """What was asked, the models, and what was left out and why; quiet, only the first two."""
+    """Text: the request, the models, what was left out and why; quiet, only the first two."""
     engine = " ".join(filter(None, (runnables.engine, runnables.engine_version)))
     usable = "" if runnables.usable_bytes is None else f", {runnables.usable_bytes / GIB:,.2f} GiB may be used"
     what = (
@@ -313,7 +313,7 @@ def _model_row(row: Runnable) -> list[str]:
 
 
 def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
-    """What the columns of this header say, and the order."""
+    """Meanings of this header's columns, and the order."""
     if not models:
         return []
     # Of a machine without a GPU there is nothing but the host.
@@ -338,7 +338,7 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
 
 
 def models_left_out(runnables: Runnables) -> list[str]:
-    """What is not listed, and why."""
+    """Reasons for what is not listed."""
     out = []
     if runnables.more:
         out.append(f"{runnables.more:,} more run: --all --limit 0 lists each, --family F those of one family.")
@@ -360,7 +360,7 @@ def models_left_out(runnables: Runnables) -> list[str]:
 
 
 def _next(command: str, view: View) -> str:
-    """What to type next. Over several lines a shell still reads it as one command; one with quoted words is left as it is."""
+    """The next command. Over several lines a shell still reads it as one; one with quoted words is left as it is."""
     if view.format == "markdown":
         ticks = "``" if "`" in command else "`"
         return f"- plan one: {ticks}{command}{ticks}\n"

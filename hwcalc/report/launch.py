@@ -15,7 +15,7 @@ from hwcalc.planner.result import Plan
 
 
 class Failed(Record):
-    """Why a server has no plan."""
+    """Error in place of a plan."""
 
     code: int
     type: str

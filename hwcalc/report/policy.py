@@ -1,4 +1,4 @@
-"""What reports of a plan say of its cache policy, and of what sequences have in common."""
+"""Lines of reports on a plan's cache policy, and on what sequences have in common."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _row_of(info: PolicyInfo) -> Policy:
 
 
 def _waits_for_text(info: PolicyInfo) -> bool:
-    """Whether the policy cuts while text is generated, and none is: every token is one of the prompt."""
+    """True if the policy cuts while text is generated, and none is: every token is one of the prompt."""
     from hwcalc.policies.base import Role
 
     row = _row_of(info)
@@ -175,7 +175,7 @@ def _memory(info: PolicyInfo) -> str:
 
 
 def _blocks(blocks: PolicyBlocks, plan: Plan) -> Iterator[str]:
-    """What a paged cache gives back: only whole blocks go."""
+    """Lines on what a paged cache frees: whole blocks."""
     yield (
         f"a sequence has {blocks.held:,} blocks of {blocks.block_size:,} tokens before its largest cut, of {blocks.before:,} tokens; "
         f"the dropped ones would fill {blocks.nominal:,}"
@@ -231,7 +231,7 @@ def _quality(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
 
 
 def sharing_line(plan: Plan) -> str:
-    """What sharing saves, in a line; empty without it."""
+    """A line on what sharing saves; empty without it."""
     info = plan.sharing
     if info is None:
         return ""

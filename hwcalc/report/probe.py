@@ -25,7 +25,7 @@ _CSV = ("rank", "what", "name", "dtype", "shape", "predicted_bytes", "measured_b
 
 
 class ProbeDocument(Record):
-    """What ``kvplan probe --json`` prints."""
+    """Document of ``kvplan probe --json``."""
 
     schema_version: str
     kvplan_version: str
@@ -107,7 +107,7 @@ def verify_csv(verified: Verified) -> str:
 
 
 def _head(probed: Probed, *, color: bool) -> str:
-    """What was planned and where it was measured, the verdict, and what each rank says of itself."""
+    """Lines: what was planned, where it was measured, the verdict, and what each rank says."""
     engine = probed.engine if probed.engine_version is None else f"{probed.engine} {probed.engine_version}"
     request = [engine, f"{probed.batch:,} x {probed.seq:,} tokens", probed.kv_dtype, *filter(None, [layout_text(probed)])]
     ranks, where = probed.ranks, probed.ranks[0].environment
@@ -209,7 +209,7 @@ def _speed(speed: SpeedResult, view: View) -> str:
 
 
 def _live(live: LiveResult, view: View) -> str:
-    """What a small model of the type kept while it wrote."""
+    """Lines: what a small model of the type kept."""
     head = f"live {live.model_type} on {live.device}: {live.status}"
     if live.status == NOT_RUN:
         return f"{head}, {clean(live.reason)}\n"
@@ -221,7 +221,7 @@ def _live(live: LiveResult, view: View) -> str:
 
 
 def _policy(run: PolicyRun, view: View) -> str:
-    """What a policy left of real tensors, beside the plan."""
+    """Lines: what a policy left of real tensors and plan."""
     lines = [f"policy {clean(run.policy)} on {run.device}: {'as planned' if run.agrees else 'DIFFERS from the plan'}"]
     seed = f" (seed {run.seed})" if run.survivors == AT_RANDOM else ""
     lines.append(f"survivors {run.survivors}{seed}, {run.copied_tokens:,} rows of heads copied")

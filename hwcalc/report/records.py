@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ErrorInfo(Record):
-    """What went wrong. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""
+    """An error. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""
 
     code: int
     type: str
@@ -27,7 +27,7 @@ class ErrorInfo(Record):
 
 
 class EmittedDocument(Record):
-    """What ``kvplan MODEL --emit E --json`` prints: the command as a shell takes it, and its words.
+    """Document of ``kvplan MODEL --emit E --json``: the command as a shell takes it, and its words.
 
     ``environment`` are the variables that stand before them, or that the server needs; ``file`` is the text of the file that the command
     reads, such as a Modelfile, or of the manifest that was wanted.
@@ -44,14 +44,14 @@ class EmittedDocument(Record):
 
 
 class ErrorDocument(Record):
-    """What ``--json`` prints instead of an answer."""
+    """Document of an error, in place of an answer."""
 
     schema_version: str
     error: ErrorInfo
 
 
 class ModelsDocument(Record):
-    """What ``kvplan models --json`` prints."""
+    """Document of ``kvplan models --json``."""
 
     schema_version: str
     models: tuple[KnownModel, ...]
@@ -65,14 +65,14 @@ class TypeInfo(Record):
 
 
 class TypesDocument(Record):
-    """What ``kvplan models --types --json`` prints."""
+    """Document of ``kvplan models --types --json``."""
 
     schema_version: str
     types: tuple[TypeInfo, ...]
 
 
 class KindsDocument(Record):
-    """What ``kvplan models --kinds --json`` prints."""
+    """Document of ``kvplan models --kinds --json``."""
 
     schema_version: str
     kinds: tuple[KindInfo, ...]
@@ -87,7 +87,7 @@ class OptionInfo(Record):
 
 
 class HardwareInfo(Record):
-    """What one source says of accelerators: whether the engine, or a format of it, ``runs`` there, ``never`` does, or that it is ``open``.
+    """One source's word on accelerators: whether the engine, or a format of it, ``runs`` there, ``never`` does, or that it is ``open``.
 
     ``what`` is the engine itself (``runs``), or ``weights``, ``cache`` or ``attention`` of these ``formats``. ``accelerators`` are compute
     capabilities (``7.5``, ``7.5+`` for that and later), architectures (``gfx942``, ``gfx*`` for all that begin so) and ids. It holds from
@@ -121,7 +121,7 @@ class EngineInfo(Record):
 
 
 class EnginesDocument(Record):
-    """What ``kvplan engines --json`` prints."""
+    """Document of ``kvplan engines --json``."""
 
     schema_version: str
     engines: tuple[EngineInfo, ...]
@@ -142,7 +142,7 @@ class DTypeInfo(Record):
 
 
 class DTypesDocument(Record):
-    """What ``kvplan dtypes --json`` prints."""
+    """Document of ``kvplan dtypes --json``."""
 
     schema_version: str
     dtypes: tuple[DTypeInfo, ...]
@@ -180,14 +180,14 @@ class PolicyInfo(Record):
 
 
 class PoliciesDocument(Record):
-    """What ``kvplan policies --json`` prints."""
+    """Document of ``kvplan policies --json``."""
 
     schema_version: str
     policies: tuple[PolicyInfo, ...]
 
 
 class VisibleInfo(Record):
-    """What a program sees of the memory, in bytes. Low and high differ where it is estimated, or where readings do."""
+    """Bytes of the memory that a program sees. Low and high differ where it is estimated, or where readings do."""
 
     low_bytes: int
     expected_bytes: int
@@ -233,7 +233,7 @@ class GpuInfo(Record):
 
 
 class GpusDocument(Record):
-    """What ``kvplan gpus --json`` prints."""
+    """Document of ``kvplan gpus --json``."""
 
     schema_version: str
     gpus: tuple[GpuInfo, ...]
@@ -260,7 +260,7 @@ class InstanceInfo(Record):
 
 
 class InstancesDocument(Record):
-    """What ``kvplan instances --json`` prints."""
+    """Document of ``kvplan instances --json``."""
 
     schema_version: str
     instances: tuple[InstanceInfo, ...]

@@ -18,7 +18,7 @@ _UNSAID: Final = "the server does not say"
 
 
 def server_text(serving: Serving, view: View) -> str:
-    """What the server states, and the comparison with the plan of its settings."""
+    """Text: what the server states, and the comparison with its settings' plan."""
     engine = f"{serving.engine} {serving.engine_version or ''}".rstrip()
     title = clean(f"{serving.address} ({engine}, {serving.model or 'a model without a name'})")
     head = f"## {title}\n\n" if view.format == "markdown" else f"{title}\n"

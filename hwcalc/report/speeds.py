@@ -1,4 +1,4 @@
-"""What a benchmark measured beside what was expected, as text, Markdown or CSV."""
+"""Text, Markdown or CSV of what a benchmark measured beside what was expected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def bench_text(compared: BenchReconciliation, view: View) -> str:
 
 
 def verdict(compared: BenchReconciliation) -> str:
-    """How many figures lie in their range."""
+    """Words for the figures in range."""
     beyond = sum(row.beats_bound for row in compared.rows)
     faster = f"; {beyond:,} faster than the bound" if beyond else ""
     if compared.within is None:
@@ -73,7 +73,7 @@ def verdict(compared: BenchReconciliation) -> str:
 
 
 def factors(compared: BenchReconciliation) -> str:
-    """How much longer it took, in words."""
+    """Words for how much longer it took."""
     if compared.decode_times is None or compared.prompt_times is None:
         return ""
     if compared.decode_times == compared.prompt_times:

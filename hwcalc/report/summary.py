@@ -1,4 +1,4 @@
-"""What every report of a plan shows, in words: model and request, figures, verdict and its reasons, devices, layers, notes, what would help.
+"""Words of every report of a plan: model and request, figures, verdict and its reasons, devices, layers, notes, what would help.
 
 Below a table of several models stands whose numbers follow from a config that is not as published, or is not understood.
 """
@@ -130,12 +130,12 @@ def request_line(plan: Plan) -> str:
 
 
 def _each(request: RequestInfo) -> str:
-    """What ``batch`` counts: sequences, or requests of several."""
+    """Word for what ``batch`` counts: sequences, or requests."""
     return "sequence" if request.samples == request.beams == 1 else "request"
 
 
 def source_line(plan: Plan) -> str:
-    """Where the config comes from, and its revision."""
+    """The config's origin and its revision."""
     model = plan.model
     words = _SOURCES.get(model.source, model.source)
     location = clean(cut(model.location, LONGEST_WORD))
@@ -144,7 +144,7 @@ def source_line(plan: Plan) -> str:
 
 
 def definition(plan: Plan) -> str:
-    """What the numbers are (exact, an engine's, assumed), in words."""
+    """Words for what the numbers are: exact, an engine's, assumed."""
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
     if plan.policy is not None and plan.policy.layers and not plan.policy.offered:
         return f"ASSUMED: {engine} lacks the policy; this is if it had it"
@@ -179,7 +179,7 @@ def figures(plan: Plan) -> list[tuple[str, int, str]]:
 
 
 def _growth(plan: Plan) -> str:
-    """What the bytes per token mean: the growth of the cache by the very next token, by the formulas."""
+    """Words for the bytes per token: the growth of the cache by the very next token, by the formulas."""
     strides = sorted({tensor.span.numbers[0] for tensor in plan.cache.tensors if isinstance(tensor.span, Strided)})
     if strides:
         every = " and ".join(f"{stride:,}" for stride in strides)
@@ -218,7 +218,7 @@ def _gpu_figures(plan: Plan) -> list[tuple[str, int, str]]:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether the plan fits, and how sure that is, in the verdict's own words first; then what the engine would do, and how far it is in time."""
+    """The verdict in its own words, with how sure it is; then what the engine would do, and how far it is in time."""
     words = _fits(plan)
     if plan.within is None or plan.within.holds or not ((plan.fit is not None and plan.fit.fits) or plan.serves_users):
         return words
@@ -226,7 +226,7 @@ def verdict(plan: Plan) -> str:
 
 
 def _fits(plan: Plan) -> str:
-    """Whether the plan fits, without the time that it takes."""
+    """The verdict in words, without the time that it takes."""
     fit = plan.fit
     assert fit is not None
     engine = find_engine(plan.request.engine)[0].label
@@ -265,12 +265,12 @@ def _fits(plan: Plan) -> str:
 
 
 def _per_gpu(plan: Plan) -> str:
-    """What a figure of the fullest device is counted by; empty for a machine without a GPU."""
+    """The words "per GPU" for figures of the fullest device; empty for a machine without a GPU."""
     return "" if len(plan.memory.devices) == 1 else " per GPU"
 
 
 def places(plan: Plan) -> str:
-    """How much lies where: ``25 of 33 layers on the GPU, 4.10 GiB in host memory``; empty if the engine places nothing."""
+    """The places: ``25 of 33 layers on the GPU, 4.10 GiB in host memory``; empty if the engine places nothing."""
     fit = plan.fit
     if fit is None or fit.gpu_layers is None or fit.all_layers is None or not plan.memory.devices:
         return ""
@@ -382,7 +382,7 @@ def _budget_lines(plan: Plan, fit: FitInfo) -> list[tuple[str, str]]:
 
 
 def overrun_lines(plan: Plan) -> list[tuple[str, str]]:
-    """How likely the planned users overrun the pool, how many may run, and of what lengths that is; none where nothing is said of lengths."""
+    """Lines: how likely the users overrun the pool, how many may run, and of what lengths; none where nothing is said of lengths."""
     info = plan.overrun
     if info is None:
         return []
@@ -399,7 +399,7 @@ def overrun_lines(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _most(sure: int, expected: int | None, what: str, of: str, limiting: str | None) -> str:
-    """How many fit for sure, how many are expected where that is not the same, and what the limit is."""
+    """A line: how many fit for sure, how many are expected where that differs, and the limit."""
     words = (f"any number of {what}s" if sure >= UNLIMITED else plural(sure, what)) + of
     if expected is not None and expected != sure:
         certain = "" if sure else " for certain"
@@ -423,7 +423,7 @@ def _fewest(fit: FitInfo) -> str:
 
 
 def _bound(speed: SpeedInfo) -> str:
-    """What bounds the speed; how much of it the host takes, where it holds a part that counts."""
+    """Bound of the speed, or the host's share of the time where it holds a part that counts."""
     reads = {one.name.removesuffix("_reading"): one for one in speed.steps if one.name.endswith("_reading")}
     host, gpu = reads.get("host"), reads.get("gpu0")
     if host is not None and gpu is not None and speed.decode_step_s_bound:
@@ -470,7 +470,7 @@ def first_lines(plan: Plan, *, full: bool = False) -> tuple[list[tuple[str, str]
 
 
 def _needs(plan: Plan, fit: FitInfo) -> str:
-    """What the fullest GPU needs of what may be used of it, largest part first; parts in the unit of the whole: ``2.14`` beside ``87.38 GiB``."""
+    """Need of the fullest GPU of what may be used of it, largest part first; parts in the unit of the whole: ``2.14`` beside ``87.38 GiB``."""
     unit = 1
     while unit * 1024 <= fit.needed_bytes and unit < 1024**4:
         unit *= 1024
@@ -513,13 +513,13 @@ def _range(low: int, high: int) -> str:
 
 
 def _parts(device: DeviceInfo | PerGpu) -> list[tuple[int, str]]:
-    """What a device holds, largest part first."""
+    """Parts of a device, largest first."""
     parts = {name: getattr(device, name) for name in ("weights", "cache", "activations", "overhead")}
     return sorted(((size, name) for name, size in parts.items() if size), reverse=True)
 
 
 def host_line(plan: Plan) -> str:
-    """What is needed of the host's memory, largest part first; empty if it holds no more than the input, or all."""
+    """A line of what the host's memory holds, largest part first; empty if no more than the input, or all."""
     if len(plan.memory.devices) < 2:
         return ""
     host = plan.memory.devices[-1]
@@ -538,7 +538,7 @@ def kept_lines(plan: Plan) -> list[tuple[str, str]]:
 
 
 def start_lines(plan: Plan) -> list[tuple[str, str, str]]:
-    """What to type to start a plan that fits: of each command its label, the command, and a remark; none if there is nothing to type."""
+    """Commands that start a plan that fits, each with its label and a remark; none if there is nothing to type."""
     if plan.fit is None or plan.fit.gpu is None or plan.refutes or not find_engine(plan.request.engine)[0].command.known:
         return []
     from hwcalc.report.emit import commands_to_start
@@ -664,7 +664,7 @@ def shares(plan: Plan) -> list[LayerShare]:
 
 
 def _rule(tensors: tuple[TensorInfo, ...], kept: list[int]) -> str:
-    """How many positions the tensors keep: growing tensors first, then fixed state. ``kept`` are the numbers that a policy leaves."""
+    """The positions that the tensors keep: growing tensors first, then fixed state. ``kept`` are the numbers that a policy leaves."""
     if not tensors:
         return "nothing kept"
     fixed = {Role.STATE, Role.CONV}
@@ -684,7 +684,7 @@ _ALIKE: Final = 3
 
 
 def is_room(tensor: TensorInfo) -> bool:
-    """Whether it is bytes of blocks and of nothing in particular: neither a number of positions nor a dtype says anything of them."""
+    """True for bytes of blocks and of nothing in particular: neither a number of positions nor a dtype says anything of them."""
     return tensor.axes == ("bytes",)
 
 

@@ -41,7 +41,7 @@ def first_rows(blocks: Iterable[RowBlock]) -> tuple[list[Row], int]:
 
 
 def sweep_text(rows: Sequence[Row], count: int, view: View) -> str:
-    """What all points share in one line, then a row for each."""
+    """A line of what all points share, then a row for each."""
     varying = [name for name in _NAMES if len({row[name] for row in rows}) > 1]
     shared = []
     for name in _NAMES:

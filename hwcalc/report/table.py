@@ -116,7 +116,7 @@ def _verdict_color(plan: Plan) -> str:
 
 
 def _rest(more: int) -> str:
-    """How to see what a terminal does not show at once, with so many more changes that help."""
+    """A line on how to see the rest, with so many more changes that help."""
     return f"-v: {f'{more:,} more to try, ' if more else ''}the pool, every layer, all notes"
 
 
@@ -126,7 +126,7 @@ def _warnings(plan: Plan) -> list[Piece]:
 
 
 def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> tuple[list[Piece], int]:
-    """What would help, as many as the first screen has room for, and how many more there are. In full there is room for all.
+    """Changes that help, as many as the first screen has room for, and the number of others. In full there is room for all.
 
     At least one is shown where the plan does not fit.
     """
@@ -215,7 +215,7 @@ _LIMIT: Final = "│"
 
 
 def _dropped_and_shared(plan: Plan, *, full: bool) -> list[Piece]:
-    """What the policy of the cache does, and what sequences have in common; each label once, beside its first line."""
+    """Lines on what the policy of the cache does, and what sequences share; each label once, beside its first line."""
     out: list[Piece] = []
     if plan.policy is None and plan.sharing is None:
         return out

@@ -1,4 +1,4 @@
-"""How reports write numbers, counts and rows."""
+"""Numbers, counts and rows in reports."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def layer_words(count: int, numbers: LayerNumbers, shown: str | None = None) -> str:
-    """How many layers, and which. ``shown`` replaces the list of layers if it is too long.
+    """Number of layers, and which. ``shown`` replaces the list of layers if it is too long.
 
     >>> layer_words(4, LayerNumbers(range(4))), layer_words(1, LayerNumbers([5])), layer_words(8, LayerNumbers(range(4)))
     ('4 layers 0-3', '1 layer 5', '8 in 4 layers 0-3')

@@ -169,7 +169,7 @@ def _head(traffic: Traffic, *, compared: bool = False) -> str:
 
 
 def _lines(traffic: Traffic) -> dict[str, str]:
-    """What is said behind the table, by its name; empty for what it does not have."""
+    """Lines behind the table, by name; empty for what it does not have."""
     totals, throughput, goodput = traffic.totals, traffic.throughput, traffic.goodput
     sizes, unit = traffic.settings.get("block_size") or (), traffic.unit
     peak = totals[f"peak_used_{unit}"]

@@ -69,14 +69,14 @@ def _users(found: WithinInfo, batch: int, engine: str) -> str:
 
 
 def _unknown(engine: str) -> str:
-    """Why nothing is expected, and what to do."""
+    """The reason why nothing is expected."""
     if engine == DEFAULT:
         return "what to expect depends on the engine: --engine vllm"
     return f"of {engine} on such an accelerator no speed was measured"
 
 
 def _each(found: WithinInfo) -> str:
-    """What a user gets: the times with their ranges, and what was taken for prompt and output."""
+    """A user's times with their ranges, and what was taken for prompt and output."""
     served = found.shown
     between = f"{_time(served.itl_s)} between tokens: {_rates(served.itl_s)} tokens/s"
     parts = [f"{_time(served.ttft_s)} to the first token", between, f"{_time(served.e2e_s)} in all"]
@@ -89,7 +89,7 @@ def _each(found: WithinInfo) -> str:
 
 
 def _chunk(found: WithinInfo) -> str:
-    """What a step with a chunk of a prompt takes, and the smaller chunk that keeps it short."""
+    """Time of a step with a chunk of a prompt, and the smaller chunk that keeps it short."""
     smaller, served = found.chunk, found.at_users
     assert smaller is not None
     assert served is not None
@@ -99,7 +99,7 @@ def _chunk(found: WithinInfo) -> str:
 
 
 def _reload(reload: ReloadInfo, tokens: int) -> str:
-    """What cached tokens take from elsewhere."""
+    """A line on loading cached tokens."""
     ways = [] if reload.host_s is None else [f"{human_duration(reload.host_s)} from host memory ({reload.host_link})"]
     ways.append(f"{human_duration(reload.disk_s)} from a drive ({reload.disk_link})")
     return f"{tokens:,} cached tokens of a request, {human_bytes(reload.bytes)}: {', '.join(ways)}; {_time(reload.recompute_s)} to compute again"

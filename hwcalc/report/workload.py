@@ -42,7 +42,7 @@ def _head(summary: Summary) -> list[str]:
 
 
 def _lines(summary: Summary) -> dict[str, str]:
-    """What is said behind the table, by its name; empty for what it does not have."""
+    """Lines behind the table, by name; empty for what it does not have."""
     prefixes = summary.prefixes
     shared = (
         f"{percent(prefixes.shared_tokens, summary.prompt.total)} of prompt tokens begin as an earlier prompt does, in whole blocks of {prefixes.block_size:,}; "

@@ -131,7 +131,7 @@ def _order(wanted: Wanted, *, refresh: bool) -> tuple[str, ...]:
 
 
 def _answer(source: str, wanted: Wanted) -> RawModel | Absent:
-    """What one source has.
+    """A source's answer.
 
     It is the Hugging Face ``cache``, the ``catalog``, GGUF files and headers that are here (``header``), the only model here that the
     ``name`` can mean, the ``hub``, or the model of the catalog that a GGUF repository was made from (``base``).
@@ -189,7 +189,7 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
 
 
 def _forbidden() -> bool:
-    """Whether the environment forbids the network, by the variables of huggingface_hub."""
+    """True if the environment forbids the network, by the variables of huggingface_hub."""
     word = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return word.upper() in {"1", "ON", "YES", "TRUE"}
 
@@ -238,7 +238,7 @@ def _with_guess(error: KvplanError, wanted: Wanted, *, unknown: bool = False) ->
 
 
 def _in_other_words(wanted: Wanted) -> str:
-    """How to write a format that no file has, or one of a model whose config is known; empty if it is neither."""
+    """The words for a format that no file has, or one of a model whose config is known; empty if neither."""
     from hwcalc.sources.gguf.hub import base_models, other_format
     from hwcalc.sources.gguf.names import is_gguf
 

@@ -1,4 +1,4 @@
-"""What this machine keeps of the Hub: the folder of the Hugging Face cache, and weight facts per commit.
+"""This machine's copies of the Hub: the folder of the Hugging Face cache, and weight facts per commit.
 
 The folder is the first of these: ``$HF_HUB_CACHE``, ``$HUGGINGFACE_HUB_CACHE`` (its old name), ``$HF_HOME/hub``,
 ``$XDG_CACHE_HOME/huggingface/hub``, ``~/.cache/huggingface/hub``. In ``<cache>/models--<org>--<name>``, ``blobs/<key>`` holds the

@@ -330,7 +330,7 @@ QUANT_FILE: Final = "hf_quant_config.json"
 
 
 def is_quantized(config: Mapping[str, Any]) -> bool:
-    """Whether the config itself says how the weights are quantised."""
+    """True if the config itself says how the weights are quantised."""
     levels = (config, *(value for key in ("text_config", "llm_config") if isinstance(value := config.get(key), Mapping)))
     return any(level.get(key) for level in levels for key in ("quantization_config", "compression_config"))
 

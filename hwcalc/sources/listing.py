@@ -143,7 +143,7 @@ def meant(text: str) -> tuple[str, str] | None:
 
 
 def _described(model_id: str) -> bool:
-    """Whether a source on this machine can describe the model. The cache may have its folder alone."""
+    """True if a source on this machine can describe the model. The cache may have its folder alone."""
     with profile_errors():
         return find_entry(model_id) is not None or cached_config(model_id) is not None
 

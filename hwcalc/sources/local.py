@@ -32,7 +32,7 @@ OPEN_FILE = "an open file"
 
 
 def has_path_syntax(text: str) -> bool:
-    """Whether ``text`` can only be a path: ``./x``, ``/x``, ``~/x``, ``a/../b``, ``x.json``, or any text with a backslash."""
+    """True if ``text`` can only be a path: ``./x``, ``/x``, ``~/x``, ``a/../b``, ``x.json``, or any text with a backslash."""
     return (
         text.startswith(("/", "./", "~"))
         or text.endswith((".json", *_YAML, "/"))

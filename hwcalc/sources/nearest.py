@@ -53,7 +53,7 @@ def nearest(text: str, ids: Iterable[str], count: int = 3) -> tuple[str, ...]:
 
 
 def _distance(asked: Sequence[str], parts: Sequence[str], *, elsewhere: bool) -> tuple[int, ...] | None:
-    """How far a name is from what was asked, in the order of weight; ``None`` if a number, or more than one word, is missing in it."""
+    """Distance of a name from what was asked, by weight; ``None`` if a number, or more than one word, is missing in it."""
     missing, more = list(asked), list(parts)
     for part in parts:
         if part in missing:

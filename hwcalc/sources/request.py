@@ -37,7 +37,7 @@ class Wanted(Record):
 
     @property
     def name(self) -> str:
-        """What names the model on a command line."""
+        """The model's name on a command line."""
         return f"{self.id}:{self.file}" if self.file else self.id
 
 

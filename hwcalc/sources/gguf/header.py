@@ -246,7 +246,7 @@ class _Reader:
 
     @property
     def where(self) -> str:
-        """What is being read, for messages."""
+        """The part now read, for messages."""
         pattern, *values = self.reading
         return str(pattern).format(*(shown(value) if isinstance(value, str) else value for value in values))
 

@@ -43,7 +43,7 @@ _BY_NAME: Final = {form.name: form for form in GGML_TYPES.values()}
 
 
 class KeptHeaders(Record):
-    """What was read: of which commit, of which file (the first of several), in how many files of how many bytes."""
+    """Headers read: of which commit, of which file (the first of several), in how many files of how many bytes."""
 
     commit: str | None
     file: str

@@ -131,7 +131,7 @@ _PIECE: Final = 1024**2
 
 
 def begins_as_gguf(path: Path) -> bool:
-    """Whether a regular file begins as GGUF files do."""
+    """True if a regular file begins as GGUF files do."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False

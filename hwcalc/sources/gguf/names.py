@@ -41,7 +41,7 @@ class Part(Record):
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a file is GGUF by its name."""
+    """True if a file is GGUF by its name."""
     return name[-len(SUFFIX) :].lower() == SUFFIX
 
 
@@ -92,7 +92,7 @@ class GgufName(Record):
 
 
 def gguf_name(text: str) -> GgufName | None:
-    r"""What a text names, if it is a GGUF file on the Hub.
+    r"""The GGUF file on the Hub that a text names, if any.
 
     >>> gguf_name("bartowski/x-GGUF:Q4_K_M"), gguf_name("hf.co/bartowski/x-GGUF:latest")
     (GgufName(repository='bartowski/x-GGUF', file='Q4_K_M', revision=None), GgufName(repository='bartowski/x-GGUF', file='', revision=None))
@@ -184,7 +184,7 @@ def quantization_of(name: str) -> str:
 
 
 def word_for(name: str, wanted: str | None) -> str:
-    """What to write behind the repository for the file ``name``: what was ``wanted``, if ``llama-server -hf`` finds the file by it too.
+    """The word behind the repository for the file ``name``: the one ``wanted``, if ``llama-server -hf`` finds the file by it too.
 
     >>> word_for("a-Q4_K_M.gguf", "q4_k_m"), word_for("a-Q4_K_M.gguf", "q4"), word_for("a-Q4_K_M.gguf", None)
     ('q4_k_m', 'Q4_K_M', 'Q4_K_M')
