@@ -6,10 +6,15 @@ no input in them controls a terminal or fills a log.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hwcalc.text import in_python
 from hwcalc.text import message as safe_message
+
+
+def _bare(kind: type[KvplanError], *args: Any) -> KvplanError:
+    """An error of this class whose attributes are not set."""
+    return kind.__new__(kind, *args)
 
 
 class KvplanError(Exception):
@@ -27,6 +32,10 @@ class KvplanError(Exception):
         self.message = safe_message(message)
         self.hint = hint
         super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An error of a worker comes back with all that its class adds.
+        return _bare, (type(self), *self.args), self.__dict__
 
     def __str__(self) -> str:
         """The message and the hint in the words of Python, where options are keywords. The command line has words of its own."""
@@ -150,6 +159,13 @@ class ServerError(KvplanError, OSError):
 
     exit_code = 4
     type = "server"
+
+
+class WorkerError(KvplanError):
+    """Two workers that were given the same part of the work died, or no worker can do it. Exit 4."""
+
+    exit_code = 4
+    type = "worker"
 
 
 class HubError(KvplanError, OSError):

@@ -5,7 +5,7 @@
  1  it does not fit or nobody can say, a check fails, or measured and predicted differ
  2  wrong usage
  3  the model or its config, a log or a trace is missing, unreadable or not understood
- 4  network or permission
+ 4  network or permission; a worker died twice
  5  no device for the probe
 70  a bug in kvplan itself (``EX_SOFTWARE`` of sysexits.h)
 74  the output, or a file that was named, cannot be written (``EX_IOERR``)

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
 from hwcalc.cli.output import Answer, answer, view_of
+from hwcalc.cli.parts import OF_PARTS, shared
 from hwcalc.cli.workload import OF_TRACE
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from hwcalc.replay.result import Simulation
     from hwcalc.report.view import View
     from hwcalc.workload.request import Workload
@@ -59,9 +58,6 @@ _COMPARE: Final = grouped(
         "list",
         short="Replay with each of these values.",
     ),
-)
-_WORKERS: Final = grouped(
-    "workload", Option("workers", ("--workers",), "N", "Processes that replay several settings at once. Default: 1.")
 )
 _POOL: Final = grouped(
     "hardware",
@@ -118,10 +114,10 @@ def _planned(command: str) -> tuple[Option, ...]:
         *OF_TRACE,
         *_OWN,
         *_COMPARE,
-        *_WORKERS,
         *_POOL,
         *_planned("simulate"),
         *_FILES,
+        *OF_PARTS,
         *OUTPUT,
     ),
     {
@@ -136,6 +132,8 @@ def simulate(
     trace: str | None,
     compare: list[str] | None,
     workers: str | None,
+    dask: str | None,
+    out: str | None,
     steps_csv: str | None,
     requests_csv: str | None,
     plot: str | None,
@@ -154,10 +152,10 @@ def simulate(
         from hwcalc.plot.build import format_of
 
         format_of(plot, "--plot")
-    if workers is not None and not compare:
-        raise UsageError(
-            "--workers share several replays, and this is one.", hint="Leave it out, or add: --compare max_num_seqs=64,256"
-        )
+    of_parts = {"--workers": workers, "--dask": dask, "--out": out}
+    if not compare and (named := [option for option, value in of_parts.items() if value is not None]):
+        message = f"{named[0]} is for several replays, and this is one."
+        raise UsageError(message, hint="Leave it out, or add: --compare max_num_seqs=64,256")
     view, requests, given = _opened(model, trace, "simulate", options)
     from hwcalc.report.traffic import comparison_csv, comparison_text, traffic_csv, traffic_text
 
@@ -168,8 +166,8 @@ def simulate(
             )
         from hwcalc.replay.compare import compare_settings, parse_settings
 
-        with _workers(workers) as executor, _progress(None if executor else requests.count) as told:
-            given |= {"executor": executor, "begin": told.begin, "watch": told.watch}
+        with shared(workers, dask, out) as executor, _progress(requests.count, parts=executor is not None) as told:
+            given |= {"executor": executor, "out": out, "begin": told.begin, "watch": told.watch}
             compared = compare_settings(model, requests, parse_settings(compare), **given)
         status = int(all(setting.traffic is None for setting in compared.settings))
         if view.format == "json":
@@ -216,8 +214,8 @@ _OF_SEARCH: Final = grouped(
             )
             for option in _COMPARE
         ),
-        *_WORKERS,
         *_planned("tune"),
+        *OF_PARTS,
         *OUTPUT,
     ),
     {
@@ -226,7 +224,16 @@ _OF_SEARCH: Final = grouped(
         "With these values of a setting": "kvplan tune gpt2 --gpu 2xl4 --trace 'prompt=9 output=9 requests=9' --e2e 9s --compare tp=1,2",
     },
 )
-def tune(*, model: str, trace: str | None, compare: list[str] | None, workers: str | None, **options: Any) -> Answer:
+def tune(
+    *,
+    model: str,
+    trace: str | None,
+    compare: list[str] | None,
+    workers: str | None,
+    dask: str | None,
+    out: str | None,
+    **options: Any,
+) -> Answer:
     """Search the settings that serve most within limits.
 
     Hardware, its layouts and the engine's own trade-offs are searched for the requests within the limits per second and GPU.
@@ -238,9 +245,9 @@ def tune(*, model: str, trace: str | None, compare: list[str] | None, workers: s
     from hwcalc.replay.tune import tune
     from hwcalc.report.traffic import comparison_csv, tuning_text
 
-    with _workers(workers) as executor, _progress(None if executor else requests.count) as told:
-        settings = parse_settings(compare or ())
-        tuned = tune(model, requests, settings=settings, executor=executor, begin=told.begin, watch=told.watch, **given)
+    with shared(workers, dask, out) as executor, _progress(requests.count, parts=executor is not None) as told:
+        given |= {"executor": executor, "out": out, "begin": told.begin, "watch": told.watch}
+        tuned = tune(model, requests, settings=parse_settings(compare or ()), **given)
     status = int(not tuned.holds)
     if view.format == "json":
         return answer(tuned, status=status)
@@ -261,61 +268,29 @@ def _opened(model: str, trace: str | None, command: str, options: Mapping[str, A
     return view, requests, {**given_options(command, options), **of_replay}
 
 
-@contextmanager
-def _workers(number: str | None) -> Iterator[Executor | None]:
-    """So many processes that replay; ``None`` where no number is given."""
-    if number is None:
-        yield None
-        return
-    import multiprocessing
-    import os
-    import signal
-    from concurrent.futures import ProcessPoolExecutor
-
-    from hwcalc.unfinished import Unfinished
-    from hwcalc.units import parse_tokens
-
-    def end(_: int) -> None:
-        for process in multiprocessing.active_children():
-            process.terminate()
-
-    count, warnings = parse_tokens(number, "workers"), os.environ.get("PYTHONWARNINGS")
-    # Python's own process that removes semaphores would warn of those of a command that Ctrl-C has ended.
-    os.environ["PYTHONWARNINGS"] = "ignore"
-    try:
-        # Ctrl-C is for the command, which ends them.
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
-    finally:
-        os.environ.pop("PYTHONWARNINGS")
-        os.environ.update({} if warnings is None else {"PYTHONWARNINGS": warnings})
-    with Unfinished(end), pool:
-        try:
-            yield pool
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 class _Told:
-    """A progress bar on a terminal; nothing elsewhere."""
+    """A progress bar on a terminal; nothing elsewhere. It counts ``parts``, or the requests of the replay that runs here."""
 
-    def __init__(self, update: Callable[..., None] | None) -> None:
-        self._update = update
+    def __init__(self, update: Callable[..., None] | None, *, parts: bool) -> None:
+        self._update, self._parts = update, parts
 
     def watch(self, done: int) -> None:
         """So many requests have ended."""
         if self._update is not None and not done % _EVERY:
             self._update(completed=done)
 
-    def begin(self, words: str) -> None:
-        """A replay of this setting begins."""
-        if self._update is not None:
-            self._update(completed=0, description=words)
+    def begin(self, done: int, total: int, words: str) -> None:
+        """So many parts are done of all, and this begins here, or has ended elsewhere."""
+        if self._update is not None and self._parts:
+            self._update(completed=done, total=total, description=words)
+        elif self._update is not None:
+            self._update(completed=0, description=f"{min(done + 1, total):,} of {total:,}: {words}")
 
 
 @contextmanager
-def _progress(total: int | None) -> Iterator[_Told]:
+def _progress(total: int | None, *, parts: bool = False) -> Iterator[_Told]:
     if sys.stderr is None or not sys.stderr.isatty():
-        yield _Told(None)
+        yield _Told(None, parts=parts)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -327,7 +302,7 @@ def _progress(total: int | None) -> Iterator[_Told]:
         def update(**fields: Any) -> None:
             bar.update(task, **fields)
 
-        yield _Told(update)
+        yield _Told(update, parts=parts)
 
 
 def _rows_written(replayed: Simulation, steps_csv: str | None, requests_csv: str | None) -> str | None:

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import MODELS, OUTPUT, Option, command, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, on_terminal, view_of, write
+from hwcalc.cli.parts import OF_PARTS, shared
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.explore.build import Page
     from hwcalc.sweep.grid import RowBlock
-    from hwcalc.sweep.rows import Sweep
 
 
 FORMATS: Final = ("table", "csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 
+_KEPT: Final = "kept"
+"""The format where rows go to the folder of ``--out`` alone."""
 _IN_MEMORY: Final = 16 * 1024**2
 """Characters of a document that are kept in memory; a longer one is kept in a temporary file without a name."""
 _PIECE: Final = 1 << 18
@@ -45,6 +47,7 @@ _WORTH_SAYING: Final = 10
             "table, csv, jsonl, json or parquet. Default: by the suffix; a table on a terminal, and csv elsewhere.",
             complete="sweep_formats",
         ),
+        *OF_PARTS,
         *(option for option in OUTPUT if option.name != "format_"),
     ),
     {
@@ -61,6 +64,9 @@ def sweep(
     max_time: str | None,
     output: str | None,
     format_: str | None,
+    workers: str | None,
+    dask: str | None,
+    out: str | None,
     json: bool,
     quiet: bool,
     color: str | None,
@@ -75,29 +81,33 @@ def sweep(
     that was asked for.
     """
     target = None if output in (None, "-") else output
-    chosen = _format(format_, target, json=json)
+    chosen = _KEPT if out is not None and output is format_ is None and not json else _format(format_, target, json=json)
     given = given_options("sweep", options)
     if chosen == "parquet":
-        from hwcalc.sweep.writers import parquet_ready
+        from hwcalc.library.parts import parquet_ready
 
         parquet_ready()
     from hwcalc.sweep.rows import MAX_TIME, in_words, sweep
 
     tally = _Tally()
     # Where the rows themselves go to the terminal, progress would stand between them.
-    with nullcontext() if target is None and sys.stdout is not None and sys.stdout.isatty() else progress():
+    to_terminal = target is None and chosen != _KEPT and sys.stdout is not None and sys.stdout.isatty()
+    with shared(workers, dask, out) as executor, nullcontext() if to_terminal else progress():
         limit = MAX_TIME if max_time is None else max_time
-        rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, **given)
+        rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, executor=executor, **given)
         if rows.seconds >= _WORTH_SAYING and not quiet:
             write(sys.stderr, f"kvplan: {len(rows):,} points, about {in_words(rows.seconds)}\n")
-        text = ""
+        text, blocks = "", tally.counted(rows.blocks(out))
+        pieces: Iterator[str] = iter(())
         if chosen == "table":
             from hwcalc.report.sweep import first_rows, sweep_text
 
-            text = sweep_text(*first_rows(tally.counted(rows)), view_of(quiet=quiet, color=color, no_color=no_color))
-            pieces: Iterator[str] = iter(())
+            text = sweep_text(*first_rows(blocks), view_of(quiet=quiet, color=color, no_color=no_color))
+        elif chosen == _KEPT:
+            for _ in blocks:
+                pass
         else:
-            pieces = _write(chosen, target, tally.counted(rows), models or ())
+            pieces = _write(chosen, target, blocks, models or ())
     from hwcalc.report.text import plural
 
     remarks = [] if quiet else [note.message for note in rows.notes]
@@ -108,13 +118,13 @@ def sweep(
         have = "has" if tally.unjudged == 1 else "have"
         points = f"{tally.unjudged:,} of {plural(tally.rows, 'point')}"
         remarks.append(f"{points} {have} no verdict: what the model needs beside its cache is not known.")
-    if target is not None and not quiet:
-        remarks.append(f"{plural(tally.rows, 'point')} in {target}")
+    places = [] if quiet else [place for place in (target, out) if place is not None]
+    remarks += [f"{plural(tally.rows, 'point')} in {place}" for place in places]
     # The status of the first error if every point failed, 1 if no other point has the verdict that was asked for.
     status = 1 if tally.unjudged and tally.unjudged + tally.failed == tally.rows else 0
     if tally.error is not None and tally.failed == tally.rows:
         status = tally.error.exit_code
-    return Answer(text=text, pieces=pieces, json=chosen != "table", remarks=tuple(remarks), status=status)
+    return Answer(text=text, pieces=pieces, json=chosen not in ("table", _KEPT), remarks=tuple(remarks), status=status)
 
 
 def _format(format_: str | None, target: str | None, *, json: bool) -> str:
@@ -146,9 +156,9 @@ class _Tally:
         self.error: KvplanError | None = None
         """The first error."""
 
-    def counted(self, rows: Sweep) -> Iterator[RowBlock]:
+    def counted(self, blocks: Iterable[RowBlock]) -> Iterator[RowBlock]:
         """The blocks of a sweep, which are counted while they are iterated."""
-        for block in rows.blocks():
+        for block in blocks:
             self.rows += block.size
             self.failed += block.failed
             self.unjudged += block.unjudged

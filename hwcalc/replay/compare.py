@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.documents import SCHEMA_VERSION, Answer
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.replay.traffic import Traffic
+from hwcalc.replay.traffic import Traffic, read_traffic, write_traffic
 from hwcalc.text import quoted
 from hwcalc.workload.request import Workload
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
 
+    from hwcalc.library.parts import Dataset
     from hwcalc.model import ModelLike
     from hwcalc.replay.simulate import Deployed
 
@@ -88,14 +91,15 @@ def compare_settings(
     settings: Mapping[str, Sequence[Any]],
     *,
     executor: Executor | None = None,
-    begin: Callable[[str], None] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    begin: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Replay ``requests`` with each combination of the values of ``settings``: options of a plan, of the engine, or of the replay.
 
-    ``begin`` is called with the words of each replay before it begins, and ``executor`` is any that :mod:`concurrent.futures` knows, whose
-    workers replay several at once. A setting that the engine cannot run, or that leaves no memory, has its error in its row. Raises
-    :class:`~hwcalc.errors.UsageError` for a value that is wrong with all other settings.
+    ``executor`` is any that :mod:`concurrent.futures` knows, whose workers replay several at once, and the folder ``out`` keeps the replays
+    that are finished (:func:`replays_in`). ``begin`` is called as by :func:`~hwcalc.library.parts.results`. A setting that the engine cannot
+    run, or that leaves no memory, has its error in its row. Raises :class:`~hwcalc.errors.UsageError` for a value that is wrong with all other settings.
     """
     settings = checked_settings(settings)
     number = prod(map(len, settings.values()))
@@ -103,11 +107,8 @@ def compare_settings(
         raise UsageError(f"{number:,} settings are too many to replay.", hint=f"At most {_MOST}: give fewer values.")
     each = [opened(model, changed, options) for changed in combinations(settings)]
     refuse_wrong_values(each, settings)
-    told = iter(
-        replay_each(
-            model, requests, [one for one in each if one.deployed is not None], executor, begin=begin, watch=options.get("watch")
-        )
-    )
+    ready, watch = [one for one in each if one.deployed is not None], options.get("watch")
+    told = replay_each(model, requests, ready, executor, replays_in(out), begin=begin, watch=watch)
     rows = (
         Setting(
             changed=one.changed, traffic=None if one.error else next(told), error=None if one.error is None else str(one.error)
@@ -178,23 +179,53 @@ def replay_each(
     requests: Any,
     each: Sequence[Opened],
     executor: Executor | None = None,
+    dataset: Dataset[Traffic] | None = None,
     *,
-    begin: Callable[[str], None] | None = None,
+    begin: Callable[[int, int, str], None] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Iterator[Traffic]:
     """What the replay of each setting tells, in their order: one after another, or by the workers of an executor."""
-    jobs = []
-    if executor is not None:
-        held = requests.held() if isinstance(requests, Workload) else requests
-        jobs = [executor.submit(_traffic, model, held, {**one.options, "watch": None}) for one in each]
-    try:
-        for number, one in enumerate(each):
-            if begin is not None:
-                begin(f"{number + 1:,} of {len(each):,}: {one.words}")
-            yield jobs[number].result() if jobs else _traffic(model, requests, {**one.options, "watch": watch})
-    finally:
-        for job in jobs:
-            job.cancel()
+    from hwcalc.library.parts import Part, results
+
+    if executor is not None or dataset is not None:
+        requests = requests.held() if isinstance(requests, Workload) else requests
+    content = () if dataset is None else _content(requests)
+    parts = []
+    for one in each:
+        assert one.deployed is not None
+        occupancy = one.deployed.occupancy
+        part = Part(
+            model=occupancy.model.id,
+            engine=occupancy.engine.name,
+            setting=one.words or "default",
+            others=(occupancy.setup.hardware.gpu and occupancy.setup.hardware.gpu.id, *content[:2]),
+            content=(*content, occupancy.model, occupancy.setup, {**one.options, "watch": None, "token": None}),
+            call=_traffic,
+            # A worker elsewhere may not have the file, nor the network.
+            arguments=(
+                occupancy.model if isinstance(model, (str, os.PathLike)) else model,
+                requests,
+                {**one.options, "watch": watch if executor is None else None},
+            ),
+        )
+        parts.append(part)
+    return results(parts, executor, dataset, begin)
+
+
+def _content(requests: Any) -> tuple[Any, ...]:
+    """What a replay follows from: the name of the requests, their number if it is known, and all that is in them."""
+    if isinstance(requests, Workload):
+        return requests.name, requests.count, requests.concurrency, tuple(requests)
+    if isinstance(requests, (str, os.PathLike)) and (path := Path(requests)).is_file():
+        return str(path), None, path.read_bytes()
+    return "rows", None, requests
+
+
+def replays_in(out: str | os.PathLike[str] | None) -> Dataset[Traffic] | None:
+    """The folder ``out`` as a Parquet dataset, of which each part has a row with what a replay tells."""
+    from hwcalc.library.parts import Dataset
+
+    return None if out is None else Dataset(out, write_traffic, read_traffic)
 
 
 def _traffic(model: ModelLike, requests: Any, options: Mapping[str, Any]) -> Traffic:

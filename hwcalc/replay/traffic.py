@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from hwcalc.documents import Answer
 from hwcalc.formulas.record import Record
@@ -10,6 +14,8 @@ from hwcalc.model import Note
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hwcalc.library.parts import Part
 
 QUANTILES: Final = (50, 90, 95, 99)
 """The quantiles that are told, in percent."""
@@ -143,6 +149,33 @@ class Traffic(Answer, Record):
         return [row]
 
     __repr__ = Answer.__repr__
+
+
+_DOCUMENT: Final = "kvplan_traffic"
+"""The key under which the metadata of a file has all that a replay tells."""
+
+
+def write_traffic(file: IO[bytes], traffic: Traffic, stamp: Mapping[str, str]) -> None:
+    """Write the row of a replay as a file of a dataset: model and engine are in its path, and the whole of it is in the metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from hwcalc.library.parts import SETTING
+
+    row = {"setting": stamp[SETTING], **traffic.records()[0]}
+    del row["model"], row["engine"]
+    kinds = {bool: pa.bool_(), int: pa.int64(), str: pa.string()}
+    # What is unknown in one replay is a number in others.
+    kind_of = {name: pa.string() if name == "gpu" else kinds.get(type(value), pa.float64()) for name, value in row.items()}
+    metadata = {**stamp, _DOCUMENT: msgspec.json.encode(traffic)}
+    pq.write_table(pa.Table.from_pylist([row], pa.schema(kind_of.items(), metadata)), file, compression="zstd")
+
+
+def read_traffic(path: Path, _: Part) -> Traffic:
+    """What a replay told of which this is the file."""
+    import pyarrow.parquet as pq
+
+    return msgspec.json.decode(pq.read_metadata(path).metadata[_DOCUMENT.encode()], type=Traffic)
 
 
 class Timeline(Record):

@@ -12,6 +12,7 @@ only the settings with the best forecast (:func:`~hwcalc.planner.within.most_use
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -39,7 +40,7 @@ from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.options import by_name, take_options
 from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.solve import verdict_of
-from hwcalc.replay.compare import Opened, checked_settings, combinations, opened, refuse_wrong_values, replay_each
+from hwcalc.replay.compare import Opened, checked_settings, combinations, opened, refuse_wrong_values, replay_each, replays_in
 from hwcalc.replay.durations import Modelled
 from hwcalc.replay.simulate import DEFAULT_ENGINE, limits_of
 from hwcalc.replay.traffic import Limits, Traffic
@@ -177,7 +178,8 @@ def tune(
     budget: int | str = DEFAULT_BUDGET,
     top: int | str = DEFAULT_TOP,
     executor: Executor | None = None,
-    begin: Callable[[str], None] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    begin: Callable[[int, int, str], None] | None = None,
     watch: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Tuning:
@@ -187,8 +189,9 @@ def tune(
     the requests are within the limits. The engine says which of its options are searched. One that ``options`` name stays as it is, ``tp``
     and ``dtype`` may be lists, and ``settings`` has other values: ``{"max_num_seqs": ["default", 64]}``. ``budget`` is the most work for each
     number of GPUs, in replays of all requests, and ``top`` is how many settings are told, 0 for all. ``executor`` is any that
-    :mod:`concurrent.futures` knows, whose workers replay several settings at once. ``requests``, ``watch`` and ``options`` are those of
-    :func:`~hwcalc.replay.simulate.simulate`; ``begin`` is called with the words of each replay before it begins.
+    :mod:`concurrent.futures` knows, whose workers replay several settings at once, and the folder ``out`` keeps the replays that are finished
+    (:func:`~hwcalc.replay.compare.replays_in`). ``requests``, ``watch`` and ``options`` are those of
+    :func:`~hwcalc.replay.simulate.simulate`; ``begin`` is called as by :func:`~hwcalc.library.parts.results`.
 
     Raises a :class:`~hwcalc.errors.KvplanError` subclass, also where no setting starts.
     """
@@ -208,7 +211,8 @@ def tune(
     if not nodes:
         raise UsageError("no hardware is named.", hint="Add: --gpu h100, or a list: --gpu 4xh100,8xl40s")
     spec = load(model, asked.access, revision=asked.revision, assume=asked.assume)
-    search = _Search(requested, limits, least, most, partial(replay_each, spec, executor=executor, begin=begin, watch=watch))
+    replay = partial(replay_each, spec, executor=executor, dataset=replays_in(out), begin=begin, watch=watch)
+    search = _Search(requested, limits, least, most, replay)
     sizes = {name: numbers(named.pop(name, given.pop(name, None)), name) for name in ("tp", "dp")}
     dtypes = words(named.pop("dtype", None), "dtype")
     named |= {"dtype": dtypes} if len(dtypes) > 1 else {}
@@ -227,7 +231,7 @@ def tune(
     if number > _MOST:
         raise UsageError(f"{number:,} settings are too many to search.", hint=f"At most {_MOST:,}: give fewer values.")
     if begin is not None:
-        begin(f"planning {number:,} settings")
+        begin(0, number, "planning")
     each = [opened(spec, {**place, **changed}, given) for place in places for changed in combinations(axes)]
     refuse_wrong_values(each, named)
     ready = search.ready(each)

@@ -6,9 +6,12 @@ Its time is estimated from a few points before, because a point takes a microsec
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain, islice, product
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +24,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import Missing, load, load_each
+from hwcalc.library.parts import Dataset, Part, results
 from hwcalc.library.plan import engine_of, option_draft, request_of
 from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.options import SweepOptions, by_name, take_options, takes
@@ -29,6 +33,7 @@ from hwcalc.planner.values import read_flag, refuse_auto
 from hwcalc.sources.request import tell
 from hwcalc.sweep.grid import COLUMNS, Axes, Grid, Piece, RowBlock, Setting, SweepDocument, SweepPoint, check, count, failed_row
 from hwcalc.sweep.setting import rows_of
+from hwcalc.sweep.writers import read_parquet, write_parquet
 from hwcalc.text import quoted
 
 if TYPE_CHECKING:
@@ -66,7 +71,9 @@ class Sweep(Answer, Record):
     notes: tuple[Note, ...] = ()
     """Notes on hardware that was assumed, and on options that have no effect on any row."""
     seconds: float = 0.0
-    """About how long all rows take."""
+    """About how long all rows take in one process."""
+    executor: Executor | None = None
+    """Its workers plan the rows."""
 
     def __len__(self) -> int:
         return count(self.grid)
@@ -76,9 +83,13 @@ class Sweep(Answer, Record):
             for values in zip(*map(block.values, COLUMNS), strict=True):
                 yield SweepPoint(**dict(zip(COLUMNS, values, strict=True)))
 
-    def blocks(self) -> Iterator[RowBlock]:
-        """The rows in blocks."""
-        return blocks(self.grid)
+    def blocks(self, out: str | os.PathLike[str] | None = None) -> Iterator[RowBlock]:
+        """The rows in blocks, of which the folder ``out`` keeps those that are finished (:class:`~hwcalc.library.parts.Dataset`)."""
+        return blocks(self.grid, self.executor, None if out is None else Dataset(out, write_parquet, read_parquet))
+
+    def save(self, out: str | os.PathLike[str]) -> int:
+        """Write all rows into the Parquet dataset ``out``, but for parts that are finished there. Returns the number of rows."""
+        return sum(block.size for block in self.blocks(out))
 
     def headline(self) -> str:
         models = len(self.grid.models)
@@ -114,6 +125,7 @@ def sweep(
     every: bool = False,
     keep_going: bool = False,
     max_time: str | float = MAX_TIME,
+    executor: Executor | None = None,
     **options: Unpack[SweepOptions],
 ) -> Sweep:
     """Plan every combination of the models and of the lists, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
@@ -121,7 +133,8 @@ def sweep(
     A list may be a Python list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog
     ids; ``every`` adds the whole catalog. A list of policies is that of :func:`hwcalc.compare`. A point that cannot be planned is
     a row with an ``error``, and so is a model that cannot be read; with ``keep_going`` also where no model can. A grid that would
-    take longer than ``max_time`` by estimate is refused. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is
+    take longer than ``max_time`` by estimate is refused. ``executor`` is any of :mod:`concurrent.futures`, whose workers plan the rows of a
+    model and a setting each. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is
     wrong for all models.
     """
     from hwcalc.hardware.named import gpu_ids
@@ -159,7 +172,7 @@ def sweep(
     keywords = {**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "policy": any_policy}
     read = [model for model in grid.models if isinstance(model, ModelSpec)]
     notes += [*without_effect(keywords, grid.tps), *no_encoder(read, asked.encoder_seq)]
-    return Sweep(grid=grid, notes=tuple(notes), seconds=seconds)
+    return Sweep(grid=grid, notes=tuple(notes), seconds=seconds, executor=executor)
 
 
 def parse_time(text: str | float, option: str) -> float:
@@ -228,13 +241,26 @@ def _seconds_of_large(grid: Grid, model: ModelSpec, setting: Setting, settings: 
     return points * min(spent)
 
 
-def blocks(grid: Grid) -> Iterator[RowBlock]:
+def blocks(
+    grid: Grid, executor: Executor | None = None, dataset: Dataset[Iterable[RowBlock]] | None = None
+) -> Iterator[RowBlock]:
     """The blocks of all rows; the batch changes fastest, then length, policy, ranks, accelerator, dtype and model. Reports progress.
 
-    A point that cannot be planned becomes a row with an ``error``; nothing is raised.
+    A point that cannot be planned becomes a row with an ``error``; nothing is raised. A part of the work is one model in one setting; one
+    that cannot be read is no part. The rows that this ``executor`` works out, and those of a ``dataset``, come part by part.
     """
     total, done, begun = count(grid), 0, monotonic()
-    axes = Axes(grid.seqs, grid.batches)
+    read = [model for model in grid.models if isinstance(model, ModelSpec)]
+    parts = [part for model in read for part in _parts_of(grid, model, few=total <= FEW)]
+
+    def told(done: int, total: int, of: str) -> None:
+        seconds = monotonic() - begun
+        left = seconds * (total - done) / max(1, done)
+        remaining = f", about {in_words(left)} left" if done and seconds > _SETTLED_SECONDS and left >= 1 else ""
+        tell(f"{done:,} of {total:,} {of}{remaining}")
+
+    in_parts = executor is not None or dataset is not None
+    of_parts = results(parts, executor, dataset, lambda done, total, _: told(done, total, "parts") if in_parts else None)
     for model in grid.models:
         of_model: Iterable[RowBlock]
         if isinstance(model, Missing):
@@ -242,12 +268,35 @@ def blocks(grid: Grid) -> Iterator[RowBlock]:
             row = failed_row({"model": model.id, "engine": engine}, model.error.message)
             of_model = [RowBlock(size=1, columns=row, failed=1, error=model.error)]
         else:
-            settings = (rows_of(grid, model, setting, asked, few=total <= FEW) for setting, asked in grid.asked)
-            of_model = chain.from_iterable(rows.blocks(axes) for rows in settings)
+            of_model = chain.from_iterable(islice(of_parts, len(grid.asked)))
         for block in of_model:
             done += block.size
-            seconds = monotonic() - begun
-            left = seconds * (total - done) / done
-            remaining = f", about {in_words(left)} left" if seconds > _SETTLED_SECONDS and left >= 1 else ""
-            tell(f"{done:,} of {total:,} points{remaining}")
+            if not in_parts:
+                told(done, total, "points")
             yield block
+
+
+def _parts_of(grid: Grid, model: ModelSpec, *, few: bool) -> Iterator[Part]:
+    """The parts of one model, one for each setting."""
+    alone, engine = replace(grid, models=()), engine_of(model, grid.options.get("engine")).partition("@")[0]
+    for setting, asked in grid.asked:
+        named = {"dtype": setting.dtype, "gpu": setting.gpu, "tp": setting.tp, "policy": setting.policy and setting.policy.text}
+        yield Part(
+            model=model.id,
+            engine=engine,
+            setting=", ".join(f"{name}={value}" for name, value in named.items() if value is not None) or "default",
+            content=(model, setting, asked, grid.seqs, grid.batches),
+            call=_rows,
+            arguments=(alone, model, setting, asked, few),
+        )
+
+
+def _rows(grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], few: bool) -> Iterator[RowBlock]:
+    """The rows of a part; a function that another process can import."""
+    return rows_of(grid, model, setting, asked, few=few).blocks(_axes(grid.seqs, grid.batches))
+
+
+@lru_cache(maxsize=1)
+def _axes(seqs: tuple[int, ...], batches: tuple[int, ...]) -> Axes:
+    """The axes that all settings share."""
+    return Axes(seqs, batches)

@@ -104,7 +104,7 @@ def test_while_processes_replay() -> None:
     """The processes of ``--workers`` end with the command, and nothing is said of what they leave."""
     text = (
         "import hwcalc.replay.compare\n"
-        "def replay_each(model, requests, each, executor, **more):\n    executor.submit(abs, -1).result()\n    kill()\n"
+        "def replay_each(model, requests, each, executor, *more, **others):\n    executor.submit(abs, -1).result()\n    kill()\n"
         "hwcalc.replay.compare.replay_each = replay_each\n" + MAIN
     )
     line = ("simulate", QWEN, "--blocks", "60", "--step-time", "1ms", "--trace", "prompt=9 output=2 requests=2")
@@ -112,6 +112,23 @@ def test_while_processes_replay() -> None:
     done = program("SIGINT", text, *line, "--compare", "max_num_seqs=1,2", "--workers", "1")
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_finished_parts_stay(tmp_path: Path) -> None:
+    """Ctrl-C before the second part says where the first one is, and the same line goes on."""
+    text = (
+        "from hwcalc.library import parts\n"
+        "keep = parts.Dataset.keep\nkept = []\n"
+        "def kill_second(self, part, result):\n    kept.append(part)\n    len(kept) == 2 and kill()\n    keep(self, part, result)\n"
+        "parts.Dataset.keep = kill_second\n" + MAIN
+    )
+    out = str(tmp_path / "points")
+    line = ("sweep", QWEN, "--seq", "1k,2k", "--dtype", "bf16,fp8", "--out", out)
+    done = program("SIGINT", text, *line)
+
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == f"kvplan: finished parts are in '{out}'. The same line goes on with the others.\n"
+    assert [file.suffix for file in (tmp_path / "points").rglob("*") if file.is_file()] == [".parquet"]
 
 
 def test_an_answer_does_not_wait_for_threads() -> None:

@@ -118,4 +118,4 @@ def test_workers_are_for_several_replays(capsys: Capture) -> None:
     line = ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--step-time", "25ms", "--trace", "prompt=500 output=20 requests=9")
     status, _, error = run(capsys, *line, "--workers", "2")
 
-    assert (status, "--workers share several replays" in error) == (2, True)
+    assert (status, "--workers is for several replays" in error) == (2, True)
