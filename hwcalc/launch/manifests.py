@@ -97,7 +97,9 @@ def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
             left = remarks.get(name, "")
             read = _of_service(str(name), service, cluster, files)
             if left:
-                without = {f"the extended service {left.removeprefix('extends: ')}": "the text does not hold it"}
+                without = {
+                    f"the extended service {left.removeprefix('extends: ')}": "the text lacks it, docker compose config has it"
+                }
                 read = [
                     replace(each, unresolved=(*each.unresolved, left), unplanned={**each.unplanned, **without}) for each in read
                 ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -38,6 +40,8 @@ _MOST_INDENT: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOUBLED: Final = re.compile(r"\$\$(?:\{|[A-Za-z_])")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?(\+?)=")
+_FUNCTION: Final = re.compile(r"(?:function[ \t]+)?([A-Za-z_][\w-]*)[ \t]*\(\)\s*\{|function[ \t]+([A-Za-z_][\w-]*)\s*\{")
+_MOST_CALLS: Final = 200
 _PLACEHOLDER: Final = re.compile(r"<[A-Za-z][^<>|&;\n$]{0,80}>")
 _TEMPLATE: Final = re.compile(r"\{\{.{0,400}?\}\}")
 _SUM: Final = re.compile(r"[0-9+\-*/%()<> ]{1,200}")
@@ -154,6 +158,10 @@ class _Reader:
         self.text, self.at, self.origin, self.depth = text, 0, origin, depth
         self.variables, self.arguments, self.files = variables, arguments, files
         self.arrays: dict[str, list[Word]] = {}
+        self.functions: dict[str, tuple[int, int]] = {}
+        """Function that the text calls -> where its body begins and ends."""
+        self.calls: list[str] = []
+        self.running: set[str] = set()
         self.taken: dict[str, str] = {}
         """Variable -> the expression whose default it has."""
         self.partly: dict[str, str] = {}
@@ -225,7 +233,7 @@ class _Reader:
             before = self.at
             if not words:
                 start = self.line
-                if self.prompt():
+                if self.prompt() or self.function():
                     continue
                 if self.assignment(own):
                     continue
@@ -247,12 +255,20 @@ class _Reader:
             self.variables |= {name: value for name, value in own.items() if isinstance(value, str)}
             return
         first = words[0].text
+        if first in self.functions:
+            self.exported |= own
+            self.call(words)
+            return
+        if first == "shift":
+            count = words[1].text if len(words) > 1 else "1"
+            self.arguments = self.arguments[int(count) if re.fullmatch(r"\d{1,4}", count) else 0 :]
+            return
         if first in ("exec", "exit") and len(words) > (first == "exec") and all(scope.done for scope in self.scopes):
             self.ended = not self.in_list()
         if first in ("export", "declare", "readonly", "local", "typeset", "set", "setx", "$env"):
             self.export(words[1:], own)
             return
-        if first in ("source", ".", ":", "cd", "true", "false", "shift", "return", "exit", "wait", "sleep"):
+        if first in ("source", ".", ":", "cd", "true", "false", "return", "exit", "wait", "sleep"):
             # The expansion of `: "${A:=value}"` has set the variable.
             return
         if first in ("echo", "printf") and writes and self.echoed(words, writes):
@@ -260,6 +276,34 @@ class _Reader:
         self.commands.append(
             Command(words=tuple(words), variables=dict(self.variables), own={**self.exported, **own}, line=line, writes=writes)
         )
+
+    @cached_property
+    def first_words(self) -> frozenset[str]:
+        """The words that lines begin with."""
+        return frozenset(re.findall(r"(?m)^[ \t]*([A-Za-z_][\w-]*)(?![^\s;&|]|[ \t]*\()", self.text))
+
+    def function(self) -> bool:
+        """Whether a function begins here. One that the text calls is read there; of others the body is read as it stands."""
+        match = _FUNCTION.match(self.text, self.at)
+        if match is None:
+            return False
+        name, self.at = match[1] or match[2], match.end()
+        if name in self.first_words:
+            self.at = balanced(self.text, match.end() - 1)
+            self.functions[name] = (match.end(), self.at - 1)
+        return True
+
+    def call(self, words: list[Word]) -> None:
+        """Read the body of a function with its arguments, unless it is being read. What it sets is kept."""
+        name = words[0].text
+        self.calls.append(name)
+        if len(self.calls) > _MOST_CALLS or name in self.running:
+            return
+        inner, (begin, end) = copy(self), self.functions[name]
+        inner.text, inner.at, inner.arguments, inner.running = self.text[:end], begin, tuple(words[1:]), {*self.running, name}
+        inner.scopes = []
+        inner.run()
+        self.ended = inner.ended
 
     def in_list(self) -> bool:
         """Whether the command that was just read is a part of ``a || b``."""
