@@ -132,7 +132,7 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
 
 
 def _remarks(server: Server) -> Iterator[str]:
-    """What to say of a text beside its plan: what it leaves open, and which flags the plan is without."""
+    """Remarks on a text: what it leaves open, and which flags the plan is without."""
     from hwcalc.launch.planned import unknown_flags, unplanned_flags
 
     called = f"{server.name}: " if server.name else ""
@@ -154,7 +154,7 @@ def _remarks(server: Server) -> Iterator[str]:
 
 
 def _in_words(left: str) -> str:
-    """What a text leaves open, where its key is no word of the text."""
+    """An open point of a text, in words where its key is none."""
     key, colon, rest = left.partition(": ")
     return f"how many GPUs it has ({rest})" if colon and key == "gpus_per_replica" else left
 
@@ -166,7 +166,7 @@ def _heading(server: Server) -> str:
 
 
 def given_of(sets: Sequence[str], env_file: str | None) -> Given:
-    """What ``--set`` and ``--env-file`` say."""
+    """Values of ``--set``, ``--env-file``."""
     from hwcalc.launch.read import Given
 
     return Given.of(sets, "" if env_file is None else _content(env_file, "--env-file"))

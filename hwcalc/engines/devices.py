@@ -6,7 +6,7 @@ Only engines that put some layers on a GPU and others in the memory of the host 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct, field
@@ -172,11 +172,34 @@ class Cost(enum.IntEnum):
 
 
 class Saving(Struct, frozen=True):
-    """A setting that takes less memory: the options of a plan that change, by name, and what they are in words."""
+    """Options of a plan that change so that it takes less or fits, by name, and in words. A ``gpu`` is the accelerator itself."""
 
     cost: Cost
     what: str
     settings: Mapping[str, Any]
+    parts: int = 1
+
+    def __or__(self, other: Saving) -> Saving:
+        """The change that makes both changes. It costs what the dearer of the two costs."""
+        options = {**self.settings.get("engine_options", {}), **other.settings.get("engine_options", {})}
+        settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
+        what = ", ".join(filter(None, (self.what, other.what)))
+        return Saving(cost=max(self.cost, other.cost), what=what, settings=settings, parts=self.parts + other.parts)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The sort key among offers: first the cost, then the number of changes that are combined."""
+        return self.cost, self.parts
+
+    @property
+    def key(self) -> Hashable:
+        """The settings, whatever their order: an accelerator by its id, a mapping by its items."""
+        return frozenset(
+            [
+                (name, tuple(value.items()) if name == "engine_options" else value.id if name == "gpu" else value)
+                for name, value in self.settings.items()
+            ]
+        )
 
 
 def computes_fp8(gpu: Gpu | None) -> bool:

@@ -22,7 +22,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.engines import AT_HOME, find_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.devices import Cost, computes_fp8
+from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.pool import Try
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
@@ -49,41 +49,10 @@ _LARGER: Final = 4
 PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 
-class Change(Struct, frozen=True):
-    """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
-
-    cost: Cost
-    what: str
-    settings: Mapping[str, Any]
-    parts: int = 1
-
-    def __or__(self, other: Change) -> Change:
-        """The change that makes both changes. It costs what the dearer of the two costs."""
-        options = {**self.settings.get("engine_options", {}), **other.settings.get("engine_options", {})}
-        settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
-        what = ", ".join(filter(None, (self.what, other.what)))
-        return Change(cost=max(self.cost, other.cost), what=what, settings=settings, parts=self.parts + other.parts)
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """The sort key among offers: first the cost, then the number of changes that are combined."""
-        return self.cost, self.parts
-
-    @property
-    def key(self) -> Hashable:
-        """The settings, whatever their order: an accelerator by its id, a mapping by its items."""
-        return frozenset(
-            [
-                (name, tuple(value.items()) if name == "engine_options" else value.id if name == "gpu" else value)
-                for name, value in self.settings.items()
-            ]
-        )
-
-
 class Offer(Struct, frozen=True):
     """A change that fits, and how sure that is."""
 
-    change: Change
+    change: Saving
     found: Occupancy
     sure: bool
 
@@ -96,7 +65,7 @@ class _Tries:
         self._seen: dict[Hashable, Occupancy | None] = {}
         self._counted: set[Hashable] = set()
 
-    def of(self, change: Change) -> Occupancy | None:
+    def of(self, change: Saving) -> Occupancy | None:
         """The occupancy of the plan with this change.
 
         It is ``None`` if the engine or the GPU does not support it, or as many changes as are allowed were planned.
@@ -106,7 +75,7 @@ class _Tries:
             self._seen[key] = self._open(change, counted=key in self._counted)
         return self._seen[key]
 
-    def count(self, change: Change) -> None:
+    def count(self, change: Saving) -> None:
         """Count a change towards the limit of planned changes, whether or not it is planned later."""
         key = change.key
         if key in self._seen or key in self._counted:
@@ -118,7 +87,7 @@ class _Tries:
             if self._is_computable(change):
                 self.left -= 1
 
-    def _open(self, change: Change, *, counted: bool) -> Occupancy | None:
+    def _open(self, change: Saving, *, counted: bool) -> Occupancy | None:
         """The occupancy with this change, planned now; ``None`` as in :meth:`of`. A change that is ``counted`` has its place in the limit."""
         if (self.left <= 0 and not counted) or not self._is_computable(change):
             return None
@@ -134,7 +103,7 @@ class _Tries:
         """Whether sources leave open that this runs, and do not leave it open of the plan."""
         return bool(found.hardware_warnings) and not self.opened.hardware_warnings
 
-    def _is_computable(self, change: Change) -> bool:
+    def _is_computable(self, change: Saving) -> bool:
         """Whether the GPU computes in the formats of this change."""
         settings, setup = change.settings, self.opened.setup
         # What the user already has on this GPU is the user's own choice.
@@ -143,7 +112,7 @@ class _Tries:
         return not eight or computes_fp8(settings.get("gpu", setup.hardware.gpu))
 
 
-def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> dict[str, int]:
+def chosen_sizes(opened: Occupancy, line: CommandLine, change: Saving) -> dict[str, int]:
     """The parallel sizes that follow from the command line of a change.
 
     Empty unless it names another accelerator and no sizes.
@@ -210,8 +179,7 @@ class _Adviser:
         self.tries = _Tries(opened, line)
         self.offers: list[Offer] = []
         self._before: dict[bool, int] = {}
-        offered = opened.savings(opened.needed_bytes - (solve.budget_bytes(opened, "low") or 0))
-        savings = [Change(cost=one.cost, what=one.what, settings=one.settings) for one in offered]
+        savings = opened.savings(opened.needed_bytes - (solve.budget_bytes(opened, "low") or 0))
         # All of them count as tried; most are planned when it is their turn, and some never are.
         self.savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         for one in self.savings:
@@ -221,9 +189,9 @@ class _Adviser:
             if line.given.get(name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 what = f"without {flag}" if name == "kv_memory" else f"the default of {flag}"
-                self.limits.append(Change(cost=Cost.NOTHING, what=what, settings={name: None}))
+                self.limits.append(Saving(cost=Cost.NOTHING, what=what, settings={name: None}))
         # The change that takes back all limits that leave the cache less memory than it has without them.
-        self.back: Change | None = None
+        self.back: Saving | None = None
         for one in self.limits:
             more = one if self.back is None else self.back | one
             # A size of the cache is always one: other changes give it more memory only without that size.
@@ -252,7 +220,7 @@ class _Adviser:
         limit = self.opened.most_sequences()
         if limit is not None and self.opened.batch > limit[0]:
             options = {limit[1]: str(self.opened.request.replica_batch)}
-            self._offer(Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options}))
+            self._offer(Saving(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options}))
         for change in (*self.limits, *([] if self.back is None else [self.back])):
             self._offer(change)
         for change in self.savings:
@@ -261,7 +229,7 @@ class _Adviser:
         self._gpus(fewest)
         self._numbers(None, self.opened)
 
-    def _offer(self, change: Change) -> Offer | None:
+    def _offer(self, change: Saving) -> Offer | None:
         """Add a change to the offers if it fits, unless another change of the same rank does so as surely.
 
         Returns its offer, ``None`` if there is none.
@@ -277,7 +245,7 @@ class _Adviser:
         """Whether a change of this rank was offered that surely fits."""
         return any(offer.sure and offer.change.rank == rank for offer in self.offers)
 
-    def _tried(self, change: Change) -> Offer | None:
+    def _tried(self, change: Saving) -> Offer | None:
         """The offer of this change; ``None`` if it does not fit.
 
         To fit probably is enough where the plan does not fit and no part of it lies on the host.
@@ -293,7 +261,7 @@ class _Adviser:
             return None
         return Offer(change=change, found=changed, sure=sure) if holds else None
 
-    def _saves(self, change: Change, than: Change | None = None) -> bool:
+    def _saves(self, change: Saving, than: Saving | None = None) -> bool:
         """Whether this change leaves more bytes for the cache, or needs fewer of them, than the change ``than``, or than no change.
 
         An engine may ask for more than the planned sequences before it starts: what ends that saves too.
@@ -309,7 +277,7 @@ class _Adviser:
             return False
         return saves
 
-    def _is_set(self, change: Change) -> bool:
+    def _is_set(self, change: Saving) -> bool:
         """Whether the line sets these engine options already, or has them by default.
 
         The planned request may have stricter ones.
@@ -321,7 +289,7 @@ class _Adviser:
             value == given.get(name, known[name].default) for name, value in wanted.items() if name in known
         )
 
-    def _numbers(self, change: Change | None, opened: Occupancy) -> None:
+    def _numbers(self, change: Saving | None, opened: Occupancy) -> None:
         """Offer fewer sequences, and shorter ones, each together with a change."""
         planned = opened.load.batch
         found = []
@@ -329,7 +297,7 @@ class _Adviser:
             count = solve.largest(opened, "batch", planned if self.fits else planned - 1)
             if count and count != planned:
                 what = f"{count:,} at once instead of {planned:,}"
-                found.append(Change(cost=Cost.BATCH, what=what, settings={"batch": count}))
+                found.append(Saving(cost=Cost.BATCH, what=what, settings={"batch": count}))
         longest = opened.model.max_position_embeddings or opened.tokens
         # A list of lengths stands in the place of the length.
         tokens = None if opened.load.lengths else solve.largest(opened, "seq", min(longest, opened.tokens))
@@ -339,7 +307,7 @@ class _Adviser:
             whole = tokens if opened.load.sharing.branches > 1 else None
             shorter = {"prompt": whole} if (opened.load.prompt or 0) > tokens else {}
             what = f"{tokens:,} tokens instead of {opened.tokens:,}"
-            found.append(Change(cost=Cost.LENGTH, what=what, settings={"seq": tokens, **shorter}))
+            found.append(Saving(cost=Cost.LENGTH, what=what, settings={"seq": tokens, **shorter}))
         for one in found:
             self._offer(one if change is None else change | one)
 
@@ -358,7 +326,7 @@ class _Adviser:
         if instance is not None:
             return
         self._first_sure(
-            Change(cost=Cost.GPU, what=f"{gpus:,} x {larger.id}", settings={"gpu": larger})
+            Saving(cost=Cost.GPU, what=f"{gpus:,} x {larger.id}", settings={"gpu": larger})
             for larger in _larger_gpus(self.opened)
             if solve.most_joined(larger, 1) >= gpus
         )
@@ -369,15 +337,15 @@ class _Adviser:
             # More than a node of the planned GPUs is needed, and no single larger GPU is enough: up to a node of larger ones.
             self._first_sure(self._nodes(gpu))
 
-    def _nodes(self, gpu: Gpu) -> Iterator[Change]:
+    def _nodes(self, gpu: Gpu) -> Iterator[Saving]:
         """Up to a node of each larger GPU."""
         for larger in _larger_gpus(self.opened, node_of(gpu)):
-            other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
+            other = Saving(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self.tries.of(other)
             for layout in () if changed is None else self._layouts(changed, _at_least(changed), node_of(larger)):
                 yield replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1)
 
-    def _first_sure(self, changes: Iterable[Change]) -> bool:
+    def _first_sure(self, changes: Iterable[Saving]) -> bool:
         """Offer these changes up to the first that surely fits. Whether one does."""
         for change in changes:
             offer = self._offer(change)
@@ -401,7 +369,7 @@ class _Adviser:
         laid_out = (layouts(opened, count) for count in numbers if least <= count <= most)
         yield from islice(chain.from_iterable(laid_out), _MOST_LAYOUTS)
 
-    def _of_layout(self, layout: Layout, other: Gpu | None = None) -> Change:
+    def _of_layout(self, layout: Layout, other: Gpu | None = None) -> Saving:
         setup, instance = self.opened.setup, self.line.given.get("instance")
         settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **asdict(layout), "gpus": layout.gpus}
         gpu = other or setup.hardware.gpu
@@ -413,7 +381,7 @@ class _Adviser:
         # An engine that gives each GPU a run of layers needs their number alone.
         sizes = "" if self.opened.engine.facts.splits_layers else layout.text
         cost = Cost.GPUS if layout.gpus > setup.gpus else Cost.NOTHING
-        return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
+        return Saving(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
 
     def _together(self) -> None:
         """Offer two or three changes together, where no single change makes the plan fit on the planned GPUs."""
@@ -438,7 +406,7 @@ class _Adviser:
             if any(one.parts > 1 and one.cost is not Cost.GPUS for one in sensible):
                 return
 
-    def _first(self, cost: Cost, beside: Change | None = None) -> list[Change]:
+    def _first(self, cost: Cost, beside: Saving | None = None) -> list[Saving]:
         """A list of the first saving of this cost that frees memory, alone or on top of the change ``beside``.
 
         Empty if no saving does.
@@ -448,7 +416,7 @@ class _Adviser:
                 return [saving]
         return []
 
-    def _fewer_gpus(self, changes: list[Change]) -> None:
+    def _fewer_gpus(self, changes: list[Saving]) -> None:
         """Offer these changes with more GPUs, if that needs fewer GPUs than adding GPUs alone."""
         alone = [offer.found.setup.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve.MOST_GPUS) - 1
@@ -497,7 +465,7 @@ class _Adviser:
                 written[name] = None if value is None else TYPES[ROWS[name].type].write(value)
         return written
 
-    def _flags(self, change: Change) -> str:
+    def _flags(self, change: Saving) -> str:
         """The settings of the change in the spelling of the engine."""
         settings = {**chosen_sizes(self.opened, self.line, change), **change.settings}
         parallel, engine = asdict(self.opened.setup.parallel), self.opened.engine
