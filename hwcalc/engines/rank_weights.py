@@ -203,7 +203,7 @@ class Rank:
 
         def dims_of_kinds() -> tuple[tuple[int, ...], ...]:
             kinds = (group.kind.dims() for group in self.model.stack.groups)
-            return tuple(tuple(dims[name] for name in names) for dims in kinds if "num_key_value_heads" in dims)
+            return tuple(tuple(dims[name] for name in names) for dims in kinds if dims.keys() >= set(names))
 
         local_rows: dict[tuple[bool, int], int] = {}
         for heads, groups, head, value in self.model.once("attention dims", dims_of_kinds):
