@@ -130,8 +130,12 @@ def test_the_hook(ours: Path, theirs: Path, tmp_path: Path) -> None:
     pytest.importorskip("pre_commit", reason="pre-commit is not installed")
     environment = {**os.environ, **OFFLINE, "PRE_COMMIT_HOME": str(tmp_path / "cache"), "PYTHONPATH": dependencies()}
 
+    hooks = [{"id": "kvplan-check"}, {"id": "kvplan-check-deployments"}]
+    config = {"repos": [{"repo": str(ours), "rev": git(ours, "rev-parse", "HEAD").strip(), "hooks": hooks}]}
+    write(theirs / ".pre-commit-config.yaml", yaml.safe_dump(config))
+
     def tried() -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "pre_commit", "try-repo", str(ours), "--all-files", "--color", "never")
+        command = (sys.executable, "-m", "pre_commit", "run", "--all-files", "--color", "never")
         return subprocess.run(command, cwd=theirs, env=environment, capture_output=True, text=True, check=False)
 
     write(theirs / "deploy" / "serve.sh", f"vllm serve ../tiny --max-model-len 1024 --kv-cache-memory-bytes {1040 * PER_TOKEN}\n")

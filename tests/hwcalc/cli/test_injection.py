@@ -27,13 +27,13 @@ from hwcalc.report.emit import emitted
 from hwcalc.report.text import csv_text
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, lines_for, message, operand, shell_word, shown
+from tests.effort import ALL
 from tests.hwcalc.check.files import TINY, check_file, tiny_model, write
 from tests.hwcalc.cli.hostile import HOSTILE, LONG, SECRET, SHEET, TOKENS, faults
 from tests.hwcalc.command import Capture, run
 
-EVERY: Final = "KVPLAN_EVERY_INJECTION" in os.environ
-"""Whether every text is put in every place (minutes), or a few of them, chosen with a seed."""
-_FEW: Final = 2
+_FEW: Final = 1
+"""Texts that are put in each place, chosen with a seed; all of them (minutes) with ``KVPLAN_TESTS=all``."""
 # What each command needs besides: an answer where the hostile text is taken, an error where it is not.
 _BASE: Final = {
     "diff": ["gpt2", "Qwen/Qwen3-8B"],
@@ -80,7 +80,7 @@ def texts(seed: str, few: int = _FEW) -> tuple[str, ...]:
 
 def some(choices: Sequence[Any], few: int, seed: str) -> Sequence[Any]:
     """A few of these, the same ones for the same seed; all of them where every text is wanted."""
-    return choices if EVERY else random.Random(ascii(seed)).sample(choices, few)  # noqa: S311 - nothing is secret here
+    return choices if ALL else random.Random(ascii(seed)).sample(choices, few)  # noqa: S311 - nothing is secret here
 
 
 def harmless(capsys: Capture, *words: str, commands: bool = False, longest: int | None = 4200) -> str:

@@ -22,12 +22,13 @@ from hwcalc.planner.context import open_request
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.engines import runtime_profile
+from tests.effort import cases
 from tests.formulas.strategies import kinds
 from tests.hwcalc.command import QWEN
 
 GPU: Final = "h100-sxm5-80gb"
 ENGINES: Final = ("reference", "transformers")
-SAMPLED: Final = 40
+SAMPLED: Final = cases(16, 40)
 LAYOUTS: Final[tuple[dict[str, int], ...]] = (
     {}, {"tp": 2}, {"tp": 8}, {"dp": 2}, {"tp": 2, "dp": 4}, {"pp": 2}, {"tp": 4, "pp": 2, "dp": 3}, {"tp": 16, "dcp": 2},
 )  # fmt: skip
@@ -116,7 +117,7 @@ def test_the_catalog(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(24, 60), deadline=None)
 @given(
     layers=st.lists(st.lists(kinds(), min_size=1, max_size=2).map(tuple), min_size=2, max_size=4),
     layout=st.sampled_from(LAYOUTS),

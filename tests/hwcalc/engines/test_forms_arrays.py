@@ -33,6 +33,7 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.catalog import list_models
 from hwcalc.units import GIB
+from tests.effort import cases
 
 LENGTHS: Final = (1, 2, 3, 15, 16, 17, 1_000, 4_096, 4_097, 100_001, 1_000_000)
 BATCHES: Final = (1, 2, 7, 255, 256, 257, 1_025, 100_000)
@@ -61,7 +62,7 @@ ASKED: Final[tuple[dict[str, Any], ...]] = (
     {"engine": "llamacpp", "pp": 2, "engine_options": {"n_gpu_layers": "999"}},
 )
 GPUS: Final = ("h100-sxm5-80gb", "l4", "m3-max-128gb")
-SAMPLED: Final = 25
+SAMPLED: Final = cases(16, 25)
 
 
 def answers(form: MemoryForm) -> Iterator[Callable[[Any, Any], Any]]:

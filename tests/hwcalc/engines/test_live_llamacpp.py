@@ -24,6 +24,7 @@ from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.setup import Request
 from hwcalc.formulas import Role
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES
+from tests.effort import sample
 from tests.llamacpp.library import wheel
 from tests.paths import ROOT
 
@@ -144,7 +145,7 @@ def planned(name: str, options: Mapping[str, Any]) -> LlamacppOccupancy:
     return found
 
 
-@pytest.mark.parametrize("name", models())
+@pytest.mark.parametrize("name", sample(models(), 80))
 def test_the_contexts_of_a_model_are_planned_to_the_byte(name: str, library: Library, tmp_path: Path) -> None:
     """Bytes, settings and cells are those of the library; what it refuses is refused.
 

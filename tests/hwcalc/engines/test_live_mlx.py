@@ -17,6 +17,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.mlx.layers import chunked_slots, grown_slots, rotating_slots
 from hwcalc.engines.models import model_classes
+from tests.effort import sample
 
 mx = pytest.importorskip(
     "mlx.core", reason="mlx is not installed here: pip install 'kvplan[test]' on Linux or a Mac", exc_type=ImportError
@@ -269,7 +270,7 @@ def test_bytes_are_those_of_small_models(model_type: str, seed: int) -> None:
     assert planned == fed(config, pieces(prompt, alone, size), batch, lambda _: None)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("bits", sample([2, 3, 4, 5, 6, 8], 3))
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "deepseek_v2", "qwen3_next", "deepseek_v32", "llama4"])
 def test_quantized_bytes_are_those_of_small_models(model_type: str, bits: int) -> None:
     """Whatever can be quantized is, behind the first piece that reaches the start."""

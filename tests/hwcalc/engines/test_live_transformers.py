@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
+from tests.effort import sample
 
 TOKENS: Final = 40
 """Fed in all: a prefill and one decode step. More than every window below, so that windows are seen to close."""
@@ -342,7 +343,7 @@ def documents(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return short, json.loads(model.config.to_json_string(use_diff=False))
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", sample(CASES, 24), ids=lambda case: case.model_type)
 def test_dynamic_cache(case: Case) -> None:
     """The model's own cache after prefill and decode takes the bytes planned for its config, short or written out."""
     model = build(case)

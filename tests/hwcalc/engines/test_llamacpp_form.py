@@ -21,9 +21,10 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import read_options
 from hwcalc.profiles.catalog import list_models
+from tests.effort import cases
 from tests.hwcalc.form_answers import differences, form_of
 
-PLANNED, SEARCHED, SAMPLED = 40, 20, 150
+PLANNED, SEARCHED, SAMPLED = 40, 20, cases(90, 150)
 """So many requests are planned, which takes the solvers, and searched both ways; of so many the bytes alone are compared, at several
 lengths and batches."""
 UNLIKE = (
@@ -176,7 +177,7 @@ def test_a_form_places_layers_as_the_engine_does() -> None:
     """Options of any kind, with default ones most of all: every byte of every device, at lengths and batches by chance; arrays too."""
     draw, compared, moved, kinds = random.Random("placed"), 0, set(), set()  # noqa: S311 - a sample
     models = sorted(list_models())
-    for _ in range(SAMPLED // 3):
+    for _ in range(SAMPLED // 2):
         model, asked = draw.choice((draw.choice(models), draw.choice(UNLIKE))), placed_by(draw)
         try:
             opened = opened_of(model, asked, 4096, 1)

@@ -10,10 +10,11 @@ import pytest
 from hwcalc import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.units import GIB
+from tests.effort import cases
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample
 from tests.hwcalc.form_answers import form_of
 
-SAMPLED: Final = 200
+SAMPLED: Final = cases(80, 200)
 POINTS: Final = 6
 QWEN: Final = "Qwen/Qwen3-8B"
 UNLIKE: Final = (

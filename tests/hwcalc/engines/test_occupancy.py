@@ -17,6 +17,7 @@ from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
 from hwcalc.profiles.gpus import find_gpu
+from tests.effort import sample
 
 MODELS: Final = (
     "meta-llama/Llama-3.1-8B",
@@ -43,7 +44,7 @@ def opened(model: ModelSpec, **wanted: Any) -> Occupancy | None:
 
 
 @pytest.mark.parametrize("engine", [*ENGINES])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sample(MODELS, 4))
 def test_opened_once_or_anew(name: str, engine: str) -> None:
     """A request that is changed from another one gives the same plan as a request that is opened anew."""
     common: dict[str, Any] = {"engine": engine, "seq": 3000, "batch": 2, "gpu": "h100-sxm5-80gb"}

@@ -13,9 +13,10 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.engines.sglang.pools import Demand, PoolCurve
 from hwcalc.planner.context import open_request
+from tests.effort import cases
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
 
-SAMPLED: Final = 160
+SAMPLED: Final = cases(70, 160)
 POINTS: Final = 5
 UNLIKE: Final = (
     "meta-llama/Llama-3.1-8B",

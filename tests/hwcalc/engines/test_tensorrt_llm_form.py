@@ -18,9 +18,10 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import read_options
 from hwcalc.profiles.catalog import list_models
+from tests.effort import cases
 from tests.hwcalc.form_answers import differences, form_of
 
-SAMPLED = 120
+SAMPLED = cases(50, 120)
 GIVEN = 20 * 2**30
 """Bytes of a budget of the user's own."""
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"

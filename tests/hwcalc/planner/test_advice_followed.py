@@ -1,11 +1,7 @@
-"""Every line of advice of random plans is followed: it is read as a command line, and then fits as it says.
-
-``ADVICE_PLANS`` is their number: ``ADVICE_PLANS=5000 pytest tests/hwcalc/planner/test_advice_followed.py`` takes some minutes.
-"""
+"""Every line of advice of random plans is followed: it is read as a command line, and then fits as it says."""
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shlex
@@ -29,9 +25,10 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, list_gpus
 from hwcalc.profiles.instances import list_instances
 from hwcalc.units import human_bytes
+from tests.effort import cases
 from tests.hwcalc.command import read_plan
 
-PLANS = int(os.environ.get("ADVICE_PLANS", "200"))
+PLANS = cases(80, 5000)
 MODELS = 60
 PARTS = 5
 DTYPES = {

@@ -163,7 +163,7 @@ def test_layers_counted_by_token_are_those_of_their_tensors(
     cases = [
         {"policy": policy, "prompt": 2001, **sizes}
         for policy in (POLICIES[1], POLICIES[8])
-        for sizes in ({}, {"gpus": 2, "tp": 2, "batch": 3}, {"gpus": 2, "pp": 2, "batch": 5})
+        for sizes in ({"gpus": 2, "tp": 2, "batch": 3}, {"gpus": 2, "pp": 2, "batch": 5})
     ]
 
     def planned(case: dict[str, Any]) -> Plan:

@@ -20,9 +20,9 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import MIB
+from tests.effort import cases
 
-CASES: Final = 60
-CHUNKS: Final = 1
+CASES: Final = cases(44, 60)
 LONGEST: Final = 72
 MOST: Final = 40
 
@@ -183,13 +183,12 @@ def last(good: Iterable[bool]) -> int:
     return sum(1 for _ in takewhile(bool, good))
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("engine", [*ENGINES])
-def test_longest_and_most(engine: str, chunk: int) -> None:
+def test_longest_and_most(engine: str) -> None:
     """The longest sequence and the most sequences are the last that fit when all are tried in turn."""
-    dice = random.Random(f"{engine} {chunk}")  # noqa: S311 - cases, not secrets
+    dice = random.Random(f"{engine} 0")  # noqa: S311 - cases, not secrets
     seen: set[tuple[str | None, str | None]] = set()
-    for _ in range(CASES // CHUNKS):
+    for _ in range(CASES):
         opened = question(engine, dice)
         length = max(opened.model.max_position_embeddings or 0, opened.tokens)
         longest, most = solve.longest(opened), solve.most(opened)
@@ -212,7 +211,7 @@ def test_what_fits_has_an_end(engine: str) -> None:
     """But for buffers that empty, nothing longer and no larger batch fits once one does not."""
     dice = random.Random(f"{engine} end")  # noqa: S311 - cases, not secrets
     ends = 0
-    for _ in range(50):
+    for _ in range(cases(20, 50)):
         opened = question(engine, dice)
         if opened.model.model_type == small(GROUPED).model_type:
             continue
@@ -221,7 +220,7 @@ def test_what_fits_has_an_end(engine: str) -> None:
         assert (lengths, batches) == (sorted(lengths, reverse=True), sorted(batches, reverse=True)), str(opened.request)
         ends += len({*lengths}) + len({*batches}) - 2
     # Where cells come 256 at a time, all lengths of these cases take as much.
-    assert ends > (5 if find_engine(engine)[0].facts.splits_layers else 10)
+    assert ends > (1 if find_engine(engine)[0].facts.splits_layers else 3)
 
 
 @pytest.mark.parametrize("engine", [*ENGINES])
@@ -229,7 +228,7 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
     """No smaller number of GPUs has a layout that fits, and no other layout of a node holds more."""
     dice = random.Random(engine)  # noqa: S311 - cases, not secrets
     found: set[int | None] = set()
-    for _ in range(80):
+    for _ in range(cases(50, 80)):
         model = replace(small(dice.choice([*SMALL])), max_position_embeddings=2**20)
         length, batch = int(2 ** dice.uniform(8, 18)), int(2 ** dice.uniform(0, 7))
         # Beside layers the host holds inputs for every cell; how much it has is another question.

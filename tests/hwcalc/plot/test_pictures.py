@@ -31,7 +31,8 @@ def picture(kind: str) -> Picture:
 @pytest.mark.parametrize("kind", KINDS)
 def test_files(kind: str) -> None:
     """All formats open; the same numbers give the same bytes, without a date."""
-    png, svg, pdf = (picture(kind).data(name) for name in ("png", "svg", "pdf"))
+    first, again = picture(kind), picture(kind)
+    png, svg, pdf = (first.data(name) for name in ("png", "svg", "pdf"))
 
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">II", png[16:24]) >= (1_000, 500)
@@ -39,7 +40,7 @@ def test_files(kind: str) -> None:
     assert pdf.startswith(b"%PDF")
     assert pdf.rstrip().endswith(b"%%EOF")
     for name, data in (("png", png), ("svg", svg), ("pdf", pdf)):
-        assert picture(kind).data(name) == data
+        assert again.data(name) == data
         assert b"/CreationDate" not in data
         assert b"dc:date" not in data
 
@@ -62,7 +63,7 @@ def test_names_are_only_names() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers", [1, 1_000])
 @pytest.mark.parametrize("window", [1, None])
-@pytest.mark.parametrize("tokens", [1, 2, 1_000_000_000_000])
+@pytest.mark.parametrize("tokens", [1, 1_000_000_000_000])
 def test_extremes(kind: str, layers: int, window: int | None, tokens: int, capfd: pytest.CaptureFixture[str]) -> None:
     """One value, or one length, is a picture too, and the packages that draw say nothing of it on the terminal."""
     config = {

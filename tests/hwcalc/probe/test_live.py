@@ -15,6 +15,7 @@ from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.probe import live_model
 from hwcalc.probe.live import AGREES, DIFFERS, NOT_RUN, run_live
+from tests.effort import sample
 from tests.hwcalc.engines.test_live_transformers import CASES, Case
 
 CHOSEN: Final = {case.model_type: case for case in CASES}
@@ -57,7 +58,7 @@ def tensors_alive() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-@pytest.mark.parametrize("model_type", CHOSEN)
+@pytest.mark.parametrize("model_type", sample(CHOSEN, 14))
 def test_small_models_agree(model_type: str) -> None:
     """Byte for byte the planned cache, and the logits of computing anew, past every window."""
     result = run_live(described(CHOSEN[model_type]))

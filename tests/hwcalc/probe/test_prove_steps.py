@@ -67,6 +67,7 @@ def few_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "POOLED", POOLED[:4])
 
 
+@pytest.mark.usefixtures("few_models")
 @pytest.mark.parametrize("expandable", [False, True], ids=["default", "expandable"])
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_a_gpu_that_follows_the_rules_agrees(name: str, expandable: bool) -> None:

@@ -23,6 +23,7 @@ from hwcalc.report.exports import plan_markdown
 from hwcalc.report.summary import FEW_NOTES, model_lines, notes_of, verdict
 from hwcalc.report.table import plan_table
 from hwcalc.units import human_bytes
+from tests.effort import sample
 from tests.hwcalc.command import QWEN
 
 LINES, COLUMNS = SCREEN
@@ -50,14 +51,14 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = ({"seq": "32k", "batch": 20}, {"se
 def plans() -> tuple[Plan, ...]:
     """Every model on all hardware with each engine and request, where the engine takes it."""
     out = []
-    for model, engine, hardware, request in product(MODELS, ("reference", "vllm"), HARDWARE, REQUESTS):
+    for model, engine, hardware, request in sample([*product(MODELS, ("reference", "vllm"), HARDWARE, REQUESTS)], 90):
         try:
             out.append(plan(model, engine=engine, **hardware, **request))
         except KvplanError:
             continue
 
     assert {one.fit.verdict.text for one in out if one.fit} >= {"fits", "does not fit"}
-    assert len(out) > 100
+    assert len(out) > 50
     return tuple(out)
 
 

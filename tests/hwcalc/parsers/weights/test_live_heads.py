@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model
+from tests.effort import sample
 
 SMALL: Final = {
     "hidden_size": 64,
@@ -66,7 +67,7 @@ def counted(config: dict[str, Any]) -> int:
     return weights.total
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("model_type", sample(TYPES, 8))
 def test_who_ties_the_head(model_type: str) -> None:
     """The whole model's key, the language model's, or either, as the class has it: every pair of words."""
     from transformers import AutoConfig, AutoModelForImageTextToText
