@@ -170,7 +170,7 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
     kept, counts, seconds, bounds, experts, stretches, refused = [], [], [], [], [], [], []
     for row in rows:
         try:
-            found, times = opened_row(row)
+            found, _, times = opened_row(row)
         except KvplanError as error:
             refused.append(f"{row.engine}, {row.model}: {error}")
             continue

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hwcalc import load_model
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines import ENGINES as ENGINES_KNOWN
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.plan import open_loaded
 from hwcalc.library.speed import speed
@@ -193,8 +194,8 @@ def rows_of(path: Path) -> Iterator[Row]:
         )
 
 
-def opened_row(row: Row) -> tuple[Row, StepTimes]:
-    """The row, with the requests that fit where it states no number, and its steps. Raises a :class:`~hwcalc.errors.KvplanError`.
+def opened_row(row: Row) -> tuple[Row, Occupancy, StepTimes]:
+    """The row, with the requests that fit where it states no number, its occupancy, and its steps. Raises a :class:`~hwcalc.errors.KvplanError`.
 
     What an engine's own rules refuse was measured all the same, and is planned by the formulas.
     """
@@ -215,7 +216,7 @@ def opened_row(row: Row) -> tuple[Row, StepTimes]:
         raise UsageError("its weights are not counted.")
     if row.saturated:
         row = replace(row, concurrency=max(1, most(opened).value))
-    return row, times if known else replace(times, mixes_prompts=row.engine in MIXING)
+    return row, opened, times if known else replace(times, mixes_prompts=row.engine in MIXING)
 
 
 class Compared(Struct, frozen=True):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
             Option("live", ("--live",), "", "Build a small model of this type, and compare its cache and its decoding.", "flag"),
             Option("find_max", ("--find-max",), "WHAT", "Largest batch or seq that allocates.", complete="probe_searches"),
             Option("bandwidth", ("--bandwidth",), "", "Time reading the cache; plans of this accelerator then use it.", "flag"),
-            Option("speed", ("--speed",), "", "Time a prompt and a decode step of a small model, beside their bound.", "flag"),
+            Option("speed", ("--speed",), "", "Time a prompt and a step of a small model of this type.", "flag"),
             Option("receipt", ("--receipt",), "F", "Keep plan, measurements and environment in this JSON file."),
             Option("verify", ("--verify",), "F", "Plan a receipt again and report drift; needs no MODEL and no device."),
         ),

@@ -16,6 +16,8 @@ from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike, ModelSpec, Note
+from hwcalc.planner.aiconfigurator import NAME as AICONFIGURATOR
+from hwcalc.planner.aiconfigurator import Composed, NoAnswerError, composed, with_mean
 from hwcalc.planner.context import open_request
 from hwcalc.planner.expected import unmeasured
 from hwcalc.planner.forecast import forecast
@@ -29,6 +31,7 @@ from hwcalc.units import MOST_TOKENS, parse_accepted, parse_tokens
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.forecast import Quantity
+    from hwcalc.planner.step_time import StepTimes
 
 Numbers = Any
 """A number, or an array of numbers."""
@@ -130,6 +133,7 @@ def speed(
     accepted_tokens: float = 1,
     backend: str | None = None,
     tuned: bool = True,
+    measured: str | None = None,
     **options: Unpack[SpeedOptions],
 ) -> Speed:
     """Speeds of ``concurrency`` requests at once, each with a prompt of ``prompt`` tokens and an answer of ``output`` tokens.
@@ -138,7 +142,8 @@ def speed(
     otherwise: ``"8k"``. ``concurrency="max"`` is as many as fit. ``backend`` is that of the engine where it has several: ``"vulkan"`` or
     ``"rocm"`` of llama.cpp. Servers are expected to be tuned for the model; with ``tuned=False`` they are started with the defaults of their
     engine, and take as much longer as such servers were measured to. ``accepted_tokens`` are those that a step adds to each request on average
-    with speculative decoding, which vLLM logs as mean acceptance length; what drafting takes is not counted. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. Without ``engine`` it is vLLM
+    with speculative decoding, which vLLM logs as mean acceptance length; what drafting takes is not counted. ``measured="aiconfigurator"``
+    takes the mean with what that package says, if it is installed. ``options`` are keywords of :func:`hwcalc.plan`; ``gpu`` or ``instance`` is needed. Without ``engine`` it is vLLM
     in a datacenter and llama.cpp elsewhere. It may also be one
     that was measured and is not planned, such as ``"exllamav2"``. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
 
@@ -161,6 +166,8 @@ def speed(
         asked = asked.changed(engine_options={shares: "true", **asked.engine_options})
     if backend is not None and not isinstance(backend, str):
         raise UsageError(f"backend is {quoted(backend)}.", hint='Name one: backend="vulkan"')
+    if measured not in (None, AICONFIGURATOR):
+        raise UsageError(f"measured is {quoted(measured)}.", hint=f'Allowed: measured="{AICONFIGURATOR}"')
     if not isinstance(tuned, bool):
         raise UsageError(f"tuned is {quoted(tuned)}.", hint="Give True or False.")
     if asked.gpu is None and asked.instance is None:
@@ -217,11 +224,17 @@ def speed(
         )
     if found is None:
         notes.append(_unmeasured_note(opened, named))
+    theirs = None if measured is None or found is None else _composed(opened, times, lengths, at_once, notes)
+    if theirs is not None:
+        times = with_mean(times, theirs, concurrency=at_once, **lengths)
     values = forecast(times, **lengths, concurrency=at_once, users=users)
     # How many fit is an estimate: the bound is that of all of them at once, if that is faster.
     loose = values if at_once is users else forecast(times, **lengths, concurrency=users)
     new = lengths["prompt"] - lengths["cached_prefix"]
-    source = f"step model; {found.text}" if found is not None else "roofline: no measurements of this engine on this accelerator"
+    model_of_steps = "step model" if theirs is None else f"mean of step model and {theirs.source}"
+    source = (
+        f"{model_of_steps}; {found.text}" if found is not None else "roofline: no measurements of this engine on this accelerator"
+    )
     definition = Definition.ESTIMATE if found is not None else Definition.BOUND
 
     def shown(quantity: Quantity, bound: Numbers) -> SpeedQuantity:
@@ -273,6 +286,20 @@ def _opened(spec: ModelSpec, request: Mapping[str, Any]) -> tuple[Occupancy, tup
     except UnknownRulesError as error:
         opened = open_request(spec, **{**request, "engine": DEFAULT, "engine_options": {}})
         return opened, (Note(code="by-formulas", message=f"{error} The speed is that of what the formulas say of its memory."),)
+
+
+def _composed(
+    opened: Occupancy, times: StepTimes, lengths: Mapping[str, Numbers], at_once: Numbers, notes: list[Note]
+) -> Composed | None:
+    """What aiconfigurator says of the load; ``None``, with a note, where it has no answer."""
+    if not all(isinstance(one, int) for one in (*lengths.values(), at_once)):
+        raise UsageError("measured is for one load, and there are arrays.", hint="Give numbers, or leave out measured.")
+    try:
+        return composed(opened, times, concurrency=at_once, **lengths)
+    except NoAnswerError as error:
+        message = f"{AICONFIGURATOR} says nothing of this: {str(error).rstrip('.')}. The expected speed is without it."
+        notes.append(Note(code="not-composed", message=message))
+        return None
 
 
 def _unmeasured_note(opened: Occupancy, named: str | None) -> Note:
