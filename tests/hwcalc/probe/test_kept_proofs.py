@@ -19,7 +19,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import Allocator, parse_settings, predict
 from hwcalc.probe.receipt import verify
 from scripts.gpu_proof import memory
-from scripts.gpu_proof.cases import allocations, operations
+from scripts.gpu_proof.cases import MODELS, POOLED, allocations, operations
 from scripts.gpu_proof.record import Figure, Receipt
 from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS
@@ -98,8 +98,8 @@ def test_there_are_kept_proofs() -> None:
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_a_file_is_planned_again(step: str, allocator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU by the rules gives holds; a byte more in one case is found."""
-    monkeypatch.setattr(memory, "MODELS", memory.MODELS[:4])
-    monkeypatch.setattr(memory, "POOLED", memory.POOLED[:4])
+    monkeypatch.setattr(memory, "MODELS", MODELS[:4])
+    monkeypatch.setattr(memory, "POOLED", POOLED[:4])
     torch = FakeTorch(total=20 * 2**30, name=GPU_NAME, expandable=allocator == "expandable")
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", ALLOCATORS[allocator] or "")
     receipt = Receipt(tmp_path / "r.json", step, "", {})
