@@ -171,6 +171,8 @@ class Rules(Record):
     that of the ``user`` or else the length, or the whole ``length``."""
     lfm2_moe_caching: bool
     """Whether Lfm2Moe starts with prefix caching, where states can be cached at all."""
+    inkling_depths: bool
+    """Whether Inkling drafts more than one token."""
     hybrid_speculation: str
     """Hybrids that may draft tokens: ``all``, only ``qwen3_next``, or ``no`` hybrid."""
     kept_states: str
@@ -324,6 +326,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     off("forks_samples", "0.6.4", "sequence.py ParallelSampleSequenceGroup"),
     off("forks_beams", "0.6.3", "sampling_params.py use_beam_search"),
     on("lfm2_moe_caching", "0.16", "model_executor/models/lfm2_moe.py"),
+    on("inkling_depths", "0.28", "config/speculative.py __post_init__"),
     Rule(
         "hybrid_speculation",
         (("0.17", "all"), ("0.10.2", "qwen3_next"), ("0.0", "no")),

@@ -16,7 +16,15 @@ from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of
 from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_kinds
 from hwcalc.errors import UncountedError, UnsupportedError, UsageError
-from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
+from hwcalc.formulas import (
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    LatentAttention,
+    LayerKind,
+    SlidingAttention,
+    StreamConvolutions,
+)
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import DEFAULT_GPU, ModelSpec, Note, Noted
 from hwcalc.profiles.engines import planned_version, since
@@ -32,7 +40,8 @@ _PLAIN_HYBRIDS: Final = "0.10"
 """The first release that runs windowed layers and hybrids without further options."""
 _NEVER_ON_V1: Final = "never"
 
-_OWN_CACHES: Final = ("Qwen4Exp", "Zaya")
+_OWN_CACHES: Final = ("Qwen4Exp",)
+"""Classes whose indexers keep the keys of an open group of tokens in a ring, and those of whole groups in blocks of their own."""
 _AMPERE: Final = 80
 _B200: Final = 100
 _LATENT_SINCE: Final = (0, 7, 1)
@@ -82,7 +91,7 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
     gpu = setup.hardware.gpu
     if (model.architecture or "").startswith(_OWN_CACHES):
         raise UncountedError(
-            f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
+            f"vLLM keeps the indexers of {model.architecture} in rings and blocks of their own, which kvplan does not know yet.",
             hint="Use: --engine reference",
         )
     if is_on(setup.options.get("language_model_only")) and planned_version(version) < since(TEXT_ALONE_SINCE):
@@ -202,6 +211,17 @@ def _check_release(deployment: VllmDeployment) -> None:
     )
     if settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
         raise UnsupportedError(f"vLLM {version} does not draft tokens for {model.architecture}.", hint="Leave out the draft.")
+    streams = any(isinstance(group.kind, StreamConvolutions) for group in model.stack_for("vllm").groups)
+    speculation = settings.speculation
+    if (
+        streams
+        and speculation is not None
+        and speculation.method == "mtp"
+        and speculation.tokens > 1
+        and not rules.inkling_depths
+    ):
+        message = f"vLLM {version} drafts one token of {model.architecture}, not {speculation.tokens}."
+        raise UnsupportedError(message, hint="Use: speculative=mtp:1, or --engine vllm@0.28")
     if CompressedAttention in kinds and setup.parallel.pp > 1 and not rules.compressed_pp:
         raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
 

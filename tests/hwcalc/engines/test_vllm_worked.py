@@ -276,8 +276,10 @@ def test_models_that_left() -> None:
     assert pool("MiniMaxAI/MiniMax-Text-01", seq=8192, version="0.23", tp=8).fits
     with pytest.raises(UnsupportedError, match="does not run GPTNeoForCausalLM"):
         pool("EleutherAI/gpt-neo-2.7B", seq=2048)
-    with pytest.raises(UnsupportedError, match="does not know yet"):
+    with pytest.raises(UnsupportedError, match="does not run ZayaForCausalLM"):
         pool({"architectures": ["ZayaForCausalLM"], "model_type": "zaya"}, seq=2048)
+    with pytest.raises(UnsupportedError, match="keeps the indexers of Qwen4ExpForCausalLM"):
+        pool({"architectures": ["Qwen4ExpForCausalLM"], "model_type": "qwen4_exp_text"}, seq=2048)
     with pytest.raises(UnsupportedError, match="no rule for rwkv_matrix layers"):
         pool("RWKV/rwkv-5-world-3b", seq=8192)
 
@@ -376,6 +378,7 @@ def test_layers_that_predict_have_the_attention_that_the_config_lists() -> None:
         ({"options": {"disable_hybrid_kv_cache_manager": "true"}}, "without its hybrid KV cache manager"),
         ({"options": {"dtype": "float16"}}, "in bf16 alone"),
         ({"tp": 16}, "8 key/value heads over tp 16"),
+        ({"options": {"speculative": "mtp:2"}, "version": "0.27"}, "drafts one token of InklingForConditionalGeneration, not 2"),
     ],
 )
 def test_what_convolutions_do_not_run_with(fields: dict[str, Any], match: str) -> None:
