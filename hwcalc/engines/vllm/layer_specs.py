@@ -2,7 +2,8 @@
 
 The size of a block follows from the attention backend and the GPU; it is then enlarged until an attention block holds a recurrent state.
 With prefix caching a request holds the running state and the state at the last block boundary, and one more if the kernels write a
-checkpoint during a prefill. Without prefix caching it holds only the running state. Each speculated token adds a block.
+checkpoint during a prefill. Without prefix caching it holds only the running state. Each speculated token adds a block. What the layers of
+a draft keep stands at the end.
 
 Source: vLLM 0.33, platforms/cuda.py (order of backends), platforms/interface.py (alignment of hybrids),
 model_executor/layers/mamba/mamba_utils.py and the layers that export checkpoints.
@@ -10,7 +11,7 @@ model_executor/layers/mamba/mamba_utils.py and the layers that export checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import lcm
 from typing import TYPE_CHECKING, Final
 
@@ -52,7 +53,7 @@ from hwcalc.formulas.attention import AttentionKind
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.rules import Rules
-    from hwcalc.engines.vllm.settings import VllmSettings
+    from hwcalc.engines.vllm.settings import Speculation, VllmSettings
     from hwcalc.model import ModelSpec
 
 _DEFAULT: Final = 16
@@ -414,3 +415,45 @@ class SpecBuilder:
             every=every,
             tag=kind.name,
         )
+
+
+def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
+    """The kinds of the draft's layers, in order; empty for n-gram lookup.
+
+    A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window. Those of Inkling have
+    each its own kind of attention, and are as many as tokens are drafted.
+    """
+    if speculation is None or speculation.method == "ngram":
+        return ()
+    if speculation.model is not None:
+        return [kind for layer in speculation.model.stack_for("vllm") for kind in layer]
+    modules, stack = model.facts.mtp_modules, model.stack_for("vllm")
+    if modules is None:
+        raise UsageError(
+            f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
+        )
+    if any(isinstance(group.kind, StreamConvolutions) for group in stack.groups):
+        windowed = {any(isinstance(kind, SlidingAttention) for kind in layer): layer for layer in stack.layers}
+        chosen = [number in model.facts.mtp_windowed for number in range(min(modules, speculation.tokens))]
+        return [kind for own in chosen for kind in windowed.get(own, stack.layers[-1])]
+    for layer in reversed(stack.layers):
+        for kind in layer:
+            if isinstance(kind, CompressedAttention):
+                heads = kind.num_attention_heads
+                return [CompressedAttention(num_attention_heads=heads, head_dim=kind.head_dim, window=kind.window)] * modules
+        kinds: list[LayerKind] = [kind for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))]
+        if kinds:
+            # It has its own indexer, even if the last layers reuse the selection of an earlier layer.
+            indexers = [group.kind for group in stack.groups if isinstance(group.kind, SparseIndexer)]
+            return (kinds + indexers[:1]) * modules
+    raise UsageError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")
+
+
+def retained_tokens(model: ModelSpec, speculation: Speculation | None) -> int:
+    """Tokens before the window that are kept for layers which predict: each reads a token further ahead than the one before it.
+
+    Source: vLLM 0.33, config/vllm.py num_prefill_lookahead_tokens, config/speculative.py use_multi_module_mtp.
+    """
+    if speculation is None or speculation.method != "mtp" or min(model.facts.mtp_modules or 1, speculation.tokens) == 1:
+        return 0
+    return speculation.tokens - 1

@@ -24,19 +24,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.pool import Allocation
-from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE, SpecBuilder
+from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE, SpecBuilder, draft_layers, retained_tokens
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LatentWindowSpec, LayerSpec, Limits, WindowSpec, ceil_div
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SlidingAttention, SparseIndexer, StreamConvolutions
 from hwcalc.formulas.arithmetic import largest
-from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, stairs_at, together
 
 if TYPE_CHECKING:
     from hwcalc.engines.steps import Step
     from hwcalc.engines.vllm.rules import Rules
-    from hwcalc.engines.vllm.settings import Speculation, VllmSettings
+    from hwcalc.engines.vllm.settings import VllmSettings
     from hwcalc.model import ModelSpec
 
 _BOUNDARY: Final = 2
@@ -519,38 +517,6 @@ class PoolLayout(Record):
         return longest(lambda length: self.needed(length, stage), budget, bound)
 
 
-def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
-    """The kinds of the draft's layers, in order; empty for n-gram lookup.
-
-    A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window. Those of Inkling have
-    each its own kind of attention, and are as many as tokens are drafted.
-    """
-    if speculation is None or speculation.method == "ngram":
-        return ()
-    if speculation.model is not None:
-        return [kind for layer in speculation.model.stack_for("vllm") for kind in layer]
-    modules, stack = model.facts.mtp_modules, model.stack_for("vllm")
-    if modules is None:
-        raise UsageError(
-            f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
-        )
-    if any(isinstance(group.kind, StreamConvolutions) for group in stack.groups):
-        windowed = {any(isinstance(kind, SlidingAttention) for kind in layer): layer for layer in stack.layers}
-        chosen = [number in model.facts.mtp_windowed for number in range(min(modules, speculation.tokens))]
-        return [kind for own in chosen for kind in windowed.get(own, stack.layers[-1])]
-    for layer in reversed(stack.layers):
-        for kind in layer:
-            if isinstance(kind, CompressedAttention):
-                heads = kind.num_attention_heads
-                return [CompressedAttention(num_attention_heads=heads, head_dim=kind.head_dim, window=kind.window)] * modules
-        kinds: list[LayerKind] = [kind for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))]
-        if kinds:
-            # It has its own indexer, even if the last layers reuse the selection of an earlier layer.
-            indexers = [group.kind for group in stack.groups if isinstance(group.kind, SparseIndexer)]
-            return (kinds + indexers[:1]) * modules
-    raise UsageError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")
-
-
 def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
     """The caches of all layers in groups, where a batch is full.
 
@@ -590,7 +556,7 @@ def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
     limits = Limits(
         batches=settings.concurrent_batches,
         batched_tokens=settings.batched_tokens,
-        retained=_retained(model, settings.speculation) if rules.retains_for_modules else 0,
+        retained=retained_tokens(model, settings.speculation) if rules.retains_for_modules else 0,
         dcp=settings.dcp,
         encoder_tokens=settings.batched_tokens if encoder_tokens is None else encoder_tokens,
     )
@@ -609,16 +575,6 @@ def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
         encodes=builder.encodes,
         model_encoder_tokens=encoder_tokens,
     )
-
-
-def _retained(model: ModelSpec, speculation: Speculation | None) -> int:
-    """Tokens before the window that are kept for layers which predict: each reads a token further ahead than the one before it.
-
-    Source: vLLM 0.33, config/vllm.py num_prefill_lookahead_tokens, config/speculative.py use_multi_module_mtp.
-    """
-    if speculation is None or speculation.method != "mtp" or min(model.facts.mtp_modules or 1, speculation.tokens) == 1:
-        return 0
-    return speculation.tokens - 1
 
 
 def _groups_by_stage(
