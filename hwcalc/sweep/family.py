@@ -3,13 +3,12 @@
 The form (:mod:`hwcalc.engines.forms`) gives the figures of all lengths and batches at once. What does not depend on length and batch comes
 from one occupancy of the setting.
 
-Arrays have 64 bits, and a larger number would be wrong in silence. So a rule is first called with the range of all lengths and the range of
-all numbers of sequences in place of arrays (:class:`Reach`), which bounds every step of its arithmetic in integers of Python.
+Arrays have 64 bits, and a larger number would be wrong in silence. So a form is first evaluated at the largest length and number of
+sequences, in integers of Python (:meth:`Family.holds_for`).
 """
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any, Final
 
 from hwcalc.engines.deployment import Occupancy
@@ -26,10 +25,8 @@ from hwcalc.planner.step_time import StepTimes, step_times
 from hwcalc.planner.verdict import Verdict
 from hwcalc.sweep.grid import OF_LIMITS, OF_SPEED, SPEED_DIGITS, Column, Piece, Value
 
-_FAR: Final = 2**100
-"""More than anybody asks about."""
-_MOST: Final = 2**62
-_SPARE_BITS: Final = 10
+_MOST: Final = 2**52
+"""The most that may come of a form. Its numbers grow with length and batch, and no step is a thousand times what comes of it."""
 _OF_A_VERDICT: Final = (
     *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
     *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
@@ -39,89 +36,6 @@ _OF_A_VERDICT: Final = (
 """Columns that are empty without a GPU, a policy, limits of time or measurements."""
 _WORDS: Final = tuple(verdict.value for verdict in (Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS))
 _WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
-
-
-class Reach:
-    """A range of numbers, from ``low`` to ``high``, which rules take in place of an array.
-
-    ``seen`` collects the largest magnitude of all steps of the arithmetic with it.
-    """
-
-    shape = ()
-
-    def __init__(self, low: Any, high: Any, seen: list[Any]) -> None:
-        self.low, self.high, self.seen = low, high, seen
-        seen[0] = max(seen[0], high)
-        seen[0] = max(seen[0], -low)
-
-    def __add__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        return Reach(self.low + low, self.high + high, self.seen)
-
-    def __sub__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        return Reach(self.low - high, self.high - low, self.seen)
-
-    def __rsub__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        return Reach(low - self.high, high - self.low, self.seen)
-
-    def __mul__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        if self.low >= 0 and low >= 0:
-            return Reach(self.low * low, self.high * high, self.seen)
-        products = (self.low * low, self.low * high, self.high * low, self.high * high)
-        return Reach(min(products), max(products), self.seen)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Reach:
-        return Reach(-self.high, -self.low, self.seen)
-
-    def __floordiv__(self, other: Any) -> Reach:
-        # Nothing is divided by a number below one.
-        low, high = (max(end, 1) for end in _ends(other))
-        return Reach(self.low // (low if self.low < 0 else high), self.high // (high if self.high < 0 else low), self.seen)
-
-    def __truediv__(self, other: Any) -> Reach:
-        low, high = (max(end, 1) for end in _ends(other))
-        return Reach(self.low / (low if self.low < 0 else high), self.high / (high if self.high < 0 else low), self.seen)
-
-    def _answer(self, other: Any) -> Reach:
-        """The range of a comparison: 0 for false to 1 for true."""
-        return Reach(0, 1, self.seen)
-
-    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _answer
-    __eq__ = __ne__ = _answer  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
-
-    def clip(self, min: Any = None, max: Any = None) -> Reach:  # noqa: A002 - the names of NumPy
-        """As an array has it."""
-        if min is not None:
-            low, high = _ends(min)
-            return Reach(_larger(self.low, low), _larger(self.high, high), self.seen)
-        low, high = _ends(max)
-        return Reach(_smaller(self.low, low), _smaller(self.high, high), self.seen)
-
-    def astype(self, _: object = None) -> Reach:
-        """As an array has it: all bounds are kept."""
-        return self
-
-    ravel = reshape = astype
-
-    def tolist(self) -> list[Any]:
-        """Both ends."""
-        return [self.low, self.high]
-
-
-_larger, _smaller = max, min
-
-
-def _ends(other: Any) -> tuple[Any, Any]:
-    if type(other) is Reach:
-        return other.low, other.high
-    return (min(other), max(other)) if type(other) is list else (other, other)
 
 
 class Family(Record):
@@ -175,16 +89,8 @@ class Family(Record):
         grown = sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
         caches = self.curve.total_bytes(tokens, sequences) + self.curve.needed_bytes(tokens, sequences)
         simple = caches + sum(self.row[name] or 0 for name in _WEIGHTS) + grown
-        if self.form is None:
-            # No step of a plain curve is larger than the sum, which grows with both.
-            return simple <= (_MOST if type(self.curve) is Curve else _MOST >> _SPARE_BITS)
-        seen: list[Any] = [0]
-        try:
-            self._answers(self.form, Reach(1, tokens + 1, seen), Reach(1, sequences, seen))
-            return bool(max(ceil(min(seen[0], _FAR)), simple) <= _MOST)
-        except (AttributeError, TypeError, ValueError, OverflowError):
-            # Such a form takes arrays alone. Its numbers grow with both, and no step is a thousand times what comes of it.
-            return bool(max(simple, *self._answers(self.form, tokens, sequences)) <= _MOST >> _SPARE_BITS)
+        answers = [] if self.form is None else self._answers(self.form, tokens, sequences)
+        return bool(max([simple, *answers]) <= _MOST)
 
     def _answers(self, form: MemoryForm, tokens: Any, sequences: Any) -> list[Any]:
         """All numbers and verdicts that rows take from the form."""

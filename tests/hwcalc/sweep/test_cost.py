@@ -97,7 +97,7 @@ def test_an_interrupted_document_is_an_error_document(tmp_path: Path, seconds: f
 def test_an_error_in_the_middle_is_an_error_document(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows before it are not printed."""
 
-    def broken(grid: Any) -> Any:
+    def broken(grid: Any, *_: Any) -> Any:
         yield from blocks(grid)
         raise UsageError("the disk is gone.")
 
