@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -396,7 +396,7 @@ def replay(
     requests that have ended.
     """
     log = servers[0].scheduler.requests
-    queue = _Arrivals(requests, lambda number: _ended_at(log, servers, number), concurrency)
+    queue = _Arrivals(requests, log, lambda number: _ended_at(log, servers, number), concurrency)
     schedulers = [server.scheduler for server in servers]
     alone = servers[0] if len(servers) == 1 else None
     done = 0
@@ -450,8 +450,11 @@ class _Arrivals:
     With ``concurrency``, so many are with the servers at most: the next one is sent when one of them ends.
     """
 
-    def __init__(self, requests: Iterable[Request], ended_at: Callable[[int], float | None], concurrency: int | None) -> None:
+    def __init__(
+        self, requests: Iterable[Request], log: RequestLog, ended_at: Callable[[int], float | None], concurrency: int | None
+    ) -> None:
         self._requests = _outputs_apart(requests)
+        self._log = log
         self._ended_at = ended_at
         self._next: Request | None = None
         self._waiting: dict[int, list[Request]] = {}
@@ -465,6 +468,10 @@ class _Arrivals:
         self._room_since = 0.0
         self._full: deque[Request] = deque()
         """Turns that are due while there is no room."""
+        self._wanted: dict[int, tuple[Hashable, int]] = {}
+        """A request whose answer later prompts have -> the answer's id, and how long it was wanted."""
+        self._cut: dict[Hashable, int] = {}
+        """An answer that is shorter than it was wanted -> the tokens that came."""
         self._now = 0.0
         self._advance()
 
@@ -496,11 +503,18 @@ class _Arrivals:
                 self._room -= 1
                 if request.cancel_after_s is not None:
                     heappush(self._later, (time + request.cancel_after_s, request.number, True, request))
+                if request.output_id is not None:
+                    self._wanted[request.number] = (request.output_id, request.output_tokens)
+                if self._cut:
+                    request = self._as_answered(request)
             yield request, time, cancelled
 
     def ended(self, number: int) -> None:
         """Send the turns that wait for a request; those of a request that was not finished are never sent."""
         ended = self._ended_at(number)
+        answer, wanted = self._wanted.pop(number, (None, 0))
+        if self._log.produced[number] < wanted:
+            self._cut[answer] = self._log.produced[number]
         if not self._room:
             self._room_since = self._now if ended is None else ended
         self._room += 1
@@ -510,6 +524,12 @@ class _Arrivals:
         for request in self._waiting.pop(number, ()):
             if ended is not None:
                 self._send_after(request, ended)
+
+    def _as_answered(self, request: Request) -> Request:
+        """The request with the earlier answers in its prompt as long as they came."""
+        prefix = [replace(each, tokens=min(each.tokens, self._cut.get(each.id, each.tokens))) for each in request.prefix]
+        less = request.prefix_tokens - sum([segment.tokens for segment in prefix])
+        return request.changed(prefix=tuple(filter(_has_tokens, prefix)), prompt_tokens=request.prompt_tokens - less)
 
     def _advance(self) -> None:
         """Go on to the next request that does not wait for another, and set those aside that do."""
@@ -527,6 +547,10 @@ class _Arrivals:
 
     def _send_after(self, request: Request, ended: float) -> None:
         heappush(self._later, (max(request.arrival_s, ended + request.wait_s), request.number, False, request))
+
+
+def _has_tokens(segment: Segment) -> bool:
+    return segment.tokens > 0
 
 
 def _outputs_apart(requests: Iterable[Request]) -> Iterator[Request]:

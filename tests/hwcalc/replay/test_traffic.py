@@ -45,6 +45,24 @@ def test_a_turn_waits_for_the_one_before_and_finds_it() -> None:
     assert simulation.requests == [(0, 0, 19, 0, 0), (25, 25, 28, 7 * 16, 0)]
 
 
+def test_a_turn_has_the_answer_before_it_as_long_as_it_came() -> None:
+    """Of an answer of 200 tokens to a prompt of 1,000 the length of 1,024 lets 24 come: the next turn, with 10 words more, has 1,034 tokens.
+
+    The one after it has the same answer, and that of a turn which was refused and had none: 1,000 + 24 + 10 + 20 more.
+    """
+    said, first = Segment("said", 1000), Segment("first", 200)
+    more, second = Segment("more", 10), Segment("second", 50)
+    requests = [
+        Request(number=0, prompt_tokens=1000, output_tokens=200, prefix=(said,), output_id="first"),
+        Request(number=1, prompt_tokens=1210, output_tokens=50, prefix=(said, first, more), output_id="second", after=0),
+        Request(number=2, arrival_s=60, prompt_tokens=1280, output_tokens=5, prefix=(said, first, more, second)),
+    ]
+    simulation = replayed(requests, seq=1024)
+
+    assert [record["prompt_tokens"] for record in simulation.records()] == [1000, 1034, 1054]
+    assert simulation.log.refused == [1, 2]
+
+
 def test_a_user_gives_up() -> None:
     """Of 1,000 tokens only those of the first eight steps, of an eighth of a second each, are generated; the blocks come back, and the turn after it is never sent."""
     first = Request(number=0, prompt_tokens=100, output_tokens=1000, cancel_after_s=1.0)
