@@ -7,7 +7,7 @@ from typing import Any, Final
 from hwcalc.cli.options import OPTIONAL_MODEL, OUTPUT, Option, command, given_options, plan_options, reading, say_unreachable
 from hwcalc.cli.output import Answer, answer, view_of
 
-_OWN: Final = (
+SERVERS: Final = (
     Option(
         "decode_gpu",
         ("--decode-gpu",),
@@ -29,7 +29,6 @@ _OWN: Final = (
     ),
     Option("prefill_servers", ("--prefill-servers",), "N", "Servers for prompts. Default: what balances.", group="hardware"),
     Option("decode_servers", ("--decode-servers",), "N", "Servers for tokens. Default: what balances.", group="hardware"),
-    Option("total_gpus", ("--total-gpus",), "N", "GPUs of both pools together. Default: as many as balance.", group="hardware"),
     Option(
         "link",
         ("--link",),
@@ -39,6 +38,11 @@ _OWN: Final = (
         group="hardware",
         short="Network of the cache: ib-ndr, 100gbe, ...",
     ),
+)
+"""Those of the two pools and what is between them."""
+_OWN: Final = (
+    *SERVERS,
+    Option("total_gpus", ("--total-gpus",), "N", "GPUs of both pools together. Default: as many as balance.", group="hardware"),
 )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.cli.apart import SERVERS
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
 from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.cli.parts import OF_PARTS, shared
@@ -47,6 +48,14 @@ _OWN: Final = grouped(
         "How: least-requests, round-robin, least-loaded (fewest tokens left) or prefix. Default: least-requests, as vLLM does for --dp.",
         complete="routes",
     ),
+)
+_APART: Final = tuple(
+    replace(
+        option,
+        help=option.help.replace("what balances", "1 if there are others for tokens or prompts, else all do both"),
+        short="",
+    )
+    for option in SERVERS
 )
 _COMPARE: Final = grouped(
     "workload",
@@ -115,6 +124,7 @@ def _planned(command: str) -> tuple[Option, ...]:
         *_OWN,
         *_COMPARE,
         *_POOL,
+        *_APART,
         *_planned("simulate"),
         *_FILES,
         *OF_PARTS,
@@ -260,7 +270,7 @@ def _opened(model: str, trace: str | None, command: str, options: Mapping[str, A
     if trace is None:
         raise UsageError("no workload is named.", hint="Add: --trace FILE, or --trace 'prompt=2k output=300 arrival=poisson=4'")
     of_trace = {option.name: options[option.name] for option in OF_TRACE if options.get(option.name) is not None}
-    of_replay = {option.name: options[option.name] for option in (*_OWN, *_POOL) if options.get(option.name) is not None}
+    of_replay = {option.name: options[option.name] for option in (*_OWN, *_POOL, *_APART) if options.get(option.name) is not None}
     from hwcalc.workload.opening import workload
 
     with reading(model):

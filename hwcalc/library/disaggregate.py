@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Unpack
+from typing import Unpack
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -12,6 +12,7 @@ from hwcalc.model import Definition, ModelLike
 from hwcalc.planner.apart import (
     Side,
     balanced,
+    decode_options,
     decoded_per_s,
     end_of,
     limits_and_lengths,
@@ -24,8 +25,6 @@ from hwcalc.planner.apart_result import Apart
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import PlanOptions, take_options, takes
 from hwcalc.units import parse_tokens
-
-_LAYOUT: Final = ("gpu", "gpus", "tp", "pp", "dp", "ep")
 
 
 @takes(PlanOptions)
@@ -68,18 +67,8 @@ def disaggregate(
         raise UsageError("two pools need accelerators.", hint="Name that of the servers for prompts: --gpu h100")
     spec, request = load_request(model, asked)
     prefill_opened = open_request(spec, **request)
-    rest = (
-        {name: value for name, value in request.items() if name not in (*_LAYOUT, "instance")}
-        if of_decode.keys() & {"gpu", "tp", "gpus"}
-        else request
-    )
     _, decode_asked = take_options("disaggregate", of_decode)
-    decode_request = {
-        **rest,
-        **({"gpu": request.get("gpu")} if "gpu" not in of_decode and rest is not request else {}),
-        **decode_asked.values,
-    }
-    decode_opened = open_request(spec, **decode_request)
+    decode_opened = open_request(spec, **decode_options(request, decode_asked.values))
     limits, lengths = limits_and_lengths(prefill_opened, prefill_opened.setup.others)
     prefill, decode = Side(prefill_opened, limits, lengths), Side(decode_opened, limits, lengths)
     transfer = transfer_of(prefill, decode, link)

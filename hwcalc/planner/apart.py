@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
@@ -30,6 +31,8 @@ _MOST_BUSY: Final = 0.9
 """The share of a server's time that prompts may take where no limit says less: beyond it, waiting grows without end."""
 _MOST_SERVERS: Final = 8
 """Servers of both pools together among which the balance is looked for, where nobody says how many GPUs there are."""
+LAYOUT: Final = ("gpu", "gpus", "tp", "pp", "dp", "ep")
+"""The options of a server's hardware that may differ between the pools."""
 OWN: Final = "gpu"
 """The name of the link between the GPUs of a node."""
 
@@ -111,25 +114,36 @@ def decoded_per_s(side: Side, end: str, before_s: float) -> tuple[float, int, st
 def transfer_of(prefill: Side, decode: Side, link: str | None) -> TransferInfo:
     """The transfer of a prompt's cache to the other pool. Raises :class:`~hwcalc.errors.UsageError` for an unknown link."""
     size = max(prefill.request_bytes(), decode.request_bytes())
+    name, rate = link_between((prefill.gpu, decode.gpu), link)
+    return TransferInfo(link=name, gbps=rate / 1e9, bytes_per_gpu=size, seconds=size / rate)
+
+
+def decode_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a server for tokens: those of a server for prompts, but for its own hardware and layout."""
+    if not own.keys() & {"gpu", "tp", "gpus"}:
+        return {**options, **own}
+    kept = {name: value for name, value in options.items() if name == "gpu" or name not in (*LAYOUT, "instance")}
+    return {**kept, **own}
+
+
+def link_between(gpus: Iterable[Gpu | None], link: str | None) -> tuple[str, float]:
+    """The name of what a cache moves over between two GPUs, and its bytes per second. Raises :class:`~hwcalc.errors.UsageError`."""
     if link is not None and not isinstance(link, str):
         raise UsageError(f"link must be a string (got {quoted(link)}).", hint='Write link="ib-ndr".')
     if link is None or link.strip().lower() == OWN:
-        rates = [link_rate(side.gpu) for side in (prefill, decode)]
-        known = [rate for rate in rates if rate is not None]
+        rates = [(gpu, None if gpu is None else link_rate(gpu)) for gpu in gpus]
+        known = [(rate, gpu) for gpu, rate in rates if gpu is not None and rate is not None]
         if len(known) < len(rates):
             raise UsageError("the link between these GPUs is not known.", hint="Name it: --link ib-ndr")
-        slower = prefill if known[0] <= known[1] else decode
-        name = str(slower.gpu.interconnect.get("kind") or slower.gpu.interconnect.get("host"))
-        rate = min(known)
-    else:
-        from hwcalc.profiles.links import find_link, links
+        rate, slower = min(known, key=itemgetter(0))
+        return str(slower.interconnect.get("kind") or slower.interconnect.get("host")), rate
+    from hwcalc.profiles.links import find_link, links
 
-        found = find_link(link)
-        if found is None or found.what != "network":
-            names = ", ".join((OWN, *(one.name for one in links() if one.what == "network")))
-            raise UsageError(f"link {shown(link, 40)} is not known.", hint=f"Known: {names}.")
-        name, rate = found.name, found.gbps * 1e9
-    return TransferInfo(link=name, gbps=rate / 1e9, bytes_per_gpu=size, seconds=size / rate)
+    found = find_link(link)
+    if found is None or found.what != "network":
+        names = ", ".join((OWN, *(one.name for one in links() if one.what == "network")))
+        raise UsageError(f"link {shown(link, 40)} is not known.", hint=f"Known: {names}.")
+    return found.name, found.gbps * 1e9
 
 
 def side_info(side: Side, servers: int, rate: float, rate_low: float, step: StepTime, limiting: str, **more: Any) -> SideInfo:

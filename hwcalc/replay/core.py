@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -28,9 +29,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hwcalc.errors import UnsupportedError
 from hwcalc.workload.request import Segment
 
 if TYPE_CHECKING:
+    from hwcalc.replay.apart import Handover
     from hwcalc.workload.request import Request
 
 STALLS_AFTER: Final = 50
@@ -187,6 +190,16 @@ class Measures(Struct, frozen=True):
     """What the pool is counted in."""
 
 
+class Role(StrEnum):
+    """What a server does: all of a request, or a part."""
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    """Prompts alone: the cache of one that is computed is kept until it has moved to another server."""
+    DECODE = "decode"
+    """Tokens alone: the cache of a prompt comes from another server."""
+
+
 class Scheduler(ABC):
     """An engine's scheduler with its memory."""
 
@@ -211,6 +224,9 @@ class Scheduler(ABC):
         self.requests = RequestLog() if requests is None else requests
         self.load = StepLoad()
         """What the last step computed."""
+        self.role = Role.BOTH
+        self.pulls: list[tuple[int, int]] = []
+        """Requests with room for the cache of their prompts, which moves here from now on, and how many tokens of it."""
         self.progressed = False
         """Whether the last turn scheduled anything or gave anything out."""
         self.retraction_log: list[tuple[int, list[int], list[int], float]] = []
@@ -238,6 +254,15 @@ class Scheduler(ABC):
 
     def rest(self) -> None:
         """Nothing was left to do for a while, and a request arrives now."""
+
+    def play(self, role: Role) -> None:
+        """Do this part of requests alone. Raises :class:`~hwcalc.errors.UnsupportedError` if its rules for that are not known."""
+        raise UnsupportedError(
+            "The replay has no rules of this scheduler for prompts and tokens on servers of their own.", hint="Use: --engine vllm"
+        )
+
+    def cache_moved(self, number: int) -> None:
+        """The cache of a request's prompt has moved here, or from here."""
 
     @abstractmethod
     def cancel(self, number: int) -> None:
@@ -324,14 +349,19 @@ class Server:
 
     def take(self, request: Request, arrival: float) -> None:
         """Bring it a request."""
-        if self.scheduler.idle:
-            if arrival > (self.turn if self.seconds is None else self.now):
-                self.scheduler.rest()
-            if self.seconds is None:
-                self.turn = max(self.turn, ceil(arrival))
-            else:
-                self.now = self.before = max(self.now, arrival)
+        self.wake(arrival)
         self.scheduler.add(request)
+
+    def wake(self, time: float) -> None:
+        """Something happens now: if it has had nothing to do, it goes on from here."""
+        if not self.scheduler.idle:
+            return
+        if time > (self.turn if self.seconds is None else self.now):
+            self.scheduler.rest()
+        if self.seconds is None:
+            self.turn = max(self.turn, ceil(time))
+        else:
+            self.now = self.before = max(self.now, time)
 
     def step(self, until: float) -> None:
         """Take its next step, and further ones that are alike and planned before ``until``."""
@@ -388,39 +418,52 @@ def replay(
     route: Router | None = None,
     concurrency: int | None = None,
     watch: Callable[[int], None] | None = None,
+    handover: Handover | None = None,
 ) -> RequestLog:
     """Bring the requests to the servers until all have ended, or no server goes on.
 
     Where steps take no time the clock counts turns, and a request arrives before the turn ``arrival_s``. A server with nothing left to do
     takes no time: it goes on with its next request. ``route`` says which server gets a request. No more than ``concurrency`` requests are with the servers. ``watch`` is called with the number of
-    requests that have ended.
+    requests that have ended. With ``handover`` the servers are those for tokens, and ``route`` chooses among those for prompts.
     """
     log = servers[0].scheduler.requests
     queue = _Arrivals(requests, log, lambda number: _ended_at(log, servers, number), concurrency)
-    schedulers = [server.scheduler for server in servers]
-    alone = servers[0] if len(servers) == 1 else None
+    first = servers if handover is None else handover.prefill
+    every = servers if handover is None else [*handover.prefill, *servers]
+    schedulers = [server.scheduler for server in first]
+    alone = every[0] if len(every) == 1 else None
     done = 0
     while True:
         if alone is not None:
             server = alone if alone.busy else None
         else:
-            server = min([each for each in servers if each.busy], key=_plans_at, default=None)
+            server = min([each for each in every if each.busy], key=_plans_at, default=None)
         due = queue.next_time
+        if handover is not None:
+            due = min([time for time in (due, handover.next_time) if time is not None], default=None)
         if due is not None and (server is None or due <= server.plans_at):
-            if server is None and any(each.stalled for each in servers):
+            if server is None and any(each.stalled for each in every):
                 break
+            if handover is not None:
+                handover.until(due)
             for request, arrival, cancelled in queue.until(due):
                 if cancelled:
-                    servers[log.servers[request.number]].scheduler.cancel(request.number)
+                    (handover or servers[log.servers[request.number]].scheduler).cancel(request.number)
                     continue
                 place = 0 if route is None else route(request, schedulers)
-                log.open(request, arrival, place)
-                servers[place].take(request, arrival)
+                log.open(request, arrival, place if handover is None else 0)
+                if handover is None:
+                    servers[place].take(request, arrival)
+                else:
+                    handover.take(request, arrival, place)
         elif server is None:
             break
         else:
             # What ends on another server may send a request here.
-            server.step(-inf if alone is None and queue.follows else inf if due is None else due)
+            follows = alone is None and (queue.follows or handover is not None)
+            server.step(-inf if follows else inf if due is None else due)
+        if handover is not None:
+            handover.look(server)
         if log.gone:
             done += len(log.gone)
             for number in log.gone:

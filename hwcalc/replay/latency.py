@@ -8,7 +8,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
-from hwcalc.replay.traffic import Goodput, Spread, Throughput, Timeline, Traffic
+from hwcalc.replay.traffic import Goodput, Prefill, Spread, Throughput, Timeline, Traffic
 from hwcalc.units import human_duration
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class Times:
         self.scheduled = self._times(simulation, log.scheduled, -1)
         self.first = self._times(simulation, log.firsts, -lag)
         self.finished = self._times(simulation, log.finishes, -lag)
+        self.prefill = None if simulation.prefill is None else Times(simulation.prefill)
+        """Those of the servers that computed the prompts."""
+        if self.prefill is not None:
+            self.scheduled = self.prefill.scheduled
         if not self.timed:
             # Steps have the numbers of their turns, and end one later than they begin.
             self.first, self.finished, self.scheduled = self.first + 1, self.finished + 1, self.scheduled + 1
@@ -75,6 +79,7 @@ def request_records(simulation: Simulation) -> list[dict[str, Any]]:
     def told(values: NDArray[Any]) -> list[float | None]:
         return [None if value != value else value for value in values.tolist()]  # noqa: PLR0124 - NaN is what is not itself
 
+    prompts = log if simulation.prefill is None else simulation.prefill.log
     columns: dict[str, Any] = {
         "request": range(len(log)),
         "arrival": log.arrivals,
@@ -83,10 +88,10 @@ def request_records(simulation: Simulation) -> list[dict[str, Any]]:
         "replica": log.servers,
         "ttft": told(times.first - times.arrived),
         "e2e": told(times.finished - times.arrived),
-        "first_scheduled": log.scheduled,
+        "first_scheduled": prompts.scheduled,
         "first_token": log.firsts,
         "finished": log.finishes,
-        "prefix_hit": log.hits,
+        "prefix_hit": prompts.hits,
         "preempted": log.preempted,
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -105,7 +110,7 @@ def traffic_of(simulation: Simulation) -> Traffic:
     e2e = times.finished - times.arrived
     more = done & (times.outputs > 1)
     tpot = (times.finished[more] - times.first[more]) / (times.outputs[more] - 1)
-    hits = totals.get("prefix_cache", {})
+    hits = (totals if simulation.prefill is None else simulation.prefill.totals).get("prefix_cache", {})
     looked = hits.get("queries", 0) + hits.get("preempted_queries", 0)
     known = log.prefixes_known or simulation.workload.trace is None
     use, running, waiting = _over_time(simulation)
@@ -139,6 +144,14 @@ def traffic_of(simulation: Simulation) -> Traffic:
         goodput=_goodput(simulation, times, done),
         notes=(*simulation.notes, *_remarks(simulation, known=known)),
         warnings=_warnings(simulation),
+        prefill=None if simulation.prefill is None else _prefill(simulation.prefill.traffic),
+    )
+
+
+def _prefill(traffic: Traffic) -> Prefill:
+    """What is told of the servers for prompts."""
+    return Prefill(
+        computed=traffic.e2e, **{name: getattr(traffic, name) for name in Prefill.__struct_fields__ if name != "computed"}
     )
 
 

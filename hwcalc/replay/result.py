@@ -27,6 +27,8 @@ class Simulation(Answer, Record):
     log: RequestLog
     limits: Limits = Limits()
     notes: tuple[Note, ...] = ()
+    prefill: Simulation | None = None
+    """The servers that computed the prompts, where those of this replay only generate: its requests end with their first token."""
 
     @property
     def scheduler(self) -> Scheduler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelLike, Note
-from hwcalc.replay.core import RequestLog, Scheduler, Seconds, Server, replay
+from hwcalc.planner.apart import LAYOUT, decode_options, link_between
+from hwcalc.replay.apart import Handover
+from hwcalc.replay.core import RequestLog, Role, Scheduler, Seconds, Server, replay
 from hwcalc.replay.result import Simulation
 from hwcalc.replay.routing import router
 from hwcalc.replay.traffic import Limits
@@ -24,7 +27,10 @@ from hwcalc.workload.request import Request, Workload
 DEFAULT_ENGINE: Final = "vllm"
 _STEPS_PER_SECOND: Final = 40
 """Steps for a second of a workload where nothing says how long they take."""
-OF_REPLAY: Final = frozenset({"clock", "step_time", "ttft", "itl", "e2e", "replicas", "route", "watch"})
+_OF_DECODE: Final = tuple(f"decode_{name}" for name in LAYOUT)
+OF_APART: Final = ("prefill_servers", "decode_servers", "link", *_OF_DECODE)
+"""Keywords of servers that do prompts or tokens alone, as those of :func:`hwcalc.disaggregate`."""
+OF_REPLAY: Final = frozenset({"clock", "step_time", "ttft", "itl", "e2e", "replicas", "route", "watch", *OF_APART})
 """Keywords of :func:`simulate` that say how requests are replayed."""
 OF_POOL: Final = frozenset({"blocks", "tokens"})
 """Keywords that replace the plan's pool."""
@@ -62,7 +68,8 @@ def simulate(
     that the speed model expects on this hardware, or ``step_time``. Rows count steps unless ``clock`` or ``step_time`` says otherwise,
     everything else seconds; without hardware and ``step_time`` a second is 40 steps. ``ttft``, ``itl`` and ``e2e`` are limits, by which goodput is counted. ``replicas`` servers, by default as
     many as ``dp``, share the requests by ``route``: ``least-requests``, as vLLM does it for ``dp``, ``round-robin``, ``least-loaded`` (the
-    fewest tokens left) or ``prefix`` (the least left to compute before the first token). ``watch`` is called with the number of requests that have
+    fewest tokens left) or ``prefix`` (the least left to compute before the first token). With ``prefill_servers`` and ``decode_servers`` prompts and tokens have servers of their own, between which
+    caches move over ``link``; ``decode_gpu``, ``decode_tp`` and the like are those of :func:`hwcalc.disaggregate`. ``watch`` is called with the number of requests that have
     ended. All other keywords are those of :func:`hwcalc.plan`, and ``engine_options`` has the options of the engine's scheduler too.
 
     >>> config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "hidden_size": 512,
@@ -81,6 +88,7 @@ def simulate(
     if requests is None:
         # By its name: simulate(model, requests=rows).
         requests = options.pop("requests", None)
+    apart = {name: options.pop(name) for name in OF_APART if options.get(name) is not None}
     timed = _is_timed(clock, step_time, requests)
     limits = limits_of(ttft=ttft, itl=itl, e2e=e2e)
     workload = opened(requests, **{name: options.pop(name) for name in OF_TRACE if name in options})
@@ -92,14 +100,80 @@ def simulate(
         timed, workload = False, _in_steps(workload)
     if limits.any and not timed:
         raise UsageError("limits of time need steps that take time.", hint="Add: --gpu h100, or --step-time 25ms")
-    seconds = deployed.seconds(_seconds(step_time, "step_time"), notes) if timed else None
+    constant = _seconds(step_time, "step_time")
+    chosen = router(route)
+    if apart:
+        if not timed or replicas is not None:
+            raise UsageError(
+                "servers for prompts and for tokens need steps that take time, and no --replicas.",
+                hint="Give --prefill-servers 1 --decode-servers 1 with --gpu h100, or --step-time 25ms with --link ib-ndr",
+            )
+        of_tokens = decode_options({**options, "engine": engine}, _own_of_decode(apart))
+        tokens_deployed = deploy(model, blocks=blocks, tokens=tokens, **of_tokens)
+        return _apart(workload, deployed, tokens_deployed, apart, constant, route, limits, watch, notes)
+    seconds = deployed.seconds(constant, notes) if timed else None
     log = RequestLog()
     number = deployed.occupancy.setup.parallel.dp if replicas is None else parse_tokens(replicas, "replicas")
     servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(number))
-    chosen = router(route)
     replay(servers, workload, route=chosen if number > 1 else None, concurrency=workload.concurrency, watch=watch)
     return Simulation(
         workload=workload, occupancy=deployed.occupancy, servers=servers, log=log, limits=limits, notes=(*deployed.notes, *notes)
+    )
+
+
+def _own_of_decode(apart: Mapping[str, Any]) -> dict[str, Any]:
+    """The hardware and layout of servers for tokens, by the options of a plan."""
+    return {name.removeprefix("decode_"): apart[name] for name in _OF_DECODE if name in apart}
+
+
+def _apart(
+    workload: Workload,
+    deployed: Deployed,
+    of_tokens: Deployed,
+    given: Mapping[str, Any],
+    constant: float | None,
+    route: str,
+    limits: Limits,
+    watch: Callable[[int], None] | None,
+    notes: list[Note],
+) -> Simulation:
+    """The replay with servers for prompts and servers for tokens."""
+    kinds = (("prefill_servers", deployed, Role.PREFILL), ("decode_servers", of_tokens, Role.DECODE))
+    pools = []
+    for name, pool, role in kinds:
+        log, seconds = RequestLog(), pool.seconds(constant, notes)
+        number = parse_tokens(given.get(name, 1), name) * pool.occupancy.setup.parallel.dp
+        servers = tuple(Server(pool.scheduler(log), seconds) for _ in range(number))
+        for server in servers:
+            server.scheduler.play(role)
+        pools.append(servers)
+    prefill, decode = pools
+    occupancies = (deployed.occupancy, of_tokens.occupancy)
+    link, rate = link_between([each.setup.hardware.gpu for each in occupancies], given.get("link"))
+
+    @cache
+    def moves(tokens: int) -> float:
+        return max(each.sized(seq=tokens, batch=1).needed_bytes for each in occupancies) / rate
+
+    replay(
+        decode,
+        workload,
+        route=router(route) if len(prefill) > 1 else None,
+        concurrency=workload.concurrency,
+        watch=watch,
+        handover=Handover(prefill, decode, moves, router(route) if len(decode) > 1 else None),
+    )
+    message = f"The cache of each prompt moves over {link}, {rate / 1e9:,.4g} GB/s for each GPU, whatever else moves."
+    told = tuple(dict.fromkeys((*deployed.notes, *notes, Note(code="transfer", message=message))))
+    of_prompts = Simulation(workload=workload, occupancy=occupancies[0], servers=prefill, log=prefill[0].scheduler.requests)
+    return Simulation(
+        workload=workload,
+        occupancy=occupancies[1],
+        servers=decode,
+        log=decode[0].scheduler.requests,
+        limits=limits,
+        notes=told,
+        prefill=of_prompts,
     )
 
 

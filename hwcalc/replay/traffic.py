@@ -90,13 +90,28 @@ class Throughput(Record):
     total_tokens_per_s: float
 
 
+class Prefill(Record):
+    """The servers for prompts, where others generate: their pools, and in ``computed`` the time from a request's arrival until its prompt is."""
+
+    gpu: str | None
+    replicas: int
+    capacity: int
+    settings: dict[str, Any]
+    totals: dict[str, Any]
+    use: Spread | None
+    running: Spread | None
+    waiting: Spread | None
+    computed: Spread | None
+
+
 class Traffic(Answer, Record):
     """What a replay tells, without its rows. Times are seconds, or steps where steps take no time (``clock``).
 
     ``hit_share`` is the share of looked-up tokens that the prefix cache held; null where a trace does not say what prompts have in common.
     A server's pool holds ``capacity`` blocks or tokens (``unit``). ``use`` is the share of it that requests hold, ``running`` and ``waiting`` are requests, each over the time of the
     replay. ``queue`` is from arrival to the first scheduled token, ``ttft`` to the first token, ``tpot`` the mean time of a further token
-    of a request, ``itl`` the time between two tokens, over all tokens, and ``e2e`` is until the last token.
+    of a request, ``itl`` the time between two tokens, over all tokens, and ``e2e`` is until the last token. Where prompts have servers of
+    their own (``prefill``), pool, settings and totals are those of the servers for tokens, and ``hit_share`` is of the prompts.
     """
 
     schema_version: str
@@ -127,6 +142,7 @@ class Traffic(Answer, Record):
     goodput: Goodput | None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]
+    prefill: Prefill | None = None
 
     def headline(self) -> str:
         """The answer in one line."""

@@ -161,6 +161,8 @@ def comparison_csv(comparison: Comparison | Tuning) -> str:
 def _head(traffic: Traffic, *, compared: bool = False) -> str:
     hardware = "" if traffic.gpu is None else f" on {traffic.gpu}"
     replicas = "" if traffic.replicas == 1 or compared else f", {traffic.replicas:,} replicas"
+    if traffic.prefill is not None and not compared:
+        replicas = f", {plural(traffic.prefill.replicas, 'server')} for prompts and {traffic.replicas:,} for tokens"
     served = f"{traffic.engine} {traffic.engine_version or ''}".strip()
     if compared:
         return f"{traffic.model}, {served}{hardware}: {plural(traffic.requests, 'request')} of {traffic.workload}"
@@ -176,7 +178,13 @@ def _lines(traffic: Traffic) -> dict[str, str]:
     of_tokens = f" of {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} tokens" if sizes else ""
     each = " each" if traffic.replicas > 1 else ""
     rate = "" if goodput is None or goodput.requests_per_s is None else f", {goodput.requests_per_s:,.3g} requests a second"
+    prompts = traffic.prefill
     return {
+        "prompts": ""
+        if prompts is None
+        else f"{plural(prompts.replicas, 'server')}{'' if prompts.gpu is None else f' on {prompts.gpu}'}, computed after "
+        f"{_p95(prompts.computed, traffic)} (p95), pool of {prompts.capacity:,} {unit}, at most "
+        f"{prompts.totals[f'peak_used_{unit}']:,} in use",
         "pool": f"{traffic.capacity:,} {unit}{of_tokens}{each}, at most {peak:,} in use",
         "prefix cache": f"{_share(traffic.hit_share)} of the looked-up tokens found"
         if traffic.hit_share is not None

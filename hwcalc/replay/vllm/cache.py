@@ -124,7 +124,7 @@ class PagedCache:
         return Hit(columns, length, longest if longest > length else 0)
 
     def admit(self, held: Held, hit: Hit, tokens: int, *, others_run: bool) -> bool:
-        """Give a request the blocks of its hit and of ``tokens`` more; whether they were there. If not, nothing has changed."""
+        """Give a request the blocks of its hit and of ``tokens`` more, without names; whether they were there. If not, nothing has changed."""
         rules, pool = self.rules, self.pool
         left = pool.free - (rules.watermark if others_run else 0)
         if rules.reserve and self._needed(held, hit, min(held.known, rules.max_model_len), admission=True) > left:
@@ -139,7 +139,6 @@ class PagedCache:
                 group.adopt(table, columns, hit.tokens, pool)
         for group, table in zip(self.groups, held.tables, strict=True):
             group.extend(table, slots, pool)
-        self.publish(held, min(total, held.known))
         return True
 
     def grow(self, held: Held, tokens: int) -> bool:

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.replay.content import Contents, chain_of
-from hwcalc.replay.core import Measures, Scheduler
+from hwcalc.replay.core import Measures, Role, Scheduler
 from hwcalc.replay.decoding import Decoding
 from hwcalc.replay.vllm.cache import CacheRules, Held, PagedCache
 from hwcalc.replay.vllm.groups import NEVER, Group
@@ -68,6 +69,8 @@ class State(IntEnum):
     ENDING = 3
     """Its last token is under way (async scheduling)."""
     FINISHED = 4
+    LOADING = 5
+    """It has its blocks, and the cache of its prompt comes from another server, or has just come (``WAITING_FOR_REMOTE_KVS``)."""
 
 
 class Live(Held):
@@ -87,6 +90,7 @@ class Live(Held):
         "order",
         "preemptions",
         "priority",
+        "remote",
         "seq",
         "state",
         "unforeseen",
@@ -105,6 +109,8 @@ class Live(Held):
         """The tokens that are computed when its last token is sampled."""
         self.unforeseen = unforeseen
         """Whether it stops before the most tokens that it may have, so that the scheduler learns of its end from its last token."""
+        self.remote = False
+        """Whether another server has computed its prompt, whose cache is still there."""
         self.preemptions = 0
         self.hit = 0
         """Tokens that it found when it was first admitted."""
@@ -152,6 +158,12 @@ class VllmScheduler(Scheduler):
         self.running: dict[int, Live] = {}
         """In the order of admission."""
         self.prefilling: dict[int, Live] = {}
+        self.loading: dict[int, Live] = {}
+        """Requests whose cache comes from another server, by number."""
+        self.loaded: dict[int, Live] = {}
+        """Those whose cache has come, who are the first to go on."""
+        self.kept: dict[int, Live] = {}
+        """Requests that have ended, whose cache another server has not got yet."""
         self.decoding = Decoding[Live](rules.cache.groups[0].size)
         self.ending = 0
         self.hits = dict.fromkeys(("queries", "hits", "requests", "preempted_queries", "preempted_hits", "preempted_requests"), 0)
@@ -175,7 +187,12 @@ class VllmScheduler(Scheduler):
 
     @property
     def idle(self) -> bool:
-        return not self.running and not self.waiting and self._pending is None
+        if self.running or self.loaded:
+            return False
+        if self.waiting:
+            # Who does not fit waits until a cache has moved.
+            return self._blocked and bool(self.loading or self.kept)
+        return self._pending is None
 
     def add(self, request: Request) -> None:
         prompt, output = request.prompt_tokens, max(1, request.output_tokens)
@@ -193,6 +210,7 @@ class VllmScheduler(Scheduler):
             prompt + output - 1,
             unforeseen=self.lag > 0 and most > output,
         )
+        live.remote = self.role is Role.DECODE
         if request.cancel_after_s is not None:
             self._cancellable[request.number] = live
         self._next_order += 1
@@ -208,7 +226,7 @@ class VllmScheduler(Scheduler):
         self._now = turn
         batch: Batch | None = None
         tokens = 0
-        if self.running or self.waiting or self._flushes:
+        if self.running or self.waiting or self.loaded or self._flushes:
             batch = self._new_batch()
             self.schedule_calls += 1
             self._flushes = False
@@ -232,11 +250,12 @@ class VllmScheduler(Scheduler):
         if live.state is State.WAITING:
             self.waiting.remove(live)
         else:
-            del self.running[live.seq]
-            if live.state is State.PREFILL:
-                del self.prefilling[live.seq]
-                live.state = State.FINISHED
+            if live.state is State.LOADING:
+                del (self.loading if number in self.loading else self.loaded)[number]
+            elif live.state is State.PREFILL:
+                del self.running[live.seq], self.prefilling[live.seq]
             else:
+                del self.running[live.seq]
                 ending = live.state is State.ENDING
                 self._stop_decoding(live, State.FINISHED)
                 # The last token of one that ends is under way.
@@ -258,7 +277,7 @@ class VllmScheduler(Scheduler):
         )
 
     def pressure(self) -> tuple[int, int, float]:
-        return len(self.running), len(self.waiting), self.cache.pool.used / self.cache.pool.total
+        return len(self.running), self._waiting, self.cache.pool.used / self.cache.pool.total
 
     def cached_tokens(self, request: Request) -> int:
         return self.cache.look_up(Held(self.contents.of(request), request.prompt_tokens)).tokens
@@ -325,12 +344,12 @@ class VllmScheduler(Scheduler):
             deferred = []
         decoded = decoding.count - len(deferred)
         taken = decoded + sum([tokens for _, tokens in chunks])
-        if self.preemptions == preemptions and self.waiting:
+        if self.preemptions == preemptions and (self.waiting or self.loaded):
             taken += self._admit(budget - taken - self._slots * len(chunks), threshold, chunks)
         requests = decoded + len(chunks)
         if taken:
             used = self.cache.pool.used
-            self.steps.numbers.extend((self._now, taken, requests, len(self.running), len(self.waiting), used))
+            self.steps.numbers.extend((self._now, taken, requests, len(self.running), self._waiting, used))
         batch.sampled = decoded > 0
         load.decode_requests = decoded
         load.decode_tokens = decoding.tokens
@@ -521,11 +540,25 @@ class VllmScheduler(Scheduler):
     def _admit(self, budget: int, threshold: int, chunks: list[tuple[Live, int]]) -> int:
         """Admit waiting requests while there is room; returns the tokens that they get."""
         rules, cache, slots, taken = self.rules, self.cache, self._slots, 0
+        while budget > slots and self.loaded and len(self.running) < rules.max_num_seqs:
+            live = self.loaded.pop(next(iter(self.loaded)))
+            # The last token of the prompt is computed here, in a block that it has.
+            cache.publish(live, live.computed)
+            cache.grow(live, 1)
+            self._run(live, 1, chunks)
+            taken += 1
+            budget -= 1
         while budget > slots and self.waiting and len(self.running) < rules.max_num_seqs and not self._blocked:
             live = self.waiting.first
             live.in_flight = 0
             cache.open(live)
             hit = cache.look_up(live)
+            if live.remote:
+                if not cache.admit(live, hit, live.prompt - hit.tokens, others_run=bool(self.running)):
+                    self._blocked = True
+                    break
+                self._load(live, hit.tokens)
+                continue
             tokens = self._wanted(live, hit.tokens, budget - slots)
             if not tokens:
                 break
@@ -541,17 +574,52 @@ class VllmScheduler(Scheduler):
             if not cache.admit(live, hit, tokens, others_run=bool(self.running)):
                 self._blocked = self._whole
                 break
+            cache.publish(live, min(hit.tokens + tokens, live.known))
             self.waiting.take()
-            live.seq = self._next_seq
-            self._next_seq += 1
-            live.state = State.PREFILL
             live.computed = hit.tokens
-            self.running[live.seq] = self.prefilling[live.seq] = live
             self._count_hit(live, hit.tokens)
-            chunks.append((live, tokens))
+            self._run(live, tokens, chunks)
             taken += tokens
             budget -= tokens + slots
         return taken
+
+    def _run(self, live: Live, tokens: int, chunks: list[tuple[Live, int]]) -> None:
+        """Let a request run that has what it needs for the next tokens of its prompt."""
+        live.seq = self._next_seq
+        self._next_seq += 1
+        live.state = State.PREFILL
+        self.running[live.seq] = self.prefilling[live.seq] = live
+        chunks.append((live, tokens))
+
+    def _load(self, live: Live, hit: int) -> None:
+        """Let a request wait for its cache; what it has found here does not move."""
+        self.waiting.take()
+        live.state, live.remote, live.computed = State.LOADING, False, live.prompt - 1
+        self._count_hit(live, hit)
+        self.loading[live.number] = live
+        self.pulls.append((live.number, live.prompt - hit))
+
+    def cache_moved(self, number: int) -> None:
+        live = self.loading.pop(number, None)
+        if live is not None:
+            self.loaded[number] = live
+        elif number in self.kept:
+            self.cache.release(self.kept.pop(number), ended=True)
+            self._blocked = False
+
+    def play(self, role: Role) -> None:
+        if not self._whole or self.rules.speculation is not None:
+            what = "drafts" if self._whole else "windows and recurrent states"
+            raise UnsupportedError(
+                f"The replay has no rule for {what} where prompts and tokens have servers of their own.",
+                hint="Leave out: --prefill-servers, --decode-servers",
+            )
+        self.role = role
+
+    @property
+    def _waiting(self) -> int:
+        """Requests that wait, also for their cache."""
+        return len(self.waiting) + len(self.loading) + len(self.loaded)
 
     def _wanted(self, live: Live, hit: int, budget: int) -> int:
         """The tokens that a waiting request would be given if there were no limit; 0 if it has to wait."""
@@ -649,7 +717,10 @@ class VllmScheduler(Scheduler):
                 del self.running[live.seq]
                 self._stop_decoding(live, State.FINISHED)
                 cache.publish(live, live.last)
-                cache.release(live, ended=True)
+                if self.role is Role.PREFILL:
+                    self.kept[live.number] = live
+                else:
+                    cache.release(live, ended=True)
             live.state = State.FINISHED
             log.finish(live.number, now, live.last + 1 - live.prompt)
             self._cancellable.pop(live.number, None)
@@ -660,7 +731,8 @@ class VllmScheduler(Scheduler):
     def _chains(self) -> Iterable[int]:
         """The chains of all that is cached or alive."""
         yield from map(chain_of, self.cache.pool.names())
-        for live in (*self.running.values(), *self.waiting):
+        others = (*self.loading.values(), *self.loaded.values(), *self.kept.values())
+        for live in (*self.running.values(), *self.waiting, *others):
             yield from live.content.chains
 
     def _stop_decoding(self, live: Live, state: State) -> None:
@@ -706,6 +778,7 @@ class VllmScheduler(Scheduler):
         decoding, load = self.decoding, self.load
         if (
             self.prefilling
+            or self.loaded
             or not decoding.count
             or self.ending
             or self._flushes
@@ -724,7 +797,7 @@ class VllmScheduler(Scheduler):
     def _decode_only(self, turn: int, steps: int) -> int:
         """Take such steps as far as the pool has blocks; returns how many."""
         decoding, pool, numbers = self.decoding, self.cache.pool, self.steps.numbers
-        count, running, waiting = decoding.count, len(self.running), len(self.waiting)
+        count, running, waiting = decoding.count, len(self.running), self._waiting
         for taken in range(steps):
             blocks = decoding.pages_next()
             if blocks > pool.free:
