@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading, gguf_format, scalar
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import Command, Script, known_of, read_script
-from hwcalc.launch.words import Origin, Spot, Word
+from hwcalc.launch.shell import Command, Script, read_script
+from hwcalc.launch.words import Origin, Spot, Word, known_of
 from hwcalc.profiles.engine_flags import EngineFlags, Image, Program, engine_flags, engines
 from hwcalc.profiles.launch import launch_words
 

@@ -14,7 +14,6 @@ from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, flags_called, image_of, program_at, server_of
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import filled_word
 from hwcalc.launch.values import (
     at,
     container_words,
@@ -29,7 +28,7 @@ from hwcalc.launch.values import (
     texts,
     walk,
 )
-from hwcalc.launch.words import Origin, Spot, Word
+from hwcalc.launch.words import Origin, Spot, Word, filled_word
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.launch import launch_words
 

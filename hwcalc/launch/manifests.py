@@ -15,9 +15,9 @@ from hwcalc.launch.commands import Around, container_servers, servers_of_script
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, servers_of_object, servers_of_pod
 from hwcalc.launch.server import Server
-from hwcalc.launch.shell import filled_word, known_of, read_script
+from hwcalc.launch.shell import read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, number, rows, text, texts, walk
-from hwcalc.launch.words import Origin, Word
+from hwcalc.launch.words import Origin, Word, filled_word, known_of
 from hwcalc.yaml_tree import TreeError
 
 _MOST_SERVERS: Final = 500

@@ -1,4 +1,4 @@
-"""Shell text as words. Nothing is ever run: quotes are taken off, variables are put in, and what a command would print stays as it is written.
+"""Commands of shell text. Nothing is ever run.
 
 A script is read from top to bottom. Assignments are kept, so that ``vllm serve $MODEL`` knows what ``MODEL=org/name`` said above, and here
 documents are kept as the files that they would write. A condition that follows from what is known is followed; of any other one all branches are
@@ -16,41 +16,15 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
-from hwcalc.launch.words import (
-    MOST_VALUE,
-    NOWHERE,
-    Origin,
-    Pieces,
-    Spot,
-    Word,
-    balanced,
-    closing_quote,
-    holds,
-    trimmed,
-    value_of_sum,
-)
+from hwcalc.launch.words import MOST_VALUE, MOST_WORDS, PLACEHOLDER, Origin, Spot, Word, WordReader, balanced, holds
 
 MOST_CHARACTERS: Final = 1024**2
 """Characters of one script. What stands behind them is not read."""
 MOST_COMMANDS: Final = 5_000
-MOST_WORDS: Final = 5_000
-_DEEPEST: Final = 12
-"""Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
 _MOST_INDENT: Final = 200
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DOUBLED: Final = re.compile(r"\$\$(?:\{|[A-Za-z_])")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?(\+?)=")
 _FUNCTION: Final = re.compile(r"(?:function[ \t]+)?([A-Za-z_][\w-]*)[ \t]*\(\)\s*\{|function[ \t]+([A-Za-z_][\w-]*)\s*\{")
 _MOST_CALLS: Final = 200
-_PLACEHOLDER: Final = re.compile(r"<[A-Za-z][^<>|&;\n$]{0,80}>")
-_TEMPLATE: Final = re.compile(r"\{\{.{0,400}?\}\}")
-_SUM: Final = re.compile(r"[0-9+\-*/%()<> ]{1,200}")
-_COUNTED: Final = re.compile(r"#([A-Za-z_]\w*)(\[[@*]\])?")
-_PLAIN_CHANGE: Final = re.compile(r"([^/*?\[\]\\$#%\"'(][^/*?\[\]\\$\"'(]*)(?:/([^\\$&\"']*))?")
-"""In ``${A/b/c}``: a text without signs of a pattern, and what is put in its place."""
-_EMPTY: Final = "(empty default)"
-_TAKEN: Final = "(default taken)"
-_ABSENT: Final = "(absent unless set)"
 
 
 class Command(Record):
@@ -102,44 +76,6 @@ def read_script(
     )
 
 
-def filled_word(text: str, variables: Mapping[str, Any], spot: Spot = NOWHERE) -> Word:
-    """A value of a manifest with the variables in it put in: ``${A:-b}`` of Compose, ``$(A)`` of Kubernetes."""
-    if "$" not in text and "{{" not in text:
-        return Word(text=text, raw=text, source=text, quoted=True, spot=spot)
-    known, taken = known_of(variables)
-    reader = _Reader(text[:MOST_VALUE], known, (), Origin.on_line(spot.line), 0, {})
-    reader.taken |= taken
-    pieces = Pieces()
-    while reader.at < len(reader.text):
-        sign = reader.text[reader.at]
-        template = _TEMPLATE.match(reader.text, reader.at) if sign == "{" else None
-        if reader.text.startswith("$$", reader.at) and not _DOUBLED.match(reader.text, reader.at):
-            # Compose and Kubernetes write $$ for $.
-            pieces.add(sign, quoted=True)
-            reader.at += 2
-        elif sign == "$":
-            reader.variable(pieces, quoted=True)
-        elif template is not None:
-            pieces.lost(template[0])
-            reader.at = template.end()
-        else:
-            end = re.compile(r"[^${]+|[${]").match(reader.text, reader.at)
-            piece = end[0] if end else sign
-            pieces.add(piece, quoted=True)
-            reader.at += len(piece)
-    made = pieces.words(text, spot, splits=False)
-    return made[0] if made else Word(text="", raw=text, source=text, quoted=True, spot=spot)
-
-
-def known_of(variables: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables that have a value, and the expressions whose default they have."""
-    words = {name: value for name, value in variables.items() if isinstance(value, Word) and value.known}
-    texts = {name: value for name, value in variables.items() if isinstance(value, str)}
-    return texts | {name: word.text for name, word in words.items()}, {
-        name: word.taken[0] for name, word in words.items() if word.taken
-    }
-
-
 class _Scope:
     """An open ``if``: whether its present branch is read, and whether a branch was surely taken."""
 
@@ -149,23 +85,18 @@ class _Scope:
         self.kind, self.reads, self.done = kind, reads, done
 
 
-class _Reader:
-    """Reads a text character by character, once."""
+class _Reader(WordReader):
+    """Reads a script character by character, once."""
 
     def __init__(
         self, text: str, variables: dict[str, str], arguments: tuple[Word, ...], origin: Origin, depth: int, files: dict[str, str]
     ) -> None:
-        self.text, self.at, self.origin, self.depth = text, 0, origin, depth
-        self.variables, self.arguments, self.files = variables, arguments, files
-        self.arrays: dict[str, list[Word]] = {}
+        super().__init__(text, variables, arguments, origin, depth)
+        self.files = files
         self.functions: dict[str, tuple[int, int]] = {}
         """Function that the text calls -> where its body begins and ends."""
         self.calls: list[str] = []
         self.running: set[str] = set()
-        self.taken: dict[str, str] = {}
-        """Variable -> the expression whose default it has."""
-        self.partly: dict[str, str] = {}
-        """Variable -> a value of which a part is not known."""
         self.exported: dict[str, Any] = {}
         self.commands: list[Command] = []
         self.scopes: list[_Scope] = []
@@ -177,13 +108,6 @@ class _Reader:
         """Whether the present command, and the next one, may not run."""
         self.ended = False
         """Whether the script surely ends here, with ``exec`` or ``exit``."""
-
-    @property
-    def line(self) -> int:
-        """The line of the next character."""
-        return self.origin.place(self.at)[0]
-
-    # --- commands -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Read all commands."""
@@ -472,8 +396,8 @@ class _Reader:
             if compound:
                 self.skip_until(";\n")
             return None
-        inner = _Reader(match[1], dict(self.variables), self.arguments, Origin.on_line(self.line), self.depth + 1, {})
-        inner.taken = self.taken
+        inner = self.within(match[1])
+        inner.variables = dict(self.variables)
         words: list[Word] = []
         while inner.at < len(inner.text) and len(words) < 8:
             inner.blanks()
@@ -521,7 +445,7 @@ class _Reader:
             # The output of a command as a file: <(echo ...).
             return None
         sign = match[0].lstrip("&0123456789")
-        if sign == "<" and _PLACEHOLDER.match(self.text, self.at):
+        if sign == "<" and PLACEHOLDER.match(self.text, self.at):
             return None
         if sign == "<" and match[0] != "<":
             return None
@@ -590,270 +514,3 @@ class _Reader:
             return self.variables.get(match[1] or match[2], match[0])
 
         return re.sub(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", known, body)
-
-    # --- words --------------------------------------------------------------------------------------------------------
-
-    def word(self, *, splits: bool = True) -> list[Word]:
-        """The word that begins here: none where variables leave nothing, several where an unquoted one holds blanks."""
-        begun = self.at
-        pieces = Pieces()
-        while self.at < len(self.text):
-            sign = self.text[self.at]
-            if sign in " \t\r\n;|&()":
-                break
-            if sign in "<>" and self.text.startswith("(", self.at + 1):
-                end = balanced(self.text, self.at + 1)
-            else:
-                match = {"<": _PLACEHOLDER, "{": _TEMPLATE}[sign].match(self.text, self.at) if sign in "<{" else None
-                end = match.end() if match is not None else 0
-            if end:
-                pieces.lost(self.text[self.at : end])
-                self.at = end
-            elif sign in "<>":
-                break
-            else:
-                self.piece(sign, pieces)
-        source = self.text[begun : self.at]
-        return pieces.words(source, Spot(written=source, origin=self.origin.cut(begun, self.at)), splits=splits)
-
-    def piece(self, sign: str, pieces: Pieces) -> None:
-        """Read a quoted part, an escape, a variable, or a character."""
-        if sign == "'":
-            end = self.text.find("'", self.at + 1)
-            if end < 0:
-                self.at += 1
-                return
-            pieces.add(self.text[self.at + 1 : end], quoted=True)
-            self.at = end + 1
-        elif sign == '"':
-            self.double(pieces)
-        elif sign == "\\":
-            following = self.text[self.at + 1 : self.at + 2]
-            if (
-                following == "\n"
-                or not following
-                or (following in " \t" and re.compile(r"\\[ \t]*(\n|\Z)").match(self.text, self.at))
-            ):
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end + 1
-                pieces.ends = True
-                if self.at < len(self.text) and self.text[self.at] not in " \t\n":
-                    pieces.ends = False
-                return
-            pieces.add(following, quoted=True)
-            self.at += 2
-        elif sign == "$":
-            self.variable(pieces, quoted=False)
-        elif sign == "`":
-            end = self.text.find("`", self.at + 1)
-            newline = self.text.find("\n", self.at + 1)
-            if end < 0 or (0 <= newline < end):
-                self.at += 1
-                return
-            pieces.lost(self.text[self.at : end + 1])
-            self.at = end + 1
-        else:
-            match = re.compile(r"[^\s'\"\\$`;|&()<>{]+|\{").match(self.text, self.at)
-            text = match[0] if match else sign
-            pieces.add(text)
-            self.at += len(text)
-
-    def double(self, pieces: Pieces) -> None:
-        """Read a double-quoted part. One that is never closed is the end of a string around this text."""
-        end = closing_quote(self.text, self.at + 1)
-        if end < 0:
-            self.at += 1
-            return
-        pieces.add("", quoted=True)
-        self.at += 1
-        while self.at < end:
-            sign = self.text[self.at]
-            if sign == "\\" and self.at + 1 < end and self.text[self.at + 1] in '$`"\\\n':
-                if self.text[self.at + 1] == "\n":
-                    pieces.script("\\\n")
-                else:
-                    pieces.add(self.text[self.at + 1], quoted=True)
-                self.at += 2
-            elif sign == "$":
-                self.variable(pieces, quoted=True)
-            else:
-                pieces.add(sign, quoted=True)
-                self.at += 1
-        self.at = end + 1
-
-    def variable(self, pieces: Pieces, *, quoted: bool) -> None:
-        """Read what begins with ``$``."""
-        text, at = self.text, self.at
-        if _DOUBLED.match(text, at):
-            # Compose writes $$ for $.
-            self.at += 1
-            before = len(pieces.parts)
-            self.variable(pieces, quoted=quoted)
-            pieces.prefix(before, "$")
-            return
-        if text.startswith("$((", at):
-            end = balanced(text, at + 1)
-            raw = text[at:end]
-            value = self.summed(raw[3:-2])
-            self.at = end
-            if value is None:
-                pieces.lost(raw, quoted=quoted)
-            else:
-                pieces.put(value, raw, quoted=quoted, taken=raw)
-        elif text.startswith("$(", at):
-            end = balanced(text, at + 1)
-            raw, name = text[at:end], text[at + 2 : end - 1]
-            self.at = end
-            if _NAME.fullmatch(name) and name in self.variables:
-                # Kubernetes' own variables.
-                pieces.put(self.variables[name], raw, quoted=True)
-            else:
-                pieces.lost(raw, quoted=quoted)
-        elif text.startswith("${{", at):
-            end = text.find("}}", at)
-            end = len(text) if end < 0 else end + 2
-            pieces.lost(text[at:end], quoted=quoted)
-            self.at = end
-        elif text.startswith("${", at):
-            end = balanced(text, at + 1)
-            raw = text[at:end]
-            self.at = end
-            self.braces(raw, pieces, quoted=quoted)
-        elif text.startswith("$'", at) and not quoted:
-            self.at += 1
-        else:
-            match = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?0-9!-])").match(text, at)
-            if match is None:
-                pieces.add("$", quoted=quoted)
-                self.at += 1
-                return
-            self.at = match.end()
-            self.named(match[0][1:], match[0], pieces, quoted=quoted)
-
-    def named(self, name: str, raw: str, pieces: Pieces, *, quoted: bool) -> None:
-        """A plain variable."""
-        if name in "@*" and self.arguments:
-            pieces.several(self.arguments, raw)
-        elif name.isdigit() and self.argument(name) is not None:
-            pieces.put(self.argument(name) or "", raw, quoted=quoted)
-        elif name in self.arrays:
-            pieces.several(self.arrays[name][:1], raw)
-        elif name in self.variables:
-            pieces.put(self.variables[name], raw, quoted=quoted, taken=self.taken.get(name, ""))
-        else:
-            pieces.lost(self.partly.get(name, raw), quoted=quoted)
-
-    def argument(self, name: str) -> str | None:
-        """The argument of this number, if it is known."""
-        place = int(name) - 1
-        word = self.arguments[place] if 0 <= place < len(self.arguments) else None
-        return word.text if word is not None and word.known else None
-
-    def braces(self, raw: str, pieces: Pieces, *, quoted: bool) -> None:
-        """``${A}``, ``${A:-default}``, ``${A:+words}``, ``${A##*/}``, ``${A/b/c}``, ``${A[@]}``, ``${#A[@]}``."""
-        inner = raw[2:-1] if raw.endswith("}") else raw[2:]
-        counted = _COUNTED.fullmatch(inner)
-        if counted is not None:
-            self.size(counted[1], raw, pieces, quoted=quoted, items=counted[2] is not None)
-            return
-        match = re.match(r"([A-Za-z_]\w*|[@*]|\d{1,2})(\[[@*0-9]+\])?(:?[-=+?]|##?|%%?|//?|:)?", inner)
-        if match is None or (match[3] is None and match.end() != len(inner)):
-            pieces.lost(raw, quoted=quoted)
-            return
-        name, index, operator, rest = match[1], match[2], match[3] or "", inner[match.end() :]
-        if index or name in self.arrays or name in "@*":
-            items = list(self.arguments) if name in "@*" else self.arrays.get(name)
-            if operator.endswith("+") and items is None:
-                pieces.lost(raw, quoted=quoted, array=True)
-            elif operator.endswith("-") and items is None:
-                pieces.gone(raw, _EMPTY)
-            elif items is None:
-                pieces.lost(raw, quoted=quoted, array=True)
-            else:
-                pieces.several(items, raw)
-            return
-        value = self.argument(name) if name.isdigit() else self.variables.get(name)
-        is_set = value is not None and (value != "" or not operator.startswith(":"))
-        if operator in (":-", "-", ":=", "="):
-            if is_set and value is not None:
-                pieces.put(value, raw, quoted=quoted, taken=self.taken.get(name, ""))
-                return
-            self.defaulted(name, rest, raw, pieces, quoted=quoted, sets=operator.endswith("="))
-        elif operator in (":+", "+"):
-            if is_set:
-                for word in self.inner(rest):
-                    pieces.several([word], raw)
-            else:
-                pieces.gone(raw, _ABSENT)
-        elif operator in (":?", "?", ""):
-            if value is not None:
-                pieces.put(value, raw, quoted=quoted, taken=self.taken.get(name, ""))
-            else:
-                pieces.lost(self.partly.get(name, raw), quoted=quoted)
-        elif value is not None and operator in ("##", "#", "%", "%%") and len(rest) < 200:
-            pieces.put(trimmed(value, operator, rest), raw, quoted=quoted, taken=self.taken.get(name, ""))
-        elif value is not None and operator in ("/", "//") and (change := _PLAIN_CHANGE.fullmatch(rest)) is not None:
-            changed = value.replace(change[1], change[2] or "", -1 if operator == "//" else 1)
-            pieces.put(changed[:MOST_VALUE], raw, quoted=quoted, taken=self.taken.get(name, ""))
-        else:
-            pieces.lost(raw, quoted=quoted)
-
-    def size(self, name: str, raw: str, pieces: Pieces, *, quoted: bool, items: bool) -> None:
-        """How many items an array has, or how many characters a variable has."""
-        held: Sequence[Any] | None = self.arrays.get(name) if items else self.variables.get(name)
-        if held is None or (items and not all(word.known for word in held)):
-            pieces.lost(raw, quoted=quoted)
-        else:
-            pieces.put(str(len(held)), raw, quoted=quoted)
-
-    def defaulted(self, name: str, rest: str, raw: str, pieces: Pieces, *, quoted: bool, sets: bool) -> None:
-        """The default of a variable that is not set."""
-        words = self.inner(rest)
-        if not words:
-            pieces.gone(raw, _EMPTY, holds=quoted)
-            return
-        value = " ".join(word.text for word in words) if not quoted else self.inner_text(rest)
-        unknown = [each for word in words for each in word.unknown]
-        if unknown:
-            pieces.lost(raw, quoted=quoted)
-            return
-        if sets and len(value) <= MOST_VALUE:
-            self.variables[name] = value
-            self.taken[name] = raw
-        pieces.put(value, raw, quoted=quoted, taken=raw)
-
-    def inner(self, text: str) -> list[Word]:
-        """The words of a default."""
-        if self.depth >= _DEEPEST:
-            return [Word(text=text, raw=text, unknown=(text[:80],))]
-        inner = _Reader(text, self.variables, self.arguments, Origin.on_line(self.line), self.depth + 1, {})
-        inner.taken, inner.arrays = self.taken, self.arrays
-        words: list[Word] = []
-        while inner.at < len(inner.text) and len(words) < MOST_WORDS:
-            before = inner.at
-            if inner.text[inner.at] in " \t\r\n":
-                inner.at += 1
-                continue
-            words += inner.word()
-            if inner.at == before:
-                words.append(Word(text=inner.text[inner.at]))
-                inner.at += 1
-        if any(sign in text for sign in "|()<>;&*\\"):
-            # A pattern or a list of them is no shell text.
-            known = not any(word.unknown for word in words)
-            return [Word(text=text.strip("\"'"), raw=text)] if known and "$" not in text else words
-        return words
-
-    def inner_text(self, text: str) -> str:
-        return " ".join(word.text for word in self.inner(text)) if "$" in text else text.strip("\"'")
-
-    def summed(self, text: str) -> str | None:
-        """The value of a sum such as ``$A * 2``; ``None`` if a part is not known."""
-
-        def known(match: re.Match[str]) -> str:
-            return self.variables.get(match[1] or match[2] or match[3], "?")
-
-        filled = re.sub(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|([A-Za-z_]\w*)", known, text).strip()
-        if not _SUM.fullmatch(filled) or "**" in filled:
-            return None
-        return value_of_sum(filled)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from hwcalc.launch.documents import Places
-from hwcalc.launch.shell import filled_word, known_of, read_script
-from hwcalc.launch.words import Spot, Word
+from hwcalc.launch.shell import read_script
+from hwcalc.launch.words import Spot, Word, filled_word, known_of
 from hwcalc.profiles.launch import launch_words
 
 _MOST: Final = 100_000
