@@ -21,6 +21,8 @@ VALUES: Final = "+"
 _MANY: Final = {"switch": SWITCH, "words": VALUES, "list": VALUES}
 _UNREAD: Final = "its file is not read: write the flags that it sets"
 _KINDS: Final = {"switch": "switch", "value": "value", "values": "words"}
+SWITCH_VALUES: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "enabled", "disabled", "-1"})
+"""The values of a switch that may stand without one."""
 
 
 class Flag(Record):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from msgspec import field
+from msgspec import field, to_builtins
 
 from hwcalc.check.changes import changed_keys, planned_of
 from hwcalc.check.file import BaselineError, Check
@@ -152,7 +152,7 @@ def _from_check(item: Mapping[str, Any], version: object) -> Baseline:
         batch=batch,
         figures=figures,
         asked={printable(key): printable(text) for key, text in asked.items()},
-        planned=planned_of({"policy": None, **plan}) if told else {},
+        planned=planned_of(plan) if told else {},
         versions=versions_of(plan.get("engine_version"), item.get("revision"), version),
     )
 
@@ -170,7 +170,7 @@ def _from_plan(document: Mapping[str, Any]) -> Baseline:
         batch=count_of(request["batch"]),
         figures={key: count_of(value) for key, value in zip(_FIGURES, sizes, strict=True) if value is not None},
         setup=(request["engine"], *formats, *(request[name] for name in _LAYOUT), *dropped),
-        planned=planned_of({**request, "fit": fit, "policy": request.get("policy")}),
+        planned=planned_of({**request, "fit": fit}),
         versions=versions_of(request.get("engine_version"), document["model"].get("revision"), document.get("kvplan_version")),
     )
 
@@ -227,6 +227,6 @@ def _changes(baseline: Baseline, subject: Subject) -> tuple[KeyChange, ...]:
     """What is another than in the baseline: keys, or what is known of them, and versions that both know."""
     known = baseline.versions.keys() & subject.versions.keys()
     before, now = ({name: said[name] for name in known} for said in (baseline.versions, subject.versions))
-    asked = (baseline.asked, subject.asked) if baseline.asked else (baseline.planned, planned_of(subject.figures))
+    asked = (baseline.asked, subject.asked) if baseline.asked else (baseline.planned, planned_of(to_builtins(subject.figures)))
     keys = changed_keys(*asked, BASELINE) if baseline.asked or baseline.planned else ()
     return (*keys, *changed_keys(before, now, BASELINE))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hwcalc.check.fields import OPTIONS, REQUIREMENTS
 from hwcalc.check.file import Check, Place
-from hwcalc.check.result import Edit, Figures, Judged, KeyChange
+from hwcalc.check.result import Edit, Judged, KeyChange
 from hwcalc.planner.options import ROWS, read_options
 from hwcalc.planner.values import TYPES
 from hwcalc.text import printable
@@ -45,22 +45,12 @@ def asked_of(check: Check) -> dict[str, str]:
     return out | {item.name: _short(item.text) for item in check.required if item.name != "fits" or item.limit is not True}
 
 
-def planned_of(figures: Mapping[str, Any] | Figures) -> dict[str, str]:
-    """What a plan says of the request behind it, for a baseline that does not have the keys of its checks."""
-
-    def of(record: Any, name: str) -> Any:
-        return record.get(name) if isinstance(record, Mapping) else getattr(record, name)
-
-    fit = of(figures, "fit")
-    known = {
-        "seq": TYPES["tokens"].write(of(figures, "seq")),
-        "batch": of(figures, "batch"),
-        "dtype": of(figures, "kv_dtype"),
-        "engine": of(figures, "engine"),
-        "gpu": None if fit is None else of(fit, "gpu"),
-        "gpus": None if fit is None else of(fit, "gpus"),
-        "policy": of(figures, "policy"),
-    }
+def planned_of(figures: Mapping[str, Any]) -> dict[str, str]:
+    """What the figures of a plan, as plain values, say of the request behind it, for a baseline that does not have the keys of its checks."""
+    fit = figures.get("fit") or {}
+    names = {"batch": "batch", "dtype": "kv_dtype", "engine": "engine", "policy": "policy"}
+    known = {"seq": TYPES["tokens"].write(figures["seq"]), **{key: figures.get(name) for key, name in names.items()}}
+    known |= {"gpu": fit.get("gpu"), "gpus": fit.get("gpus")}
     return {name: _short(str(value)) for name, value in known.items() if value is not None}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
-from hwcalc.profiles.engine_flags import engine_flags
+from hwcalc.profiles.engine_flags import SWITCH_VALUES, engine_flags
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ FOLLOWED: Final = frozenset(
 """Flags of llama-server that a value follows."""
 SERVER_FLAGS: Final = frozenset(_PLANNED | _OFF | _WITHOUT_EFFECT.keys())
 """All flags of llama-server that are read."""
-_LIKE_ON: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "enabled", "disabled", "-1"})
 
 
 def runs_llamacpp(words: Sequence[str]) -> bool:
@@ -85,7 +84,7 @@ class LlamacppWords:
                 raise UsageError(f"{flag} takes no value.", hint=f"Write: {flag}")
             self.told.append(flag)
             return
-        if value is None and row.takes == "optional" and (not words or words[0].lower() not in _LIKE_ON):
+        if value is None and row.takes == "optional" and (not words or words[0].lower() not in SWITCH_VALUES):
             # Until b6325 it was a switch.
             self.told.append(flag)
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.launch.words import NOWHERE, Spot, Word
-from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable
+from hwcalc.profiles.engine_flags import SWITCH_VALUES, EngineFlags, Flag, Variable
 
 if TYPE_CHECKING:
     from hwcalc.launch.documents import Places
@@ -20,7 +20,6 @@ _DECIMAL: Final = re.compile(r"-?(?:\d{1,18}\.\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d
 _WITH_UNIT: Final = re.compile(r"(?a)(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])")
 _POWERS: Final = {letter: power for power, letter in enumerate("kmgt", start=1)}
 _WORDS: Final = {"true": True, "false": False}
-_OF_SWITCH: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "enabled", "disabled", "-1"})
 _MEMORY: Final = re.compile(r"mem|cache|offload|gpu|expert|quant|batch|ctx|context")
 """A flag that nobody knows bears on memory if its name says so."""
 _PLACEHOLDER: Final = re.compile(
@@ -317,7 +316,8 @@ class Reading:
         if flag.takes in ("words", "list"):
             self.several(flag, given, pending)
             return
-        if flag.takes == "optional" and given is None and not (pending and self.is_switch_word(pending[-1])):
+        told = given is not None or (pending and (not pending[-1].known or pending[-1].text.lower() in SWITCH_VALUES))
+        if flag.takes == "optional" and not told:
             self.put(flag, True)  # noqa: FBT003 - the value of a switch
             return
         word = given or self.next_value(pending)
@@ -349,11 +349,6 @@ class Reading:
         if reason:
             self.unplanned[name] = reason
         self.put(flag, False)  # noqa: FBT003 - the value of a switch
-
-    @staticmethod
-    def is_switch_word(word: Word) -> bool:
-        """Whether a word is the value of a switch that may stand without one."""
-        return not word.known or word.text.lower() in _OF_SWITCH
 
     def next_value(self, pending: list[Word]) -> Word | None:
         """The value of a flag: the next word, unless that is a flag."""
