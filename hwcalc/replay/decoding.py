@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Generic, Protocol, TypeVar
+
+
+class State(IntEnum):
+    """The state of a request."""
+
+    WAITING = 0
+    PREFILL = 1
+    """It has tokens that are known and not computed, or they have just been."""
+    DECODE = 2
+    ENDING = 3
+    """Its last token is under way, where a step is planned before the one before it has ended."""
+    FINISHED = 4
+    LOADING = 5
+    """The cache of its prompt comes from another server, or has just come."""
 
 
 class Numbered(Protocol):

@@ -27,8 +27,7 @@ from hwcalc.workload.request import Request, Workload
 DEFAULT_ENGINE: Final = "vllm"
 _STEPS_PER_SECOND: Final = 40
 """Steps for a second of a workload where nothing says how long they take."""
-_OF_DECODE: Final = tuple(f"decode_{name}" for name in LAYOUT)
-OF_APART: Final = ("prefill_servers", "decode_servers", "link", *_OF_DECODE)
+OF_APART: Final = ("prefill_servers", "decode_servers", "link", *(f"decode_{name}" for name in LAYOUT))
 """Keywords of servers that do prompts or tokens alone, as those of :func:`hwcalc.disaggregate`."""
 OF_REPLAY: Final = frozenset({"clock", "step_time", "ttft", "itl", "e2e", "replicas", "route", "watch", *OF_APART})
 """Keywords of :func:`simulate` that say how requests are replayed."""
@@ -88,7 +87,7 @@ def simulate(
     if requests is None:
         # By its name: simulate(model, requests=rows).
         requests = options.pop("requests", None)
-    apart = {name: options.pop(name) for name in OF_APART if options.get(name) is not None}
+    apart = {name: value for name in OF_APART if (value := options.pop(name, None)) is not None}
     timed = _is_timed(clock, step_time, requests)
     limits = limits_of(ttft=ttft, itl=itl, e2e=e2e)
     workload = opened(requests, **{name: options.pop(name) for name in OF_TRACE if name in options})
@@ -101,80 +100,67 @@ def simulate(
     if limits.any and not timed:
         raise UsageError("limits of time need steps that take time.", hint="Add: --gpu h100, or --step-time 25ms")
     constant = _seconds(step_time, "step_time")
-    chosen = router(route)
+    chosen, of_prompts, handover = router(route), None, None
     if apart:
         if not timed or replicas is not None:
             raise UsageError(
                 "servers for prompts and for tokens need steps that take time, and no --replicas.",
                 hint="Give --prefill-servers 1 --decode-servers 1 with --gpu h100, or --step-time 25ms with --link ib-ndr",
             )
-        of_tokens = decode_options({**options, "engine": engine}, _own_of_decode(apart))
-        tokens_deployed = deploy(model, blocks=blocks, tokens=tokens, **of_tokens)
-        return _apart(workload, deployed, tokens_deployed, apart, constant, route, limits, watch, notes)
-    seconds = deployed.seconds(constant, notes) if timed else None
-    log = RequestLog()
-    number = deployed.occupancy.setup.parallel.dp if replicas is None else parse_tokens(replicas, "replicas")
-    servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(number))
-    replay(servers, workload, route=chosen if number > 1 else None, concurrency=workload.concurrency, watch=watch)
-    return Simulation(
-        workload=workload, occupancy=deployed.occupancy, servers=servers, log=log, limits=limits, notes=(*deployed.notes, *notes)
-    )
-
-
-def _own_of_decode(apart: Mapping[str, Any]) -> dict[str, Any]:
-    """The hardware and layout of servers for tokens, by the options of a plan."""
-    return {name.removeprefix("decode_"): apart[name] for name in _OF_DECODE if name in apart}
-
-
-def _apart(
-    workload: Workload,
-    deployed: Deployed,
-    of_tokens: Deployed,
-    given: Mapping[str, Any],
-    constant: float | None,
-    route: str,
-    limits: Limits,
-    watch: Callable[[int], None] | None,
-    notes: list[Note],
-) -> Simulation:
-    """The replay with servers for prompts and servers for tokens."""
-    kinds = (("prefill_servers", deployed, Role.PREFILL), ("decode_servers", of_tokens, Role.DECODE))
-    pools = []
-    for name, pool, role in kinds:
-        log, seconds = RequestLog(), pool.seconds(constant, notes)
-        number = parse_tokens(given.get(name, 1), name) * pool.occupancy.setup.parallel.dp
-        servers = tuple(Server(pool.scheduler(log), seconds) for _ in range(number))
-        for server in servers:
-            server.scheduler.play(role)
-        pools.append(servers)
-    prefill, decode = pools
-    occupancies = (deployed.occupancy, of_tokens.occupancy)
-    link, rate = link_between([each.setup.hardware.gpu for each in occupancies], given.get("link"))
-
-    @cache
-    def moves(tokens: int) -> float:
-        return max(each.sized(seq=tokens, batch=1).needed_bytes for each in occupancies) / rate
-
-    replay(
-        decode,
-        workload,
-        route=router(route) if len(prefill) > 1 else None,
-        concurrency=workload.concurrency,
-        watch=watch,
-        handover=Handover(prefill, decode, moves, router(route) if len(decode) > 1 else None),
-    )
-    message = f"The cache of each prompt moves over {link}, {rate / 1e9:,.4g} GB/s for each GPU, whatever else moves."
-    told = tuple(dict.fromkeys((*deployed.notes, *notes, Note(code="transfer", message=message))))
-    of_prompts = Simulation(workload=workload, occupancy=occupancies[0], servers=prefill, log=prefill[0].scheduler.requests)
+        prefill = _servers(deployed, apart.get("prefill_servers", 1), deployed.seconds(constant, []), Role.PREFILL)
+        of_prompts = Simulation(
+            workload=workload,
+            occupancy=deployed.occupancy,
+            servers=prefill,
+            log=prefill[0].scheduler.requests,
+            notes=deployed.notes,
+        )
+        own = {name: apart[f"decode_{name}"] for name in LAYOUT if f"decode_{name}" in apart}
+        deployed = deploy(model, blocks=blocks, tokens=tokens, **decode_options({**options, "engine": engine}, own))
+        servers = _servers(deployed, apart.get("decode_servers", 1), deployed.seconds(constant, notes), Role.DECODE)
+        seconds, note = _transfer(of_prompts.occupancy, deployed.occupancy, apart.get("link"))
+        notes += [*of_prompts.notes, note]
+        handover = Handover(prefill, servers, seconds, router(route) if len(servers) > 1 else None)
+    else:
+        servers = _servers(deployed, replicas, deployed.seconds(constant, notes) if timed else None)
+    several = len(servers if handover is None else handover.prefill) > 1
+    replay(servers, workload, route=chosen if several else None, concurrency=workload.concurrency, watch=watch, handover=handover)
     return Simulation(
         workload=workload,
-        occupancy=occupancies[1],
-        servers=decode,
-        log=decode[0].scheduler.requests,
+        occupancy=deployed.occupancy,
+        servers=servers,
+        log=servers[0].scheduler.requests,
         limits=limits,
-        notes=told,
+        notes=tuple(dict.fromkeys((*deployed.notes, *notes))),
         prefill=of_prompts,
     )
+
+
+def _servers(deployed: Deployed, number: int | str | None, seconds: Seconds | None, role: Role = Role.BOTH) -> tuple[Server, ...]:
+    """Servers of a deployment with a log of their own. Without a number there is one for each data parallel rank."""
+    log, dp = RequestLog(), deployed.occupancy.setup.parallel.dp
+    if role is Role.BOTH:
+        count = dp if number is None else parse_tokens(number, "replicas")
+    else:
+        count = dp * parse_tokens(number, f"{role}_servers")
+    servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(count))
+    if role is not Role.BOTH:
+        for server in servers:
+            server.scheduler.play(role)
+    return servers
+
+
+def _transfer(prefill: Occupancy, decode: Occupancy, link: str | None) -> tuple[Callable[[int], float], Note]:
+    """The seconds in which the cache of so many tokens moves, and what is assumed of it."""
+    occupancies = (prefill, decode)
+    name, rate = link_between([each.setup.hardware.gpu for each in occupancies], link)
+
+    @cache
+    def seconds(tokens: int) -> float:
+        return max(each.sized(seq=tokens, batch=1).needed_bytes for each in occupancies) / rate
+
+    message = f"The cache of each prompt moves over {name}, {rate / 1e9:,.4g} GB/s for each GPU, whatever else moves."
+    return seconds, Note(code="transfer", message=message)
 
 
 def _is_timed(clock: str | None, step_time: float | str | None, requests: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TYPE_CHECKING
+
+from hwcalc.replay.decoding import State
 
 if TYPE_CHECKING:
     from hwcalc.replay.content import Content
@@ -12,18 +13,6 @@ if TYPE_CHECKING:
 KINDS = ("P", "D", "M")
 """Prefill, decode, and both in one batch (mixed chunk)."""
 PREFILL, DECODE, MIXED = range(3)
-
-
-class State(IntEnum):
-    """What becomes of a request."""
-
-    WAITING = 0
-    PREFILL = 1
-    """Its prompt is computed, or has just been."""
-    RUNNING = 2
-    ENDING = 3
-    """Its last token is under way (overlap)."""
-    FINISHED = 4
 
 
 class Live:

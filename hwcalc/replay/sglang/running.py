@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hwcalc.replay.decoding import Decoding
-from hwcalc.replay.sglang.live import Live, State
+from hwcalc.replay.decoding import Decoding, State
+from hwcalc.replay.sglang.live import Live
 
 
 class Running(Decoding[Live]):
@@ -42,7 +42,7 @@ class Running(Decoding[Live]):
 
     def begin(self, live: Live) -> None:
         """A request whose prompt is computed decodes from now on."""
-        live.state = State.RUNNING
+        live.state = State.DECODE
         live.since = self.steps
         live.offset = live.stored - self.steps
         self.enter(live.offset)
@@ -61,7 +61,7 @@ class Running(Decoding[Live]):
 
     def foreseen(self, step: int) -> list[Live]:
         """Those that have their last token with a step, unless they were retracted since, in their order."""
-        alive = (State.RUNNING, State.ENDING)
+        alive = (State.DECODE, State.ENDING)
         return sorted([live for live in self.due(step) if live.finish_step == step and live.state in alive], key=_place)
 
     def ended(self, step: int) -> list[Live]:

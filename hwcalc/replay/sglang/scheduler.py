@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.replay.content import Content, Contents
 from hwcalc.replay.core import Measures, RequestLog, Scheduler
+from hwcalc.replay.decoding import State
 from hwcalc.replay.sglang.admission import Admission, Verdict
-from hwcalc.replay.sglang.live import DECODE, KINDS, MIXED, PREFILL, Batch, Live, State
+from hwcalc.replay.sglang.live import DECODE, KINDS, MIXED, PREFILL, Batch, Live
 from hwcalc.replay.sglang.policies import QueueOrder
 from hwcalc.replay.sglang.rules import CLIP, RETRACT_STEPS, SchedulerRules
 from hwcalc.replay.sglang.running import Running
@@ -219,7 +220,7 @@ class SglangScheduler(Scheduler):
             self._old_tokens = last.tokens
         self.running.line_up(stay)
         for live in stay:
-            if live.state is not State.RUNNING:
+            if live.state is not State.DECODE:
                 live.joined = self._now
                 self.running.begin(live)
 
@@ -394,7 +395,7 @@ class SglangScheduler(Scheduler):
             begun = [live for live in last.requests if live.joined == self._now]
             # The prompt's result is all that they need.
             ending += [live for live in begun if self.running.stored(live) - live.prompt + 1 >= live.output]
-        ending = [live for live in ending if live.state is State.RUNNING and live.is_foreseen]
+        ending = [live for live in ending if live.state is State.DECODE and live.is_foreseen]
         for live in ending:
             self.running.stop(live, State.ENDING)
         if ending:
@@ -515,7 +516,7 @@ class SglangScheduler(Scheduler):
 
     def _finish(self, live: Live) -> None:
         """A request has its last token: what it stored is published, and all else given back."""
-        if live.state is State.RUNNING:
+        if live.state is State.DECODE:
             self._ended = self._ended or live in self.running
             self.running.stop(live, State.FINISHED)
         self._left = True
@@ -635,7 +636,7 @@ class SglangScheduler(Scheduler):
         if live.state is State.WAITING:
             self.waiting.remove(live)
             self._end(live, "abort")
-        elif live.state is State.RUNNING:
+        elif live.state is State.DECODE:
             self._read(live)
             self._finish(live)
 
@@ -699,5 +700,5 @@ class SglangScheduler(Scheduler):
         }
 
 
-_DECODES: Final = (State.PREFILL, State.RUNNING)
+_DECODES: Final = (State.PREFILL, State.DECODE)
 _ONLY_SOME: Final = ("swa_tokens", "sliding_window", "state_slots")

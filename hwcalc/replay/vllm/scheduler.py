@@ -9,22 +9,19 @@ Source: vLLM 0.33, v1/core/sched/scheduler.py, async_scheduler.py, utils.py, v1/
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-from collections.abc import Iterable, Iterator
-from enum import IntEnum
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.replay.content import Contents, chain_of
 from hwcalc.replay.core import Measures, Role, Scheduler
-from hwcalc.replay.decoding import Decoding
+from hwcalc.replay.decoding import Decoding, State
 from hwcalc.replay.vllm.cache import CacheRules, Held, PagedCache
 from hwcalc.replay.vllm.groups import NEVER, Group
+from hwcalc.replay.vllm.live import Batch, Live, PriorityQueue, Queue
 
 if TYPE_CHECKING:
-    from hwcalc.replay.content import Content
     from hwcalc.replay.core import RequestLog
     from hwcalc.workload.request import Request
 
@@ -59,89 +56,6 @@ class SchedulerRules(Record):
     cache: CacheRules
 
 
-class State(IntEnum):
-    """What becomes of a request."""
-
-    WAITING = 0
-    PREFILL = 1
-    """It runs, and has tokens that are known and not computed."""
-    DECODE = 2
-    ENDING = 3
-    """Its last token is under way (async scheduling)."""
-    FINISHED = 4
-    LOADING = 5
-    """It has its blocks, and the cache of its prompt comes from another server, or has just come (``WAITING_FOR_REMOTE_KVS``)."""
-
-
-class Live(Held):
-    """A request that has arrived and not finished."""
-
-    __slots__ = (
-        "chunk",
-        "chunk_at",
-        "counted",
-        "event_at",
-        "forced",
-        "hit",
-        "idle_at",
-        "last",
-        "number",
-        "offset",
-        "order",
-        "preemptions",
-        "priority",
-        "remote",
-        "seq",
-        "state",
-        "unforeseen",
-    )
-
-    def __init__(self, content: Content, request: Request, order: int, last: int, *, unforeseen: bool) -> None:
-        super().__init__(content, request.prompt_tokens)
-        self.number = request.number
-        self.priority = request.priority or 0
-        self.order = order
-        """Its place in the order of arrival."""
-        self.seq = -1
-        """Its place in the order of admission."""
-        self.state = State.WAITING
-        self.last = last
-        """The tokens that are computed when its last token is sampled."""
-        self.unforeseen = unforeseen
-        """Whether it stops before the most tokens that it may have, so that the scheduler learns of its end from its last token."""
-        self.remote = False
-        """Whether another server has computed its prompt, whose cache is still there."""
-        self.preemptions = 0
-        self.hit = 0
-        """Tokens that it found when it was first admitted."""
-        self.offset = 0
-        """While it decodes: its computed tokens less the scheduler's count of steps."""
-        self.counted = False
-        """Whether the blocks that it takes while it decodes are counted, so that its table is behind."""
-        self.event_at = -1
-        """The step, by that count, in which it is looked at next."""
-        self.forced = 0
-        """In how many steps from then on it is looked at whatever happens."""
-        self.chunk = 0
-        self.chunk_at = -2
-        """The tokens of its last chunk of a prompt, and the iteration in which it was scheduled."""
-        self.idle_at = -2
-        """The last iteration in which it decoded and got no token."""
-
-
-class Batch:
-    """What was scheduled in a step, as far as its results matter."""
-
-    __slots__ = ("ending", "firsts", "sampled")
-
-    def __init__(self) -> None:
-        self.firsts: list[Live] = []
-        """Requests that have got their first token."""
-        self.ending: list[Live] = []
-        """Requests that have got their last token."""
-        self.sampled = False
-
-
 class VllmScheduler(Scheduler):
     """vLLM's scheduler over ``blocks`` blocks for requests, the null block not counted."""
 
@@ -154,7 +68,7 @@ class VllmScheduler(Scheduler):
         self.cache = PagedCache(rules.cache, blocks)
         self.contents = Contents()
         self.lag = int(rules.async_scheduling)
-        self.waiting: _Queue = _PriorityQueue() if rules.policy == "priority" else _Queue()
+        self.waiting: Queue = PriorityQueue() if rules.policy == "priority" else Queue()
         self.running: dict[int, Live] = {}
         """In the order of admission."""
         self.prefilling: dict[int, Live] = {}
@@ -435,32 +349,32 @@ class VllmScheduler(Scheduler):
 
     def _serve_in_order(self, budget: int, threshold: int, batch: Batch, chunks: list[tuple[Live, int]]) -> list[Live]:
         """Go through the running requests as vLLM does, while the budget lasts; returns the decoding ones that got no token."""
-        slots = self._slots
+        slots, left, preemptions = self._slots, budget, self.preemptions
         granted: dict[int, int] = {}
         for live in list(self.running.values()):
-            if budget <= slots:
+            if left <= slots:
                 break
             if live.state is State.WAITING or live.state is State.ENDING:
                 continue
             tokens = 1
             if live.state is State.PREFILL:
-                tokens = self._chunk_of(live, budget - slots, threshold)
+                tokens = self._chunk_of(live, left - slots, threshold)
                 if not tokens:
                     continue
-            restored = [0]
             if live.state is State.DECODE and not self._is_looked_at(live):
                 served = True
             elif live.state is State.DECODE:
-                served = self._decode(live, batch, granted, restored)
+                served = self._decode(live, batch, granted)
             else:
-                served = self._serve(live, tokens, granted, restored)
-            budget += restored[0]
-            if not served:
-                if self._is_priority:
-                    continue
+                served = self._serve(live, tokens, granted)
+            if served:
+                granted[live.seq] = tokens
+                left -= tokens + slots
+            elif not self._is_priority:
                 break
-            granted[live.seq] = tokens
-            budget -= tokens + slots
+            if self.preemptions > preemptions:
+                # Who is preempted gives his tokens back.
+                left, preemptions = budget - sum(granted.values()) - slots * len(granted), self.preemptions
         chunks += [(live, granted[seq]) for seq, live in self.prefilling.items() if seq in granted]
         chunks.sort(key=lambda chunk: chunk[0].seq)
         batch.ending = [live for live in batch.ending if live.state is State.DECODE]
@@ -474,13 +388,13 @@ class VllmScheduler(Scheduler):
             tokens = self._split(live, live.computed, tokens)
         return max(tokens, 0)
 
-    def _decode(self, live: Live, batch: Batch, granted: dict[int, int] | None = None, restored: list[int] | None = None) -> bool:
+    def _decode(self, live: Live, batch: Batch, granted: dict[int, int] | None = None) -> bool:
         """Take and give back what a decoding request must in this step; whether it could go on."""
         self._read(live)
         if not self._whole:
             # What was filled since it was looked at last, before some of it may leave.
             self.cache.publish(live, live.computed - live.in_flight)
-        if not self._serve(live, 1, granted, restored):
+        if not self._serve(live, 1, granted):
             return False
         if live.computed + 1 == live.last:
             batch.ending.append(live)
@@ -491,13 +405,12 @@ class VllmScheduler(Scheduler):
             self._look_next(live, self.decoding.steps + 1)
         return True
 
-    def _serve(self, live: Live, tokens: int, granted: dict[int, int] | None = None, restored: list[int] | None = None) -> bool:
+    def _serve(self, live: Live, tokens: int, granted: dict[int, int] | None = None) -> bool:
         """Give a running request blocks for more tokens, and preempt others until there are enough; whether it was not preempted itself."""
         while not self.cache.grow(live, tokens):
             victim = self._victim()
-            if granted is not None and restored is not None:
-                tokens_back = granted.pop(victim.seq, 0)
-                restored[0] += tokens_back + self._slots if tokens_back else 0
+            if granted is not None:
+                granted.pop(victim.seq, None)
             self._preempt(victim, scheduled=self._is_priority and victim.seq < live.seq and victim.state is State.DECODE)
             if victim is live:
                 return False
@@ -823,71 +736,3 @@ def _by_seq(live: Live) -> int:
 def _capped(tokens: int, threshold: int) -> int:
     """Tokens of a prompt that a step may compute where ``long_prefill_token_threshold`` is set; 0 is no threshold."""
     return threshold if 0 < threshold < tokens else tokens
-
-
-class _Queue:
-    """Those who wait, first come first served; who is preempted comes first."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Live] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __iter__(self) -> Iterator[Live]:
-        return iter(self._waiting)
-
-    @property
-    def first(self) -> Live:
-        """Who is next."""
-        return self._waiting[0]
-
-    def add(self, live: Live) -> None:
-        """A request arrives."""
-        self._waiting.append(live)
-
-    def put_back(self, live: Live) -> None:
-        """A request is preempted."""
-        self._waiting.appendleft(live)
-
-    def take(self) -> Live:
-        """The next one is admitted."""
-        return self._waiting.popleft()
-
-    def remove(self, live: Live) -> None:
-        """A request waits no longer."""
-        self._waiting.remove(live)
-
-
-class _PriorityQueue(_Queue):
-    """Those who wait, the most urgent first, and of equals the one that arrived first. Kept in reverse, so that the first is at the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sorted: list[Live] = []
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def __iter__(self) -> Iterator[Live]:
-        return iter(self._sorted)
-
-    @property
-    def first(self) -> Live:
-        return self._sorted[-1]
-
-    def add(self, live: Live) -> None:
-        insort(self._sorted, live, key=_least_urgent_first)
-
-    def put_back(self, live: Live) -> None:
-        self.add(live)
-
-    def take(self) -> Live:
-        return self._sorted.pop()
-
-    def remove(self, live: Live) -> None:
-        self._sorted.remove(live)
-
-
-def _least_urgent_first(live: Live) -> tuple[int, int]:
-    return -live.priority, -live.order

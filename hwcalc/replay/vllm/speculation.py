@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.replay.vllm.scheduler import Batch, Live, SchedulerRules, State, VllmScheduler
+from hwcalc.replay.decoding import State
+from hwcalc.replay.vllm.live import Batch, Live
+from hwcalc.replay.vllm.scheduler import SchedulerRules, VllmScheduler
 
 if TYPE_CHECKING:
     from hwcalc.replay.core import RequestLog

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hwcalc.replay.core import Server, replay
+from hwcalc.replay.decoding import State
 from hwcalc.replay.sglang.hybrid import StateScheduler, WindowScheduler
-from hwcalc.replay.sglang.live import State
 from hwcalc.replay.sglang.policies import POLICIES
 from hwcalc.replay.sglang.rules import SchedulerRules
 from hwcalc.replay.sglang.scheduler import SglangScheduler
@@ -36,8 +36,8 @@ class Checked(SglangScheduler):
             alive[self.chunk.number] = self.chunk
         own = 0
         for live in alive.values():
-            if live.state in (State.PREFILL, State.RUNNING):
-                stored = self.running.stored(live) if live.state is State.RUNNING else live.stored
+            if live.state in (State.PREFILL, State.DECODE):
+                stored = self.running.stored(live) if live.state is State.DECODE else live.stored
                 own += rules.pages(stored) - live.protected
         ending = {
             live.number: live for bucket in self.running._due.values() for live in bucket.values() if live.state is State.ENDING
