@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hwcalc.cli.options import OPTIONAL_MODEL, OUTPUT, Option, command, given_options, plan_options, reading, say_unreachable
-from hwcalc.cli.output import Answer, answer, view_of
+from hwcalc.cli.output import Answer, formatted, view_of
 
 SERVERS: Final = (
     Option(
@@ -67,8 +67,6 @@ def disaggregate(*, model: str | None, **options: Any) -> Answer:
         found = disaggregate(model, **own, **given)
     say_unreachable(found.notes)
     status = 0 if found.holds else 1
-    if view.format == "json":
-        return answer(found.to_dict(), status=status)
-    from hwcalc.report.apart import apart_csv, apart_text
+    from hwcalc.report.apart import apart_text
 
-    return Answer(text=apart_csv(found) if view.format == "csv" else apart_text(found, view), status=status)
+    return formatted(found, view, apart_text, status=status)

@@ -18,7 +18,7 @@ from hwcalc.cli.options import (
     reading,
     say_unreachable,
 )
-from hwcalc.cli.output import Answer, answer, view_of, why_not
+from hwcalc.cli.output import Answer, formatted, view_of, why_not
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import ROWS
 from hwcalc.text import shell_word
@@ -26,7 +26,6 @@ from hwcalc.text import shell_word
 if TYPE_CHECKING:
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.result import Plan
-    from hwcalc.report.view import View
 
 
 @command(
@@ -56,13 +55,9 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
         remarks = (*remarks, f"{len(failed):,} of {len(comparison.variants):,} could not be planned; the first: {failed[0]}")
     judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
     status = 1 if judged and not any(judged) else 0
-    if view.format == "json":
-        return answer(comparison, status=status, remarks=remarks)
-    from hwcalc.report.compare import comparison_csv, comparison_text
+    from hwcalc.report.compare import comparison_text
 
-    if view.format == "csv":
-        return Answer(text=comparison_csv(comparison), status=status, remarks=remarks)
-    return Answer(text=comparison_text(comparison, view), status=status, remarks=remarks)
+    return formatted(comparison, view, comparison_text, status=status, remarks=remarks)
 
 
 @command(
@@ -93,6 +88,7 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     The status is 1 if an accelerator is named and one of the two is not known to fit it.
     """
     from hwcalc.planner.diff import compare_documents, read_plan
+    from hwcalc.report.compare import difference_csv, difference_text
 
     names = models or []
     if len(names) != 2:
@@ -107,7 +103,7 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
             raise UsageError(f"both files are plans already, which take no {ROWS[next(iter(given))].spellings[0]}.", hint=hint)
         difference = compare_documents(names[0], a, names[1], b)
         fits = all(verdict is None or verdict.fits for verdict in (difference.verdict_a, difference.verdict_b))
-        return _differing(difference, view, 0 if fits else 1)
+        return formatted(difference, view, difference_text, difference_csv, status=0 if fits else 1)
     from hwcalc.model import PARTIAL_WEIGHTS
     from hwcalc.planner.plan import common_notes
 
@@ -116,7 +112,8 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     for name, planned in (("A", plan_a), ("B", plan_b)):
         partial = [note.message for note in planned.warnings if note.code == PARTIAL_WEIGHTS]
         remarks = (*remarks, *(f"{name}: {line}" for line in (*partial, *why_not(planned))))
-    return _differing(difference, view, 1 if plan_a.refutes or plan_b.refutes else 0, remarks)
+    status = 1 if plan_a.refutes or plan_b.refutes else 0
+    return formatted(difference, view, difference_text, difference_csv, status=status, remarks=remarks)
 
 
 def _planned(names: Sequence[str], given: dict[str, Any]) -> tuple[Plan, Plan, Difference]:
@@ -138,15 +135,6 @@ def _planned(names: Sequence[str], given: dict[str, Any]) -> tuple[Plan, Plan, D
     for planned in (plan_a, plan_b):
         say_unreachable(planned.notes)
     return plan_a, plan_b, compare(a, b, plan_a, plan_b)
-
-
-def _differing(difference: Difference, view: View, status: int, remarks: tuple[str, ...] = ()) -> Answer:
-    if view.format == "json":
-        return answer(difference, status=status, remarks=remarks)
-    from hwcalc.report.compare import difference_csv, difference_text
-
-    text = difference_csv(difference) if view.format == "csv" else difference_text(difference, view)
-    return Answer(text=text, status=status, remarks=remarks)
 
 
 _CHOICE: Final = (
@@ -205,12 +193,9 @@ def fit(**options: Any) -> Answer:
     from hwcalc.report.fitting import fit_csv, fit_text, models_left_out
 
     status = 0 if result.models else 1
-    if view.format == "json":
-        return answer(result, status=status)
-    if view.format == "csv":
-        remarks = () if view.quiet else tuple(models_left_out(result))
-        return Answer(text=fit_csv(result), status=status, remarks=remarks)
-    return Answer(text=fit_text(result, view), status=status)
+    # A table has these lines itself.
+    remarks = tuple(models_left_out(result)) if view.format == "csv" and not view.quiet else ()
+    return formatted(result, view, fit_text, fit_csv, status=status, remarks=remarks)
 
 
 _CATEGORY: Final = "Only of these categories: datacenter, consumer, ... Repeatable."
@@ -273,15 +258,9 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
 
     status = 0 if result.offers else 1
     said = tuple(note.message for note in result.notes if note.code in {"hub-unreachable", LEFT_OUT})
-    if view.format == "json":
-        return answer(result, status=status, remarks=said)
     from hwcalc.report.fitting import hardware_left_out, recommendation_csv, recommendation_text
 
-    if view.format == "csv":
+    if view.format == "csv" and not view.quiet:
         more = (f"{result.more:,} more: --limit 0",) if result.more else ()
-        return Answer(
-            text=recommendation_csv(result),
-            status=status,
-            remarks=said if view.quiet else (*said, *more, *hardware_left_out(result)),
-        )
-    return Answer(text=recommendation_text(result, view), status=status, remarks=said)
+        said = (*said, *more, *hardware_left_out(result))
+    return formatted(result, view, recommendation_text, recommendation_csv, status=status, remarks=said)

@@ -15,7 +15,7 @@ from hwcalc.cli.options import (
     reading,
     say_unreachable,
 )
-from hwcalc.cli.output import Answer, answer, view_of, why_not
+from hwcalc.cli.output import Answer, formatted, view_of, why_not
 from hwcalc.errors import UsageError
 from hwcalc.library.explained import SECTIONS
 from hwcalc.report.view import View
@@ -77,15 +77,12 @@ def explain(*, model: str | None, only: list[str] | None = None, strategy: str |
     say_unreachable(planned.notes)
     # That nobody can say is a warning of the explanation itself; rows have no place for one.
     remarks, status = () if planned.fit is None else why_not(planned), 1 if planned.refutes else 0
-    if view.format == "json":
-        return answer(explanation.to_dict(), status=status, remarks=remarks)
     from hwcalc.report.explain import explain_csv, explain_markdown, explain_text
 
     if view.format == "csv":
-        warned = (f"warning: {note.message}" for note in planned.warnings)
-        return Answer(text=explain_csv(explanation), status=status, remarks=(*warned, *remarks))
-    text = explain_markdown(explanation, view) if view.format == "markdown" else explain_text(explanation, view)
-    return Answer(text=text, status=status, remarks=remarks)
+        remarks = (*(f"warning: {note.message}" for note in planned.warnings), *remarks)
+    text = explain_markdown if view.format == "markdown" else explain_text
+    return formatted(explanation, view, text, explain_csv, status=status, remarks=remarks)
 
 
 def _parts(only: list[str] | None) -> tuple[str, ...]:
@@ -153,10 +150,6 @@ def explained(found: Strategies, name: str, view: View) -> Answer:
 
 
 def _strategies_answer(found: Strategies, view: View) -> Answer:
-    if view.format == "json":
-        return answer(found.to_dict())
     from hwcalc.report.strategies import strategies_csv, strategies_text
 
-    if view.format == "csv":
-        return Answer(text=strategies_csv(found))
-    return Answer(text=strategies_text(found, view))
+    return formatted(found, view, strategies_text, strategies_csv)

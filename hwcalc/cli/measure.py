@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
-from hwcalc.cli.output import Answer, answer, live_line, on_terminal, view_of
+from hwcalc.cli.output import Answer, answer, formatted, live_line, on_terminal, view_of
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import ServerError, UsageError
 from hwcalc.report.view import View
@@ -76,11 +76,9 @@ def probe(*, model: str | None, verify: str | None, receipt: str | None, **optio
 
         verified = planned_again(read_receipt(verify), verify)
         status = 0 if verified.agrees else 1
-        if view.format == "json":
-            return answer(verified, status=status)
         from hwcalc.report.probe import verified_text, verify_csv
 
-        return Answer(text=verify_csv(verified) if view.format == "csv" else verified_text(verified, view), status=status)
+        return formatted(verified, view, verified_text, verify_csv, status=status)
     if model is None:
         raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")
     check_alone(chosen)
@@ -155,11 +153,8 @@ def _beside_bench(model: str | None, bench: str, *, calibrate: bool, options: di
     with reading(model or bench):
         found = reconcile_bench(model, source, calibrate=calibrate, **given)
     status = 1 if found.within is False else 0
-    if view.format == "json":
-        return answer(found.to_dict(), status=status)
-    if view.format == "csv":
-        return Answer(text=bench_csv(found), status=status, remarks=(verdict(found),) if status else ())
-    return Answer(text=bench_text(found, view), status=status)
+    remarks = (verdict(found),) if status and view.format == "csv" else ()
+    return formatted(found, view, bench_text, bench_csv, status=status, remarks=remarks)
 
 
 _SECONDS: Final = (0.1, 86_400.0)
@@ -355,17 +350,14 @@ def reconcile(
             raise UsageError("standard input is closed.", hint="Name a file: --log FILE")
         result = reconcile(model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given)
     status = 0 if result.within else 1
-    if view.format == "json":
-        return answer(result.to_dict(), status=status)
     from hwcalc.report.reconcile import reconcile_csv, reconcile_text, unread_rows, verdict
 
-    # A table with notes has these lines itself.
-    unread: tuple[str, ...] = ()
-    if view.quiet or view.format == "csv":
-        unread = tuple(f"{label}: {line}" if label else line for label, line in unread_rows(result))
-    if view.format == "csv":
-        if not view.quiet:
-            unread += tuple(note.message for note in result.notes if note.code == "lines-unread")
-        remarks = () if result.within else (verdict(result),)
-        return Answer(text=reconcile_csv(result), status=status, remarks=(*remarks, *unread))
-    return Answer(text=reconcile_text(result, view), status=status, remarks=unread)
+    # A table with notes, and a document, have these lines themselves.
+    remarks: list[str] = []
+    if view.format != "json":
+        remarks += [verdict(result)] if view.format == "csv" and not result.within else []
+        if view.quiet or view.format == "csv":
+            remarks += (f"{label}: {line}" if label else line for label, line in unread_rows(result))
+        if view.format == "csv" and not view.quiet:
+            remarks += (note.message for note in result.notes if note.code == "lines-unread")
+    return formatted(result, view, reconcile_text, reconcile_csv, status=status, remarks=tuple(remarks))

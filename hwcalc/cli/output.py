@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.report.text import PIPED_WIDTH, filled
+from hwcalc.report.text import PIPED_WIDTH, filled, records_csv
 from hwcalc.report.view import Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
@@ -54,6 +54,23 @@ class Answer(Record):
 def answer(document: Record | Mapping[str, Any], *, status: int = 0, remarks: tuple[str, ...] = ()) -> Answer:
     """The answer whose text is this JSON document."""
     return Answer(text=dumps(document_of(document)), json=True, status=status, remarks=remarks)
+
+
+def formatted(
+    result: Any,
+    view: View,
+    text: Callable[[Any, View], str],
+    csv: Callable[[Any], str] | None = None,
+    *,
+    status: int = 0,
+    remarks: tuple[str, ...] = (),
+) -> Answer:
+    """The answer in the chosen format: the document of a result, its rows, or its ``text``. ``csv`` writes others than its ``records()``."""
+    if view.format == "json":
+        return answer(result.to_dict() if hasattr(result, "to_dict") else result, status=status, remarks=remarks)
+    if view.format != "csv":
+        return Answer(text=text(result, view), status=status, remarks=remarks)
+    return Answer(text=records_csv(result.records()) if csv is None else csv(result), status=status, remarks=remarks)
 
 
 def answer_lists(remarks: tuple[str, ...] = (), **lists: object) -> Answer:

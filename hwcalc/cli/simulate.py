@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hwcalc.cli.apart import SERVERS
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
-from hwcalc.cli.output import Answer, answer, view_of
+from hwcalc.cli.output import Answer, formatted, view_of
 from hwcalc.cli.parts import OF_PARTS, shared
 from hwcalc.cli.workload import OF_TRACE
 from hwcalc.errors import UsageError
@@ -167,7 +167,7 @@ def simulate(
         message = f"{named[0]} is for several replays, and this is one."
         raise UsageError(message, hint="Leave it out, or add: --compare max_num_seqs=64,256")
     view, requests, given = _opened(model, trace, "simulate", options)
-    from hwcalc.report.traffic import comparison_csv, comparison_text, traffic_csv, traffic_text
+    from hwcalc.report.traffic import comparison_text, traffic_text
 
     if compare:
         if steps_csv is not None or requests_csv is not None or plot is not None:
@@ -180,9 +180,7 @@ def simulate(
             given |= {"executor": executor, "out": out, "begin": told.begin, "watch": told.watch}
             compared = compare_settings(model, requests, parse_settings(compare), **given)
         status = int(all(setting.traffic is None for setting in compared.settings))
-        if view.format == "json":
-            return answer(compared, status=status)
-        return Answer(text=comparison_csv(compared) if view.format == "csv" else comparison_text(compared, view), status=status)
+        return formatted(compared, view, comparison_text, status=status)
     from hwcalc.replay.simulate import simulate
 
     with _progress(requests.count) as told:
@@ -196,9 +194,7 @@ def simulate(
     printed = _rows_written(replayed, steps_csv, requests_csv)
     if printed is not None:
         return Answer(text=printed, status=status)
-    if view.format == "json":
-        return answer(traffic, status=status)
-    return Answer(text=traffic_csv(traffic) if view.format == "csv" else traffic_text(traffic, view), status=status)
+    return formatted(traffic, view, traffic_text, status=status)
 
 
 _OF_SEARCH: Final = grouped(
@@ -253,15 +249,13 @@ def tune(
     given |= {option.name: options[option.name] for option in _OF_SEARCH if options[option.name] is not None}
     from hwcalc.replay.compare import parse_settings
     from hwcalc.replay.tune import tune
-    from hwcalc.report.traffic import comparison_csv, tuning_text
+    from hwcalc.report.traffic import tuning_text
 
     with shared(workers, dask, out) as executor, _progress(requests.count, parts=executor is not None) as told:
         given |= {"executor": executor, "out": out, "begin": told.begin, "watch": told.watch}
         tuned = tune(model, requests, settings=parse_settings(compare or ()), **given)
     status = int(not tuned.holds)
-    if view.format == "json":
-        return answer(tuned, status=status)
-    return Answer(text=comparison_csv(tuned) if view.format == "csv" else tuning_text(tuned, view), status=status)
+    return formatted(tuned, view, tuning_text, status=status)
 
 
 def _opened(model: str, trace: str | None, command: str, options: Mapping[str, Any]) -> tuple[View, Workload, dict[str, Any]]:

@@ -6,7 +6,7 @@ import os
 from typing import Any, Final
 
 from hwcalc.cli.options import OUTPUT, Option, command, grouped, progress
-from hwcalc.cli.output import Answer, answer, view_of
+from hwcalc.cli.output import Answer, formatted, view_of
 
 OF_TRACE: Final = grouped(
     "workload",
@@ -77,8 +77,6 @@ def workload(*, words: list[str] | None, block_size: str | None = None, **option
         given, source = {**words_of(" ".join(source[1:])), **given}, source[:1]
     with progress():
         summary = workload(" ".join(source), **given).summary(size)
-    if view.format == "json":
-        return answer(summary)
-    from hwcalc.report.workload import workload_csv, workload_text
+    from hwcalc.report.workload import workload_text
 
-    return Answer(text=workload_csv(summary) if view.format == "csv" else workload_text(summary, view))
+    return formatted(summary, view, workload_text)

@@ -7,18 +7,13 @@ from typing import Final
 from hwcalc.planner.apart_result import Apart, SideInfo
 from hwcalc.planner.verdict import layout_text
 from hwcalc.planner.within_result import TimeInfo
-from hwcalc.report.text import plural, records_csv
+from hwcalc.report.text import plural
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
 from hwcalc.units import human_bytes, human_duration
 
 _HEADER: Final = ("pool", "servers", "each", "a step", "at once", "requests/s", "slow end", "limit")
 _LIMITS: Final = {"time": "the time that prompts take"}
-
-
-def apart_csv(found: Apart) -> str:
-    """One row for each pool."""
-    return records_csv(found.records())
 
 
 def apart_text(found: Apart, view: View) -> str:

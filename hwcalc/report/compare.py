@@ -15,7 +15,7 @@ from hwcalc.model import Definition
 from hwcalc.planner.diff import Change, Difference
 from hwcalc.report.columns import GAP, NEEDED, RATE, Column, gib, left_out, rate_text, said_of, size_text, that_fit, width_of
 from hwcalc.report.summary import footnotes
-from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many, parameters, records_csv
+from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many, parameters
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
 from hwcalc.text import clean, shell_word
@@ -38,11 +38,6 @@ _POLICY: Final = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", 
 _TEXTS: Final = ("verdict", "the engine", "in all")
 """Columns of words, which stand on the left."""
 _UNKNOWN: Final = "unknown"
-
-
-def comparison_csv(comparison: Comparison) -> str:
-    """One row for each variant with all fields. An empty cell is unknown or was not planned."""
-    return records_csv(comparison.records())
 
 
 def comparison_text(comparison: Comparison, view: View) -> str:

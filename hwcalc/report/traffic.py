@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.report.text import plural, records_csv
+from hwcalc.report.text import plural
 from hwcalc.report.view import View
 from hwcalc.units import human_duration
 
@@ -67,11 +67,6 @@ def traffic_text(traffic: Traffic, view: View) -> str:
     if not view.quiet:
         lines += [f"note: {note.message}" for note in traffic.notes]
     return "\n".join([*parts, view.paragraphs(lines)])
-
-
-def traffic_csv(traffic: Traffic) -> str:
-    """One row."""
-    return records_csv(traffic.records())
 
 
 def comparison_text(comparison: Comparison, view: View) -> str:
@@ -151,11 +146,6 @@ def tuning_text(tuning: Tuning, view: View) -> str:
     start = view.paragraphs([command]) if view.format == "markdown" else f"{command}\n"
     table = view.table(header, rows, right=range(len(names), len(header)))
     return "\n".join([view.paragraphs([head]), table, view.paragraphs(said), *([start] if command else [])])
-
-
-def comparison_csv(comparison: Comparison | Tuning) -> str:
-    """A row for each setting."""
-    return records_csv(comparison.records())
 
 
 def _head(traffic: Traffic, *, compared: bool = False) -> str:

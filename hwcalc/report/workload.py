@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwcalc.report.text import percent, plural, records_csv
+from hwcalc.report.text import percent, plural
 from hwcalc.report.view import View
 from hwcalc.units import human_duration
 
@@ -26,11 +26,6 @@ def workload_text(summary: Summary, view: View) -> str:
         lines += [f"note: {note}" for note in summary.notes]
     parts.append(view.paragraphs(lines))
     return "\n".join(parts)
-
-
-def workload_csv(summary: Summary) -> str:
-    """A row for the prompts, the outputs and both together."""
-    return records_csv(summary.records())
 
 
 def _head(summary: Summary) -> list[str]:
