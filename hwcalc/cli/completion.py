@@ -52,9 +52,11 @@ check_formats = _listed("hwcalc.report.check", "FORMATS")
 
 def _one_of(*names: str) -> Callable[[str], list[str]]:
     """A completion by these names."""
-    return lambda incomplete: _starting(names, incomplete)
+    return lambda incomplete: _starting(names, incomplete.lower())
 
 
+plot_kinds = _one_of("memory", "frontier", "layers", "nodes")
+plot_scales = _one_of("linear", "log")
 probe_devices = _one_of("cpu", "cuda:0", "mps")
 probe_searches = _one_of("batch", "seq")
 
@@ -245,16 +247,6 @@ def assumptions(incomplete: str) -> list[str]:
 
     families = {family for known in known_types().values() for family in known.families}
     return _starting(sorted({*families - {"no cache"}, *known_types()}), incomplete)
-
-
-def plot_kinds(incomplete: str) -> list[str]:
-    """The kinds of pictures."""
-    return [kind for kind in ("memory", "frontier", "layers", "nodes") if kind.startswith(incomplete.lower())]
-
-
-def plot_scales(incomplete: str) -> list[str]:
-    """The scales of a picture's axes."""
-    return [scale for scale in ("linear", "log") if scale.startswith(incomplete.lower())]
 
 
 def paths(incomplete: str) -> list[str]:

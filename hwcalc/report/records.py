@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from hwcalc.formulas.record import Record
-from hwcalc.parsers.written import KindInfo
 from hwcalc.policies.base import Effect, Quality
-from hwcalc.sources.listing import KnownModel
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import Policy
@@ -50,32 +48,11 @@ class ErrorDocument(Record):
     error: ErrorInfo
 
 
-class ModelsDocument(Record):
-    """Document of ``kvplan models --json``."""
-
-    schema_version: str
-    models: tuple[KnownModel, ...]
-
-
 class TypeInfo(Record):
     """A known model type, and the combinations of layers that its models have: ``mamba2+gqa``. It keeps nothing: ``no cache``."""
 
     model_type: str
     families: tuple[str, ...]
-
-
-class TypesDocument(Record):
-    """Document of ``kvplan models --types --json``."""
-
-    schema_version: str
-    types: tuple[TypeInfo, ...]
-
-
-class KindsDocument(Record):
-    """Document of ``kvplan models --kinds --json``."""
-
-    schema_version: str
-    kinds: tuple[KindInfo, ...]
 
 
 class OptionInfo(Record):
@@ -118,13 +95,6 @@ class EngineInfo(Record):
     """Kind of layer -> whether the engine has a rule: ``yes``, ``no``, or that it keeps every token of those with a window."""
     hardware: tuple[HardwareInfo, ...]
     """The accelerators that it runs on and the formats that need more, with source; empty for the formulas, which run nowhere."""
-
-
-class EnginesDocument(Record):
-    """Document of ``kvplan engines --json``."""
-
-    schema_version: str
-    engines: tuple[EngineInfo, ...]
 
 
 class DTypeInfo(Record):
@@ -179,13 +149,6 @@ class PolicyInfo(Record):
     quality: tuple[Quality, ...]
 
 
-class PoliciesDocument(Record):
-    """Document of ``kvplan policies --json``."""
-
-    schema_version: str
-    policies: tuple[PolicyInfo, ...]
-
-
 class VisibleInfo(Record):
     """Bytes of the memory that a program sees. Low and high differ where it is estimated, or where readings do."""
 
@@ -232,13 +195,6 @@ class GpuInfo(Record):
     instances: tuple[str, ...]
 
 
-class GpusDocument(Record):
-    """Document of ``kvplan gpus --json``."""
-
-    schema_version: str
-    gpus: tuple[GpuInfo, ...]
-
-
 class InstanceInfo(Record):
     """One instance: ``count`` accelerators of one kind, or a ``fraction`` of one (1/8).
 
@@ -257,13 +213,6 @@ class InstanceInfo(Record):
     note: str | None
     source: str
     user: bool
-
-
-class InstancesDocument(Record):
-    """Document of ``kvplan instances --json``."""
-
-    schema_version: str
-    instances: tuple[InstanceInfo, ...]
 
 
 def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuInfo:

@@ -22,6 +22,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.check.result import CheckDocument
     from hwcalc.library.compare import Comparison
     from hwcalc.library.keep import Kept
+    from hwcalc.parsers.written import KindInfo
     from hwcalc.planner.apart_result import Apart
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
@@ -37,6 +38,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.replay.tune import Tuning
     from hwcalc.report import probe, records
     from hwcalc.report.launch import LaunchDocument
+    from hwcalc.sources.listing import KnownModel
     from hwcalc.sweep.grid import SweepDocument
     from hwcalc.workload.request import Summary
 
@@ -53,14 +55,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "reconcile": Reconciliation,
         "server": Serving,
         "bench": BenchReconciliation,
-        "models": records.ModelsDocument,
-        "types": records.TypesDocument,
-        "kinds": records.KindsDocument,
-        "engines": records.EnginesDocument,
-        "gpus": records.GpusDocument,
-        "instances": records.InstancesDocument,
         "dtypes": records.DTypesDocument,
-        "policies": records.PoliciesDocument,
         "keep": Kept,
         "strategies": Strategies,
         "workload": Summary,
@@ -74,7 +69,20 @@ def built_schema(document: str) -> dict[str, Any]:
         "emit": records.EmittedDocument,
         "error": records.ErrorDocument,
     }
-    schema = _of(classes[document])
+    rows: dict[str, type] = {
+        "models": KnownModel,
+        "types": records.TypeInfo,
+        "kinds": KindInfo,
+        "engines": records.EngineInfo,
+        "gpus": records.GpuInfo,
+        "instances": records.InstanceInfo,
+        "policies": records.PolicyInfo,
+    }
+    if document in rows:
+        listed = _with_dataclasses(tuple[rows[document], ...])
+        schema = _of(make_dataclass(f"{document.title()}Document", [("schema_version", str), (document, listed)]))
+    else:
+        schema = _of(_as_dataclass(classes[document]))
     if document == "explain":
         _add_explanation(schema)
     # The only numbers that may be negative: what one side has more than another.
@@ -104,7 +112,7 @@ def _add_explanation(schema: dict[str, Any]) -> None:
         "symbols": Symbol,
     }
     for key, class_ in lists.items():
-        part = _of(class_)
+        part = _of(_as_dataclass(class_))
         schema["$defs"] |= part.pop("$defs", {}) | {class_.__name__: part}
         schema["properties"][key] = {"type": "array", "items": {"$ref": f"#/$defs/{class_.__name__}"}}
         schema["required"].append(key)
@@ -113,7 +121,7 @@ def _add_explanation(schema: dict[str, Any]) -> None:
 def _of(class_: type) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
-    schema: dict[str, Any] = TypeAdapter(_as_dataclass(class_)).json_schema()
+    schema: dict[str, Any] = TypeAdapter(class_).json_schema()
     _strict(schema)
     return schema
 
