@@ -8,12 +8,15 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
 from hwcalc.masking import without_tokens
 from hwcalc.text import clean, json_for
+
+if TYPE_CHECKING:
+    from hwcalc.errors import KvplanError
 
 SCHEMA_VERSION: Final = "1"
 """The version of every JSON document that the program writes."""
@@ -65,9 +68,23 @@ def _masked(value: Any) -> Any:
     return [_masked(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def error_document(*, code: int, type_: str, message: str, hint: str) -> dict[str, Any]:
+class ErrorInfo(Record):
+    """An error. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""
+
+    code: int
+    type: str
+    message: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: KvplanError) -> ErrorInfo:
+        """An error of the program."""
+        return cls(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
+
+
+def error_document(error: ErrorInfo) -> dict[str, Any]:
     """The document of an error, which replaces the answer."""
-    return {"schema_version": SCHEMA_VERSION, "error": {"code": code, "type": type_, "message": message, "hint": hint}}
+    return {"schema_version": SCHEMA_VERSION, "error": document_of(error)}
 
 
 def escaped(text: str) -> str:

@@ -10,14 +10,12 @@ from typing import Any, Final
 
 from msgspec import field
 
-from hwcalc.documents import Answer
+from hwcalc.documents import Answer, ErrorInfo
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.units import human_bytes
-
-SCHEMA_VERSION: Final = "1"
 
 
 class Edit(Record):
@@ -103,15 +101,6 @@ class Figures(Record):
     policy_offered: bool | None = None
 
 
-class CheckFailure(Record):
-    """Why a check could not be made. ``code`` is the exit status that it leads to."""
-
-    code: int
-    type: str
-    message: str
-    hint: str
-
-
 class Checked(Record):
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
@@ -135,7 +124,7 @@ class Checked(Record):
     changes: tuple[KeyChange, ...] = ()
     plan: Figures | None = None
     requirements: tuple[Judged, ...] = ()
-    error: CheckFailure | None = None
+    error: ErrorInfo | None = None
     warnings: tuple[Note, ...] = ()
     notes: tuple[Note, ...] = ()
     server: Mapping[str, Any] | None = None

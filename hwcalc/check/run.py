@@ -27,10 +27,8 @@ from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError,
 from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
-    SCHEMA_VERSION,
     CheckDocument,
     Checked,
-    CheckFailure,
     FileInfo,
     Fix,
     Judged,
@@ -38,6 +36,7 @@ from hwcalc.check.result import (
     figures_of,
     verdict_of,
 )
+from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
@@ -166,7 +165,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 # The name of a fault of a file says where in the file it is.
                 name = "standard input" if path == "-" else path
                 name = f"{name}:{fault.line}:{fault.column}" if isinstance(fault, CheckUsageError) else name
-                failed = Checked(name=name, file=path, line=fault.line, column=fault.column, error=_failure(fault))
+                failed = Checked(name=name, file=path, line=fault.line, column=fault.column, error=ErrorInfo.of(fault))
                 planned.append((failed, None))
             continue
         models, info = _models(file, options, kept.setdefault(file.folder, {}))
@@ -175,7 +174,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
             # Each name that is not known is said at its place, which may be among the defaults.
             told = _on_any_gpu(check, models) if check.faults else ()
             for wrong in check.faults:
-                at = replace(_unmade(file, check), line=wrong.line, column=wrong.column, error=_failure(wrong.error))
+                at = replace(_unmade(file, check), line=wrong.line, column=wrong.column, error=ErrorInfo.of(wrong.error))
                 planned.append((replace(at, requirements=told), None))
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
@@ -258,10 +257,6 @@ def _option_draft(check: Check) -> str | None:
     return find_engine(asked.engine)[0].requests.draft_named(asked.engine_options)
 
 
-def _failure(error: KvplanError) -> CheckFailure:
-    return CheckFailure(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
-
-
 def _checked(file: CheckFile, check: Check, models: Models, options: CheckOptions) -> tuple[Checked, Subject | None]:
     """A check and what a baseline is compared with; where it could not be made, why."""
     known = _unmade(file, check)
@@ -279,7 +274,9 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         if refused is not None:
             return replace(known, status="fail", requirements=(*check.told, refused)), None
         wrong = check.failed(error)
-        return replace(known, line=wrong.line, column=wrong.column, error=_failure(wrong.error), requirements=check.told), None
+        return replace(
+            known, line=wrong.line, column=wrong.column, error=ErrorInfo.of(wrong.error), requirements=check.told
+        ), None
     figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
     before = models.asked_before(check.name)
     changes = () if before is None else changed_keys(before, asked, "lock")

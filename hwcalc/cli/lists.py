@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, command
 from hwcalc.cli.output import Answer, answer, answer_lists, view_of
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION, ErrorInfo, document_of
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.report.schema import DOCUMENTS
 from hwcalc.report.view import View
@@ -131,10 +131,7 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
         raise next(iter(failed.values()))
     status = next((error.exit_code for error in failed.values()), 0)
     if view.format == "json":
-        errors = [
-            {"id": key, "code": error.exit_code, "type": error.type, "message": error.message, "hint": error.hint}
-            for key, error in failed.items()
-        ]
+        errors = [{"id": key, **document_of(ErrorInfo.of(error))} for key, error in failed.items()]
         refreshed = [{"id": key, "path": str(new.path), "notes": new.notes} for key, new in done.items()]
         return answer({"schema_version": SCHEMA_VERSION, "refreshed": refreshed, "failed": errors}, status=status)
     text = "".join(f"{model_id}  {written.path}\n" for model_id, written in done.items())

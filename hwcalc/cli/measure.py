@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
 from hwcalc.cli.output import Answer, answer, formatted, live_line, on_terminal, view_of
-from hwcalc.documents import dumps, error_document
+from hwcalc.documents import ErrorInfo, dumps, error_document
 from hwcalc.errors import ServerError, UsageError
 from hwcalc.report.view import View
 from hwcalc.text import shown
@@ -207,7 +207,7 @@ def _readings(server: Server, first: Serving, seconds: float, view: View) -> Ite
             serving = server.again()
         except ServerError as error:
             if view.format == "json":
-                return dumps(error_document(code=error.exit_code, type_=error.type, message=error.message, hint=error.hint), None)
+                return dumps(error_document(ErrorInfo.of(error)), None)
             return "" if view.format == "csv" else f"{error.message}\n"
         if view.format == "json":
             return dumps(serving.to_dict(), None)

@@ -27,9 +27,8 @@ from msgspec.structs import replace
 
 from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.output import Answer, discard, on_screen, wants_json, write
-from hwcalc.documents import dumps, error_document
+from hwcalc.documents import ErrorInfo, dumps, error_document
 from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
-from hwcalc.formulas.record import Record
 from hwcalc.text import message as safe_message
 from hwcalc.unfinished import Uncut, Unfinished
 
@@ -74,7 +73,7 @@ def _interruptible(words: list[str]) -> int:
 
 
 def _interrupted(status: int) -> Mapping[str, Any]:
-    return error_document(code=status, type_="interrupted", message="the command was interrupted.", hint="")
+    return error_document(ErrorInfo(code=status, type="interrupted", message="the command was interrupted.", hint=""))
 
 
 def _answer(words: list[str]) -> Any:
@@ -134,15 +133,6 @@ USAGE = 2
 INTERNAL = 70
 
 
-class Failure(Record):
-    """An error as the command line reports it."""
-
-    status: int
-    type: str
-    message: str
-    hint: str
-
-
 def is_typers(error: Exception, name: str) -> bool:
     """True if an error is Typer's exception of this name. Older releases import Click, newer releases contain a copy of it."""
     return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
@@ -164,10 +154,10 @@ def _choices(words: Sequence[str], flag: str | None) -> list[str]:
     return values if len(values) <= _MOST_CHOICES else []
 
 
-def describe(error: Exception, words: Sequence[str] = ()) -> Failure:
-    """Turn any exception into a failure, where ``words`` is the line. Only here does a class become an exit status."""
+def describe(error: Exception, words: Sequence[str] = ()) -> ErrorInfo:
+    """The error that any exception is, where ``words`` is the line. Only here does a class become an exit status."""
     if isinstance(error, KvplanError):
-        return Failure(status=error.exit_code, type=error.type, message=error.message, hint=error.hint)
+        return ErrorInfo.of(error)
     if is_typers(error, "ClickException"):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "kvplan"
@@ -175,10 +165,10 @@ def describe(error: Exception, words: Sequence[str] = ()) -> Failure:
         said = safe_message(message.replace("\n", " "))
         choices = _choices(words, getattr(error, "option_name", None))
         hint = f"Known: {', '.join(choices)}." if choices else f"See: {command} --help"
-        return Failure(status=USAGE, type="usage", message=said, hint=hint)
+        return ErrorInfo(code=USAGE, type="usage", message=said, hint=hint)
     said = safe_message(f"internal error: {type(error).__name__}: {error}"[:500].replace("\n", " "))
     hint = "This is a fault in kvplan. Please report it with the output of the same command under KVPLAN_DEBUG=1."
-    return Failure(status=INTERNAL, type="internal", message=said, hint=hint)
+    return ErrorInfo(code=INTERNAL, type="internal", message=said, hint=hint)
 
 
 def report(error: Exception, words: list[str]) -> int:
@@ -189,9 +179,8 @@ def report(error: Exception, words: list[str]) -> int:
 
         write(sys.stderr, "".join(traceback.format_exception(error)))
     if json and (isinstance(error, UnwritableFileError) or not isinstance(error, OutputError)):
-        document = error_document(code=failure.status, type_=failure.type, message=failure.message, hint=failure.hint)
-        write(sys.stdout, dumps(document), json=True)
+        write(sys.stdout, dumps(error_document(failure)), json=True)
     else:
         hint = f"{on_screen(failure.hint)}\n" if failure.hint else ""
         write(sys.stderr, on_screen(f"kvplan: {failure.message}") + f"\n{hint}")
-    return failure.status
+    return failure.code

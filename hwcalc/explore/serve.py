@@ -29,7 +29,7 @@ from urllib.parse import parse_qsl
 
 from msgspec import field
 
-from hwcalc.documents import error_document
+from hwcalc.documents import ErrorInfo, error_document
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import ModelSpec
@@ -257,7 +257,7 @@ def respond(request: Request, site: Site) -> Reply:
     except BusyError as error:
         return _refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message, hint=error.hint, headers={"Retry-After": "5"})
     except KvplanError as error:
-        document = error_document(code=error.exit_code, type_=error.type, message=error.message, hint=error.hint)
+        document = error_document(ErrorInfo.of(error))
         return Reply(status=HTTPStatus.NOT_FOUND, body=json.dumps(document).encode())
 
 
@@ -278,7 +278,7 @@ def _is_from_here(request: Request) -> bool:
 
 
 def _refused(status: HTTPStatus, message: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> Reply:
-    document = error_document(code=2, type_=status.name.lower().replace("_", "-"), message=message, hint=hint)
+    document = error_document(ErrorInfo(code=2, type=status.name.lower().replace("_", "-"), message=message, hint=hint))
     return Reply(status=status, body=json.dumps(document).encode(), headers=headers or {})
 
 

@@ -6,21 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hwcalc._version import __version__
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.server import Server
 from hwcalc.masking import without_tokens
 from hwcalc.planner.result import Plan
-
-
-class Failed(Record):
-    """Error in place of a plan."""
-
-    code: int
-    type: str
-    message: str
-    hint: str
 
 
 class Launched(Record):
@@ -33,7 +24,7 @@ class Launched(Record):
     unplanned: dict[str, str]
     asks: tuple[str, ...]
     plan: Plan | None
-    error: Failed | None
+    error: ErrorInfo | None
 
 
 class LaunchDocument(Record):
@@ -55,9 +46,7 @@ def launch_document(outcomes: Sequence[tuple[Server, Plan | None, KvplanError | 
             unplanned=dict(server.unplanned),
             asks=server.asks,
             plan=plan,
-            error=None
-            if error is None
-            else Failed(code=error.exit_code, type=error.type, message=error.message, hint=error.hint),
+            error=None if error is None else ErrorInfo.of(error),
         )
         for server, plan, error in outcomes
     )

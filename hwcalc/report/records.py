@@ -7,21 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
+from hwcalc.documents import ErrorInfo
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Effect, Quality
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import Policy
     from hwcalc.profiles.hardware_file import Gpu, Instance
-
-
-class ErrorInfo(Record):
-    """An error. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""
-
-    code: int
-    type: str
-    message: str
-    hint: str
 
 
 class EmittedDocument(Record):

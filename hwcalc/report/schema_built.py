@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field, make_dataclass
 from functools import cache
-from types import UnionType
+from types import GenericAlias, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from msgspec import NODEFAULT
@@ -69,7 +69,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "emit": records.EmittedDocument,
         "error": records.ErrorDocument,
     }
-    rows: dict[str, type] = {
+    rows: dict[str, type[Record]] = {
         "models": KnownModel,
         "types": records.TypeInfo,
         "kinds": KindInfo,
@@ -79,7 +79,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "policies": records.PolicyInfo,
     }
     if document in rows:
-        listed = _with_dataclasses(tuple[rows[document], ...])
+        listed = GenericAlias(tuple, (_as_dataclass(rows[document]), ...))
         schema = _of(make_dataclass(f"{document.title()}Document", [("schema_version", str), (document, listed)]))
     else:
         schema = _of(_as_dataclass(classes[document]))

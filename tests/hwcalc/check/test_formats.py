@@ -21,7 +21,8 @@ import pytest
 import sarif_pydantic
 from msgspec.structs import replace
 
-from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Edit, Figures, FileInfo, Fit, Judged, KeyChange, Summary
+from hwcalc.check.result import CheckDocument, Checked, Edit, Figures, FileInfo, Fit, Judged, KeyChange, Summary
+from hwcalc.documents import ErrorInfo
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.report.check import FORMATS, check_report
@@ -79,7 +80,7 @@ LIMIT: Final = replace(
 )
 
 
-def checked(name: str, status: str, line: int, *requirements: Judged, error: CheckFailure | None = None) -> Checked:
+def checked(name: str, status: str, line: int, *requirements: Judged, error: ErrorInfo | None = None) -> Checked:
     """One check."""
     verdict = None if error else {"warning": Verdict.PROBABLY, "fail": Verdict.NO}.get(status, Verdict.FITS)
     return Checked(
@@ -103,7 +104,7 @@ def checked(name: str, status: str, line: int, *requirements: Judged, error: Che
 @pytest.fixture
 def document() -> CheckDocument:
     """Four checks: one that holds, one that probably holds, one that fails in two ways, one that could not be made."""
-    failure = CheckFailure(code=3, type="model-not-found", message=NASTY, hint="try " + "this, " * 100)
+    failure = ErrorInfo(code=3, type="model-not-found", message=NASTY, hint="try " + "this, " * 100)
     checks = (
         checked("good", "pass", 3, judged("fits")),
         checked("close", "warning", 4, judged("fits", certain=False, message=PROBABLY)),

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hwcalc.documents import dumps, error_document, escaped
+from hwcalc.documents import ErrorInfo, dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, LayerNumbers
 from hwcalc.library.explain import Explanation, explain
@@ -319,7 +319,7 @@ def test_nan_is_no_json() -> None:
 
 def test_json_is_unicode_and_can_be_ascii() -> None:
     """Names stand as they are; the ASCII form reads back the same, lone surrogates too."""
-    document = error_document(code=2, type_="usage", message="modèle 模型 \ud800 🙂", hint="")
+    document = error_document(ErrorInfo(code=2, type="usage", message="modèle 模型 \ud800 🙂", hint=""))
 
     assert "模型" in dumps(document)
     assert escaped(dumps(document)).isascii()
