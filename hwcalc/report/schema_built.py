@@ -80,7 +80,8 @@ def built_schema(document: str) -> dict[str, Any]:
     }
     if document in rows:
         listed = GenericAlias(tuple, (_as_dataclass(rows[document]), ...))
-        schema = _of(make_dataclass(f"{document.title()}Document", [("schema_version", str), (document, listed)]))
+        schema = _of(make_dataclass("Listed", [("schema_version", str), (document, listed)]))
+        schema["description"] = f"The {document} that are known, as --json lists them."
     else:
         schema = _of(_as_dataclass(classes[document]))
     if document == "explain":
