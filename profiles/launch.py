@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from hwcalc.formulas.record import Record
@@ -35,6 +35,11 @@ class LaunchWords(Record):
     gpu_labels: tuple[str, ...]
     instance_labels: tuple[str, ...]
     accelerators: Mapping[str, str]
+
+    @cached_property
+    def starters(self) -> frozenset[str]:
+        """Programs that start another one: wrappers, shells, and those that run containers."""
+        return self.wrappers | self.shells | self.containers
 
 
 @lru_cache(maxsize=1)

@@ -103,9 +103,7 @@ def starts_server(words: Sequence[str]) -> bool:
         words = words[1:]
     if not words:
         return False
-    table = launch_words()
-    first = base_name(words[0])
-    if first in table.containers or first in table.shells or first in table.wrappers:
+    if base_name(words[0]) in launch_words().starters:
         return len(words) > 1
     return program_at(words_of(words[:10])) is not None
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
-from hwcalc.launch.commands import Around, all_flags, container_servers, finished, server_of
+from hwcalc.launch.commands import Around, all_flags, container_servers, finished, servers_with
 from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
 from hwcalc.launch.server import Server
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, sizes_of, text, texts
@@ -75,16 +75,13 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
                 selector[text(at(match, "key")) or ""] = texts(at(match, "values"))
     own = {text(at(each, "name")) or "": text(at(each, "value")) or "" for each in rows(model.get("env"))}
     reading.environment(own)
-    around = around_of(
-        {"image": image},
-        {},
-        cluster,
-        Place(settings=settings, extra=extra, name=text(model.get("name")) or "", selector=selector),
-    )
+    place = Place(settings=settings, extra=extra, name=text(model.get("name")) or "", selector=selector)
+    around = around_of({"image": image}, {}, cluster, place)
+    around = replace(around, variables={**around.variables, **own})
     _take_model(reading, model, "modelURL", cluster)
     if count is not None and not {"gpu", "instance"} & around.settings.keys():
         reading.say("gpu")
-    return finished(reading, around, None, own, cluster.places.line(model))
+    return finished(reading, around, line=cluster.places.line(model))
 
 
 def _take_model(reading: Reading, document: Mapping[str, Any], name: str, cluster: Cluster) -> None:
@@ -144,8 +141,7 @@ def _of_role(
         words = container_words(container, around.variables, cluster.places)
         command = text(container.get("modelCommand"))
         if command in ("vllmServe", "imageDefault") or not container.get("command"):
-            server = server_of(engine_flags("vllm"), None, words, around, {}, line=around.line)
-            out += [] if server is None else [server]
+            out += servers_with(engine_flags("vllm"), words, around)
         else:
             out += container_servers(around, words, {})[-1:]
     return out
@@ -185,7 +181,7 @@ def _of_parameters(document: Mapping[str, Any], cluster: Cluster) -> list[Server
         for name in ("gpus_per_replica", "gpu"):
             if name not in settings:
                 reading.say(name)
-    return [finished(reading, Around(image=image, settings=settings, extra=extra), None, {}, 1)]
+    return [finished(reading, Around(image=image, settings=settings, extra=extra))]
 
 
 def _of_triton(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
@@ -198,11 +194,7 @@ def _of_triton(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     settings["replicas"] = number(at(document, "autoscaling", "replicas", "minimum"))
     extra = {"gpus_per_pod": per_node} if per_node is not None and total > per_node else {}
     reading.say("model: an engine folder")
-    return [
-        finished(
-            reading, Around(image=text(at(document, "triton", "image", "name")), settings=settings, extra=extra), None, {}, 1
-        )
-    ]
+    return [finished(reading, Around(image=text(at(document, "triton", "image", "name")), settings=settings, extra=extra))]
 
 
 def _of_server_arguments(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
@@ -224,7 +216,7 @@ def _of_server_arguments(document: Mapping[str, Any], cluster: Cluster) -> list[
         image = _image(at(document, "workload", "image"), None) or _image(
             at(document, "image", "repository"), at(document, "image", "tag")
         )
-        return [finished(reading, Around(image=image, settings=settings), None, {}, 1)]
+        return [finished(reading, Around(image=image, settings=settings))]
     return []
 
 
@@ -249,7 +241,7 @@ def _of_block(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     workers = mapping(at(document, "instances", "workers"))
     instance = text(workers.get("type")) or text(document.get("instance_type"))
     settings = {"instance": instance, "replicas": number(workers.get("desired_capacity"))}
-    return [finished(reading, Around(settings=settings), None, {}, 1)]
+    return [finished(reading, Around(settings=settings))]
 
 
 def _of_flags(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
@@ -259,7 +251,7 @@ def _of_flags(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         return []
     reading = Reading(flags)
     reading.config(document, cluster.places, wins=True)
-    return [finished(reading, Around(), None, {}, 1)]
+    return [finished(reading, Around())]
 
 
 def _file_of(document: Mapping[str, Any]) -> EngineFlags | None:

@@ -246,17 +246,17 @@ class _Loaded:
         flags = self.serves[0] if self.serves else self.models[0][0]
         own = dict(self.serves[1].own) if self.serves else {}
         line = self.serves[1].line if self.serves else self.models[0][4]
-        out = []
+        around, out = replace(around, variables={**around.variables, **own}), []
         for _, model, settings, extra, at in self.models or [(flags, "", {}, {}, line)]:
             reading = Reading(flags)
-            reading.environment({**around.variables, **own})
+            reading.environment(around.variables)
             if model:
                 reading.settings["model"] = model
             reading.settings |= settings
             reading.extra |= extra
             if not model:
                 reading.say("model: pulled later" if self.serves else "model")
-            out.append(finished(reading, around, None, own, at))
+            out.append(finished(reading, around, line=at))
         return out
 
 
@@ -272,8 +272,8 @@ def _of_words(words: Sequence[Word], command: Command, own: dict[str, Any], arou
         if program.kind in ("model", "modelfile") or (flags.alone and not flags.flags_take_model):
             _load(flags, program, words[size:], command, around, loaded)
             return []
-        server = server_of(flags, program, words[size:], around, own, line=words[0].line or command.line, remark=remark)
-        return [] if server is None else [server]
+        line = words[0].line or command.line
+        return servers_with(flags, words[size:], around, own, program=program, line=line, remark=remark)
     if first in table.containers or first == "docker-compose":
         return _of_container(words, command, own, around, loaded)
     if first in table.shells:
@@ -284,8 +284,7 @@ def _of_words(words: Sequence[Word], command: Command, own: dict[str, Any], arou
         flags_ = guessed(words[1:], around.hint, own)
         if flags_ is not None:
             named = words[0].source.strip('"') or words[0].text
-            server = server_of(flags_, None, words[1:], around, own, line=words[0].line, remark=f"engine: image {named}")
-            return [] if server is None else [server]
+            return servers_with(flags_, words[1:], around, own, line=words[0].line, remark=f"engine: image {named}")
     return []
 
 
@@ -294,9 +293,7 @@ def _of_shell(words: Sequence[Word], command: Command, own: dict[str, Any], arou
     for place, word in enumerate(words[1:], start=1):
         if not word.text.startswith("-"):
             return []
-        if word.text.startswith("--"):
-            continue
-        if "c" in word.text and place + 1 < len(words):
+        if not word.text.startswith("--") and "c" in word.text and place + 1 < len(words):
             script = place + 2 if words[place + 1].text == "--" and place + 2 < len(words) else place + 1
             return _of_text(words[script], command, own, around, arguments=words[script + 2 :])
     return []
@@ -334,7 +331,7 @@ def _of_wrapper(words: Sequence[Word], command: Command, own: dict[str, Any], ar
                 return servers
             continue
         rest = words[place:]
-        if program_at(rest) is not None or text in table.containers or text in table.shells or text in table.wrappers:
+        if program_at(rest) is not None or text in table.starters:
             return _of_words(rest, command, own, around, loaded)
     return []
 
@@ -448,9 +445,7 @@ def container_servers(
     table = launch_words()
     known = image_of(around.image) if around.image else None
     if words:
-        first = base_name(words[0].text)
-        direct = program_at(words) is not None or first in table.shells or first in table.wrappers or first in table.containers
-        if direct:
+        if program_at(words) is not None or base_name(words[0].text) in table.starters:
             servers = _of_words(words, command, own, around, waiting)
             return servers if loaded is not None else [*servers, *waiting.servers(around)]
         if words[0].quoted and any(sign in words[0].text for sign in " \n") and len(words) == 1:
@@ -463,15 +458,13 @@ def container_servers(
             alone = _Loaded()
             alone.serves = (flags, replace(command, own={**own}))
             return [_unpulled(server) for server in alone.servers(around)]
-        server = server_of(flags, None, words, around, own, line=command.line)
-        return [] if server is None else [server]
+        return servers_with(flags, words, around, own, line=command.line)
     if (words and words[0].text.startswith("-")) or (image_word is not None and image_word.unknown and words) or around.hint:
         variables = {**around.variables, **own}
         flags_ = guessed(words, f"{around.hint} {around.image or ''}", variables) or (known[0] if known and words else None)
         if flags_ is not None and any(word.text.startswith("-") for word in words):
             remark = "" if known else _image_remark(around, image_word)
-            server = server_of(flags_, None, words, around, own, line=command.line, remark=remark)
-            return [] if server is None else [server]
+            return servers_with(flags_, words, around, own, line=command.line, remark=remark)
     return []
 
 
@@ -545,28 +538,30 @@ def _quote_left_open(line: str, instruction: str) -> str:
 # --- servers --------------------------------------------------------------------------------------------------------
 
 
-def server_of(
+def servers_with(
     flags: EngineFlags,
-    program: Program | None,
     words: Sequence[Word],
     around: Around,
-    own: Mapping[str, Any],
+    own: Mapping[str, Any] = MappingProxyType({}),
     *,
-    line: int = 1,
+    program: Program | None = None,
+    line: int | None = None,
     remark: str = "",
-) -> Server | None:
-    """The server of an engine with these arguments; ``None`` if none would start."""
+) -> list[Server]:
+    """The server of an engine with these arguments; empty if none would start. It stands where ``around`` does, unless a line is given."""
     reading = Reading(flags)
     if remark:
         reading.say(remark)
-    variables = {**around.variables, **own}
-    reading.environment(variables)
-    reading.flag_variables(variables)
+    around = replace(around, variables={**around.variables, **own})
+    reading.environment(around.variables)
+    reading.flag_variables(around.variables)
     reading.read(words)
     if reading.excluded:
-        return None
+        return []
     take_configs(reading, around)
-    return finished(reading, around, program, own, line)
+    if program is not None and program.launcher is not None:
+        reading.extra["launcher"] = program.launcher
+    return [finished(reading, around, line=line)]
 
 
 def take_configs(reading: Reading, around: Around) -> None:
@@ -584,7 +579,7 @@ def take_configs(reading: Reading, around: Around) -> None:
         reading.config(document, wins=reading.flags.config_wins)
 
 
-def finished(reading: Reading, around: Around, program: Program | None, own: Mapping[str, Any], line: int) -> Server:
+def finished(reading: Reading, around: Around, *, line: int | None = None) -> Server:
     """The server of what was read, with what stands around it."""
     flags = reading.flags
     settings, extra = reading.settings, reading.extra
@@ -596,11 +591,9 @@ def finished(reading: Reading, around: Around, program: Program | None, own: Map
     if flags.otherwise is not None and images:
         name = flags.otherwise
         reading.say("an image model: no KV cache of a language model")
-    if program is not None and program.launcher is not None:
-        extra["launcher"] = program.launcher
     settings = {"engine": name, **around.settings, **settings}
     _take_image(reading, settings, around)
-    _take_devices(reading, settings, {**around.variables, **own})
+    _take_devices(reading, settings, around.variables)
     _take_model(reading, settings, around)
     for each in around.unresolved:
         if "gpus_per_replica" not in settings or not each.startswith("gpus_per_replica: --"):
@@ -619,7 +612,7 @@ def finished(reading: Reading, around: Around, program: Program | None, own: Map
         places={**around.places, **reading.places},
         words=tuple(reading.words),
         name=around.name,
-        line=line,
+        line=around.line if line is None else line,
         faults=tuple(reading.faults),
         joins=around.joins,
     )

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from hwcalc.launch.arguments import Reading, parse_json
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
 from hwcalc.launch.server import Server
@@ -136,7 +134,7 @@ def _of_hidden(text: str, own: dict[str, str], starts: list[tuple[str, int]], ar
             reading = Reading(flags)
             reading.environment(own)
             reading.say("model")
-            return [finished(reading, around, None, own, around.line)]
+            return [finished(reading, around)]
     if not starts:
         return []
     said = " ".join(command for command, _ in starts).lower()
@@ -152,7 +150,7 @@ def _of_hidden(text: str, own: dict[str, str], starts: list[tuple[str, int]], ar
                 if flag is None or flag.key is None or flag.key == "model" or "." in flag.key:
                     continue
                 reading.value(flag, Word(text=value, raw=value), name)
-            return [finished(reading, around, None, own, starts[0][1])]
+            return [finished(reading, around)]
     return []
 
 
@@ -260,7 +258,7 @@ def of_modelfile(text: str) -> list[Server]:
     reading.settings |= settings
     reading.extra |= extra
     reading.places |= places
-    return [finished(reading, Around(), None, {}, 1)]
+    return [finished(reading, Around())]
 
 
 def of_presets(text: str) -> list[Server]:
@@ -308,7 +306,7 @@ def of_presets(text: str) -> list[Server]:
             if not name.count("/"):
                 continue
             reading.settings["repository"] = name
-        out.append(replace(finished(reading, Around(name=name), None, {}, line_number), name=name))
+        out.append(finished(reading, Around(name=name, line=line_number)))
     return out
 
 

@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
-from hwcalc.launch.commands import Around, all_flags, container_servers, finished, flags_called, image_of, program_at, server_of
+from hwcalc.launch.commands import (
+    Around,
+    all_flags,
+    container_servers,
+    finished,
+    flags_called,
+    image_of,
+    program_at,
+    servers_with,
+)
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.server import Server
 from hwcalc.launch.values import (
@@ -291,12 +300,12 @@ def _of_inference_service(document: Mapping[str, Any], cluster: Cluster) -> list
         )
         reading = Reading(engine_flags(_USUAL))
         reading.irrelevant |= dropped
-        own = finished(reading, around, None, {}, around.line)
+        own = finished(reading, around)
         return [replace(own, settings={**own.settings, "engine": "huggingface"})]
     flags = engine_flags(_USUAL)
     remark = "" if "vllm" in f"{kind} {runtime}" or extra or named else f"engine: modelFormat {kind}, vLLM by default"
-    server = server_of(flags, None, rest, around, {}, line=around.line, remark=remark)
-    return [] if server is None else [replace(server, irrelevant=tuple(dict.fromkeys((*dropped, *server.irrelevant))))]
+    servers = servers_with(flags, rest, around, remark=remark)
+    return [replace(each, irrelevant=tuple(dict.fromkeys((*dropped, *each.irrelevant)))) for each in servers]
 
 
 def _served(words: list[Word]) -> tuple[str | None, str | None, dict[str, None], list[Word]]:
@@ -392,10 +401,8 @@ def _of_workload(
     elif isinstance(more, str):
         words += split_text(more, around.variables, Spot(origin=Origin.on_line(around.line)))
     servers = container_servers(around, words, {}) if container.get("command") else []
-    if servers:
-        return servers[-1]
-    server = server_of(flags, None, words, around, {}, line=around.line)
-    return finished(Reading(flags), around, None, {}, around.line) if server is None else server
+    servers = servers or servers_with(flags, words, around)
+    return servers[-1] if servers else finished(Reading(flags), around)
 
 
 # --- Ray, KubeAI, KAITO, Dynamo -------------------------------------------------------------------------------------
@@ -444,9 +451,7 @@ def _of_llm_config(config: Mapping[str, Any], cluster: Cluster) -> Server:
     if isinstance(source, str):
         named = "model_source" if source is loading.get("model_source") else "model_id"
         reading.stated("model", source, cluster.places.item(loading, named))
-    return finished(
-        reading, Around(settings=settings, variables=own, line=cluster.places.line(config)), None, {}, cluster.places.line(config)
-    )
+    return finished(reading, Around(settings=settings, variables=own, line=cluster.places.line(config)))
 
 
 _OWN_NAMES: Final = {
@@ -479,10 +484,11 @@ def _of_deployment(application: Any, groups: list[Any], document: Mapping[str, A
     spec = next(pod_specs(groups), {})
     container = next((each for each in rows(spec.get("containers")) if isinstance(each, Mapping)), {})
     place = Place(settings={"replicas": number(at(deployment, "num_replicas"))}, name=_name(document))
-    around = replace(around_of(container, spec, cluster, place), hint=packages)
+    around = around_of(container, spec, cluster, place)
+    around = replace(around, hint=packages, variables={**around.variables, **own})
     version = re.search(rf"{re.escape(flags.engine)}==([0-9][\w.+]*)", packages)
     reading.say(f"engine: an own Python deployment; {flags.engine}{'' if version is None else '==' + version[1]} in pip")
-    return [finished(reading, around, None, own, around.line)]
+    return [finished(reading, around)]
 
 
 def _of_kubeai(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
@@ -509,10 +515,9 @@ def _of_kubeai(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         unresolved=remarks,
         model=model,
         name=_name(document),
+        line=cluster.places.line(document),
     )
-    words = filled(spec.get("args"), around.variables, cluster.places)
-    server = server_of(flags, None, words, around, {}, line=cluster.places.line(document))
-    return [] if server is None else [server]
+    return servers_with(flags, filled(spec.get("args"), around.variables, cluster.places), around)
 
 
 def _of_kaito(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
@@ -550,9 +555,8 @@ def _of_kaito(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         return [each for spec in pod_specs(inference["template"]) for each in servers_of_pod(spec, cluster, place)]
     if "tp" not in reading.settings and nodes is not None and nodes > 1:
         reading.say("tp and pp: chosen by KAITO")
-    return [
-        finished(reading, Around(settings=settings, extra=extra, name=_name(document)), None, {}, cluster.places.line(document))
-    ]
+    line = cluster.places.line(document)
+    return [finished(reading, Around(settings=settings, extra=extra, name=_name(document), line=line))]
 
 
 def _of_kaito_set(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:

@@ -345,7 +345,7 @@ def of_swap(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
         spot = cluster.places.item(model, "cmd")
         script = read_script(_uncommented(given), {**own, **cluster.variables}, origin=spot.inside(given))
         around = Around(variables={**own, **cluster.variables}, name=str(name), line=spot.line)
-        out += [replace(server, name=str(name)) for server in servers_of_script(script, around)]
+        out += servers_of_script(script, around)
     return out
 
 
