@@ -95,6 +95,7 @@ class _Reader(WordReader):
         self.files = files
         self.functions: dict[str, tuple[int, int]] = {}
         """Function that the text calls -> where its body begins and ends."""
+        self.defined: list[str] = []
         self.calls: list[str] = []
         self.running: set[str] = set()
         self.exported: dict[str, Any] = {}
@@ -212,9 +213,18 @@ class _Reader(WordReader):
         if match is None:
             return False
         name, self.at = match[1] or match[2], match.end()
-        if name in self.first_words:
-            self.at = balanced(self.text, match.end() - 1)
-            self.functions[name] = (match.end(), self.at - 1)
+        if name in self.first_words and len(self.defined) < _MOST_CALLS:
+            self.defined.append(name)
+            end = balanced(self.text, match.end() - 1)
+            if "\n" in self.text[match.end() : end]:
+                # Braces in quotes need not be pairs: the last line is indented as the first.
+                head = self.text[max(0, match.start() - _MOST_INDENT) : match.start()]
+                indent = head[len(head.rstrip(" \t")) :]
+                last = re.compile(rf"(?m)^{indent}\}}")
+                closed = last.search(self.text, match.end(), match.end() + MOST_VALUE)
+                end = 0 if closed is None else closed.end()
+            if end:
+                self.functions[name], self.at = (match.end(), end - 1), end
         return True
 
     def call(self, words: list[Word]) -> None:

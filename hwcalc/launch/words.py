@@ -576,13 +576,11 @@ def closing_quote(text: str, at: int) -> int:
 def balanced(text: str, at: int) -> int:
     """The place behind the parenthesis or the brace that closes the one at ``at``."""
     opens, depth, limit = text[at], 0, min(len(text), at + MOST_VALUE)
-    closes = ")" if opens == "(" else "}"
-    while at < limit:
-        depth += (text[at] == opens) - (text[at] == closes)
-        at += 1
+    for match in re.compile(r"[()]" if opens == "(" else r"[{}]").finditer(text, at, limit):
+        depth += 1 if match[0] == opens else -1
         if depth == 0:
-            return at
-    return at
+            return match.end()
+    return limit
 
 
 def trimmed(value: str, operator: str, pattern: str) -> str:
