@@ -15,6 +15,7 @@ from hwcalc.cli.output import Answer, formatted, view_of
 from hwcalc.cli.parts import OF_PARTS, shared
 from hwcalc.cli.workload import OF_TRACE
 from hwcalc.errors import UsageError
+from hwcalc.text import cut
 
 if TYPE_CHECKING:
     from hwcalc.replay.result import Simulation
@@ -96,6 +97,8 @@ _FILES: Final = (
 STDOUT: Final = "-"
 _EVERY: Final = 50
 """Requests that end between two reports of progress."""
+_LONGEST: Final = 40
+"""Characters of a setting beside the bar of progress."""
 
 
 _TRACE: Final = Option(
@@ -286,9 +289,9 @@ class _Told:
     def begin(self, done: int, total: int, words: str) -> None:
         """So many parts are done of all, and this begins here, or has ended elsewhere."""
         if self._update is not None and self._parts:
-            self._update(completed=done, total=total, description=words)
+            self._update(completed=done, total=total, description=cut(words, _LONGEST))
         elif self._update is not None:
-            self._update(completed=0, description=f"{min(done + 1, total):,} of {total:,}: {words}")
+            self._update(completed=0, description=f"{min(done + 1, total):,} of {total:,}: {cut(words, _LONGEST)}")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMATS: Final = ("table", "csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 
-_KEPT: Final = "kept"
+_DATASET: Final = "dataset"
 """The format where rows go to the folder of ``--out`` alone."""
 _IN_MEMORY: Final = 16 * 1024**2
 """Characters of a document that are kept in memory; a longer one is kept in a temporary file without a name."""
@@ -81,7 +81,7 @@ def sweep(
     that was asked for.
     """
     target = None if output in (None, "-") else output
-    chosen = _KEPT if out is not None and output is format_ is None and not json else _format(format_, target, json=json)
+    chosen = _DATASET if out is not None and output is format_ is None and not json else _format(format_, target, json=json)
     given = given_options("sweep", options)
     if chosen == "parquet":
         from hwcalc.library.parts import parquet_ready
@@ -91,7 +91,7 @@ def sweep(
 
     tally = _Tally()
     # Where the rows themselves go to the terminal, progress would stand between them.
-    to_terminal = target is None and chosen != _KEPT and sys.stdout is not None and sys.stdout.isatty()
+    to_terminal = target is None and chosen != _DATASET and sys.stdout is not None and sys.stdout.isatty()
     with shared(workers, dask, out) as executor, nullcontext() if to_terminal else progress():
         limit = MAX_TIME if max_time is None else max_time
         rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, executor=executor, **given)
@@ -103,7 +103,7 @@ def sweep(
             from hwcalc.report.sweep import first_rows, sweep_text
 
             text = sweep_text(*first_rows(blocks), view_of(quiet=quiet, color=color, no_color=no_color))
-        elif chosen == _KEPT:
+        elif chosen == _DATASET:
             for _ in blocks:
                 pass
         else:
@@ -118,13 +118,13 @@ def sweep(
         have = "has" if tally.unjudged == 1 else "have"
         points = f"{tally.unjudged:,} of {plural(tally.rows, 'point')}"
         remarks.append(f"{points} {have} no verdict: what the model needs beside its cache is not known.")
-    places = [] if quiet else [place for place in (target, out) if place is not None]
-    remarks += [f"{plural(tally.rows, 'point')} in {place}" for place in places]
+    written = {} if quiet else {target: tally.rows, out: tally.rows - rows.grid.missing}
+    remarks += [f"{plural(number, 'point')} in {place}" for place, number in written.items() if place is not None]
     # The status of the first error if every point failed, 1 if no other point has the verdict that was asked for.
     status = 1 if tally.unjudged and tally.unjudged + tally.failed == tally.rows else 0
     if tally.error is not None and tally.failed == tally.rows:
         status = tally.error.exit_code
-    return Answer(text=text, pieces=pieces, json=chosen not in ("table", _KEPT), remarks=tuple(remarks), status=status)
+    return Answer(text=text, pieces=pieces, json=chosen not in ("table", _DATASET), remarks=tuple(remarks), status=status)
 
 
 def _format(format_: str | None, target: str | None, *, json: bool) -> str:

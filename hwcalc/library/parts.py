@@ -92,7 +92,7 @@ class Dataset(Generic[T]):
                 raise UsageError(message, hint="Keep them in two folders: --out first, then --out second")
 
     def has(self, part: Part) -> bool:
-        """Whether the part is finished."""
+        """True if the part is finished: its file is there, with its digest."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -224,7 +224,7 @@ def _lost(setting: str, lost: Exception) -> WorkerError:
 
 
 def _outcome(version: str, call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
-    """What a worker makes of a part: its result, or the error that it raises."""
+    """The result of a part in a worker, and the error that it raises."""
     if version != __version__:
         message = f"a worker has kvplan {__version__}, and this is {version}."
         return None, WorkerError(message, hint="Install the same version for the workers.")

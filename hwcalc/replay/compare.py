@@ -184,7 +184,7 @@ def replay_each(
     begin: Callable[[int, int, str], None] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Iterator[Traffic]:
-    """What the replay of each setting tells, in their order: one after another, or by the workers of an executor."""
+    """The traffic of each setting, in their order. Replays are done as :func:`~hwcalc.library.parts.results` does parts."""
     from hwcalc.library.parts import Part, results
 
     if executor is not None or dataset is not None:
@@ -213,7 +213,7 @@ def replay_each(
 
 
 def _content(requests: Any) -> tuple[Any, ...]:
-    """What a replay follows from: the name of the requests, their number if it is known, and all that is in them."""
+    """The name of the requests, their number if it is known, and all else that a replay of them follows from."""
     if isinstance(requests, Workload):
         return requests.name, requests.count, requests.concurrency, tuple(requests)
     if isinstance(requests, (str, os.PathLike)) and (path := Path(requests)).is_file():

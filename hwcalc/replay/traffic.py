@@ -168,7 +168,7 @@ class Traffic(Answer, Record):
 
 
 _DOCUMENT: Final = "kvplan_traffic"
-"""The key under which the metadata of a file has all that a replay tells."""
+"""The key of the metadata that has a whole :class:`Traffic`."""
 
 
 def write_traffic(file: IO[bytes], traffic: Traffic, stamp: Mapping[str, str]) -> None:
@@ -188,7 +188,7 @@ def write_traffic(file: IO[bytes], traffic: Traffic, stamp: Mapping[str, str]) -
 
 
 def read_traffic(path: Path, _: Part) -> Traffic:
-    """What a replay told of which this is the file."""
+    """The traffic of the replay that has this file."""
     import pyarrow.parquet as pq
 
     return msgspec.json.decode(pq.read_metadata(path).metadata[_DOCUMENT.encode()], type=Traffic)

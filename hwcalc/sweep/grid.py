@@ -272,6 +272,11 @@ class Grid(Record):
     option_draft: ModelSpec | None = None
 
     @property
+    def missing(self) -> int:
+        """The number of models that could not be read. Each is a row with its error, and no part of the work."""
+        return sum(isinstance(model, Missing) for model in self.models)
+
+    @property
     def settings(self) -> Iterator[Setting]:
         """Every combination of all lists but the models, the lengths and the batches."""
         return starmap(Setting, product(self.dtypes, self.gpus, self.tps, self.policies))
@@ -290,9 +295,8 @@ class Grid(Record):
 
 def count(grid: Grid) -> int:
     """The number of rows: the points of the grid, and one for each missing model."""
-    missing = sum(isinstance(model, Missing) for model in grid.models)
     lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps, grid.policies)
-    return missing + prod(map(len, lists), start=len(grid.models) - missing)
+    return grid.missing + prod(map(len, lists), start=len(grid.models) - grid.missing)
 
 
 def check(grid: Grid) -> None:

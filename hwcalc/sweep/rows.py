@@ -89,7 +89,7 @@ class Sweep(Answer, Record):
 
     def save(self, out: str | os.PathLike[str]) -> int:
         """Write all rows into the Parquet dataset ``out``, but for parts that are finished there. Returns the number of rows."""
-        return sum(block.size for block in self.blocks(out))
+        return sum(block.size for block in self.blocks(out)) - self.grid.missing
 
     def headline(self) -> str:
         models = len(self.grid.models)

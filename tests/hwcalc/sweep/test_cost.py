@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from math import inf
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -51,10 +52,13 @@ def test_no_length_of_time(text: str) -> None:
 def test_an_estimate_is_near() -> None:
     """Not in another unit, and not of another number of points. How near it is depends on what else the machine does."""
     rows = sweep(QWEN, seq="1..400:1", engine="vllm", kv_memory="8GiB")
-    begun = time.perf_counter()
-    for _ in rows.blocks():
-        pass
-    took = time.perf_counter() - begun
+    took = inf
+    # The first time loads modules, and another process may take the processor.
+    for _ in range(5):
+        begun = time.perf_counter()
+        for _ in rows.blocks():
+            pass
+        took = min(took, time.perf_counter() - begun)
 
     assert took / 25 < rows.seconds < took * 25
 
