@@ -35,6 +35,8 @@ _BESIDE: Final = {"a token": "a token: bytes of each further token of a long seq
 """Columns that have an engine's own number where engines stand beside each other."""
 _FREED: Final = "blocks freed"
 _POLICY: Final = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
+_WANTED: Final = frozenset({"at once", NEEDED})
+"""Columns for which names make room, by a line of their own."""
 _TEXTS: Final = ("verdict", "the engine", "in all")
 """Columns of words, which stand on the left."""
 _UNKNOWN: Final = "unknown"
@@ -62,9 +64,10 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         reasons = ["" if reason == _AS_THE_FORMULAS else reason for reason in reasons]
         labels_width = [max(map(len, column)) for column in zip(labels, *(names[place] for place in shown), strict=True)]
         columns, dropped = that_fit(columns, view.width - sum(width + GAP for width in labels_width))
-        if columns and width_of(columns) + sum(width + GAP for width in labels_width) > view.width + GAP:
+        too_wide = columns and width_of(columns) + sum(width + GAP for width in labels_width) > view.width + GAP
+        titled = bool(too_wide or (len(labels) > 1 and not _WANTED.isdisjoint(dropped)))
+        if titled:
             # The first name has a line of its own.
-            titled = True
             columns, dropped = that_fit(
                 _columns(variants, beside=beside), view.width - sum(w + GAP for w in labels_width[1:]) - GAP
             )

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import plan
+from hwcalc import compare, plan
+from hwcalc.report.compare import comparison_text
 from hwcalc.report.text import csv_text, parameters
+from hwcalc.report.view import View
 from tests.hwcalc.command import Capture, run
 
 DEEPSEEK: Final = "deepseek-ai/DeepSeek-V3"
@@ -138,3 +140,15 @@ def test_what_the_list_of_models_counts_is_said(capsys: Capture) -> None:
     assert "published parameters" in out
     assert "multi-token prediction apart" in err
     assert "671.03 billion parameters" in run(capsys, DEEPSEEK, "--seq", "4k")[1]
+
+
+def test_a_long_name_makes_room_for_how_many_at_once() -> None:
+    """At 80 columns the model of 33 letters has a line of its own, and each row what it needs and holds; at 120 it stands in its row."""
+    model = "meta-llama/Llama-3.3-70B-Instruct"
+    compared = compare([model, "openai/gpt-oss-120b"], gpu=["4xh100", "8xh200"], engine="vllm", seq="16k", batch=50)
+    narrow, wide = (comparison_text(compared, View(width=width)).splitlines() for width in (80, 120))
+
+    assert narrow[2].split() == ["runs", "on", "layout", "verdict", "needs", "of", "at", "once", "longest"]
+    assert narrow[3] == model
+    assert narrow[4].split()[:3] == ["4", "x", "h100-sxm5-80gb"]
+    assert wide[3].startswith(f"{model}  4 x h100-sxm5-80gb")
