@@ -107,7 +107,7 @@ def simulate(
                 "servers for prompts and for tokens need steps that take time, and no --replicas.",
                 hint="Give --prefill-servers 1 --decode-servers 1 with --gpu h100, or --step-time 25ms with --link ib-ndr",
             )
-        prefill = _servers(deployed, apart.get("prefill_servers", 1), deployed.seconds(constant, []), Role.PREFILL)
+        prefill = _servers(deployed, apart.get("prefill_servers"), deployed.seconds(constant, []), Role.PREFILL)
         of_prompts = Simulation(
             workload=workload,
             occupancy=deployed.occupancy,
@@ -117,7 +117,7 @@ def simulate(
         )
         own = {name: apart[f"decode_{name}"] for name in LAYOUT if f"decode_{name}" in apart}
         deployed = deploy(model, blocks=blocks, tokens=tokens, **decode_options({**options, "engine": engine}, own))
-        servers = _servers(deployed, apart.get("decode_servers", 1), deployed.seconds(constant, notes), Role.DECODE)
+        servers = _servers(deployed, apart.get("decode_servers"), deployed.seconds(constant, notes), Role.DECODE)
         seconds, note = _transfer(of_prompts.occupancy, deployed.occupancy, apart.get("link"))
         notes += [*of_prompts.notes, note]
         handover = Handover(prefill, servers, seconds, router(route) if len(servers) > 1 else None)
@@ -137,12 +137,12 @@ def simulate(
 
 
 def _servers(deployed: Deployed, number: int | str | None, seconds: Seconds | None, role: Role = Role.BOTH) -> tuple[Server, ...]:
-    """Servers of a deployment with a log of their own. Without a number there is one for each data parallel rank."""
+    """Servers of a deployment with a log of their own: by default each data parallel rank is a server."""
     log, dp = RequestLog(), deployed.occupancy.setup.parallel.dp
     if role is Role.BOTH:
         count = dp if number is None else parse_tokens(number, "replicas")
     else:
-        count = dp * parse_tokens(number, f"{role}_servers")
+        count = dp * parse_tokens(1 if number is None else number, f"{role}_servers")
     servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(count))
     if role is not Role.BOTH:
         for server in servers:

@@ -141,17 +141,33 @@ class PagedCache:
             group.extend(table, slots, pool)
         return True
 
+    def split(self, held: Held, start: int, tokens: int, most: int) -> int:
+        """The tokens of a chunk that ends where states can be kept. Source: scheduler.py ``_mamba_block_aligned_split``."""
+        end_of_prefill = max(held.prompt, held.known - 1)
+        if start >= end_of_prefill:
+            return tokens
+        size = self.states[0].size
+        end, last_kept = start + tokens, (held.known - 1) // size * size
+        position = (end_of_prefill - 1) // size * size
+        inside = end >= end_of_prefill and all(group.exports(start, end, position) for group in self.states)
+        if inside:
+            last_kept = 0
+        if end < end_of_prefill:
+            aligned = end // size * size
+            if aligned > start or size <= most:
+                end = aligned
+        stops = [
+            0 if inside or not start % size else (start // size + 1) * size,
+            last_kept,
+            start + (held.junction - start) // size * size if start < held.junction < end else 0,
+        ]
+        end = min([stop for stop in stops if start < stop < end], default=end)
+        return max(end - start, 0)
+
     def grow(self, held: Held, tokens: int) -> bool:
         """Give a running request blocks for ``tokens`` more tokens; whether they were there."""
         pool, total = self.pool, held.computed + tokens
-        slots = total if not self.rules.lookahead else min(total + self.rules.lookahead, self.rules.max_model_len)
-        if self._only is not None:
-            # Most requests of most models need no more than this in most steps.
-            if -(-slots // self._only.size) - len(held.tables[0].columns) > pool.free:
-                return False
-            self._only.extend(held.tables[0], slots, pool)
-            self.publish(held, min(total, held.known))
-            return True
+        slots = min(total + self.rules.lookahead, self.rules.max_model_len)
         processed = max(0, held.computed - held.in_flight)
         for group, table in zip(self.groups, held.tables, strict=True):
             group.drop(table, processed, pool)

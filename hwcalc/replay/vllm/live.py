@@ -1,10 +1,7 @@
-"""A request in vLLM's scheduler, a batch, and the queues of those who wait."""
+"""A request in vLLM's scheduler, and a batch."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hwcalc.replay.decoding import State
@@ -82,71 +79,3 @@ class Batch:
         self.ending: list[Live] = []
         """Requests that have got their last token."""
         self.sampled = False
-
-
-class Queue:
-    """Those who wait, first come first served; who is preempted comes first."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Live] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __iter__(self) -> Iterator[Live]:
-        return iter(self._waiting)
-
-    @property
-    def first(self) -> Live:
-        """Who is next."""
-        return self._waiting[0]
-
-    def add(self, live: Live) -> None:
-        """A request arrives."""
-        self._waiting.append(live)
-
-    def put_back(self, live: Live) -> None:
-        """A request is preempted."""
-        self._waiting.appendleft(live)
-
-    def take(self) -> Live:
-        """The next one is admitted."""
-        return self._waiting.popleft()
-
-    def remove(self, live: Live) -> None:
-        """A request waits no longer."""
-        self._waiting.remove(live)
-
-
-class PriorityQueue(Queue):
-    """Those who wait, the most urgent first, and of equals the one that arrived first. Kept in reverse, so that the first is at the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sorted: list[Live] = []
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def __iter__(self) -> Iterator[Live]:
-        return iter(self._sorted)
-
-    @property
-    def first(self) -> Live:
-        return self._sorted[-1]
-
-    def add(self, live: Live) -> None:
-        insort(self._sorted, live, key=_least_urgent_first)
-
-    def put_back(self, live: Live) -> None:
-        self.add(live)
-
-    def take(self) -> Live:
-        return self._sorted.pop()
-
-    def remove(self, live: Live) -> None:
-        self._sorted.remove(live)
-
-
-def _least_urgent_first(live: Live) -> tuple[int, int]:
-    return -live.priority, -live.order

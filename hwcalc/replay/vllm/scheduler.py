@@ -9,8 +9,10 @@ Source: vLLM 0.33, v1/core/sched/scheduler.py, async_scheduler.py, utils.py, v1/
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from bisect import insort
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record
@@ -19,7 +21,7 @@ from hwcalc.replay.core import Measures, Role, Scheduler
 from hwcalc.replay.decoding import Decoding, State
 from hwcalc.replay.vllm.cache import CacheRules, Held, PagedCache
 from hwcalc.replay.vllm.groups import NEVER, Group
-from hwcalc.replay.vllm.live import Batch, Live, PriorityQueue, Queue
+from hwcalc.replay.vllm.live import Batch, Live
 
 if TYPE_CHECKING:
     from hwcalc.replay.core import RequestLog
@@ -59,6 +61,7 @@ class SchedulerRules(Record):
 class VllmScheduler(Scheduler):
     """vLLM's scheduler over ``blocks`` blocks for requests, the null block not counted."""
 
+    batches: ClassVar[type[Batch]] = Batch
     measures = Measures(running="running", waiting="waiting", used="used_blocks")
     stalls_when = "one needs more blocks than there are. vLLM refuses to start with such a pool. Give more blocks, or a smaller max_model_len."
 
@@ -68,7 +71,7 @@ class VllmScheduler(Scheduler):
         self.cache = PagedCache(rules.cache, blocks)
         self.contents = Contents()
         self.lag = int(rules.async_scheduling)
-        self.waiting: Queue = PriorityQueue() if rules.policy == "priority" else Queue()
+        self.waiting: deque[Live] = deque()
         self.running: dict[int, Live] = {}
         """In the order of admission."""
         self.prefilling: dict[int, Live] = {}
@@ -79,14 +82,14 @@ class VllmScheduler(Scheduler):
         self.kept: dict[int, Live] = {}
         """Requests that have ended, whose cache another server has not got yet."""
         self.decoding = Decoding[Live](rules.cache.groups[0].size)
-        self.ending = 0
         self.hits = dict.fromkeys(("queries", "hits", "requests", "preempted_queries", "preempted_hits", "preempted_requests"), 0)
         self.schedule_calls = self.preemptions = 0
         self._is_priority = rules.policy == "priority"
         self._slots = 0
         """Tokens of the batch that each request takes beside its own."""
         self._whole = all(type(group) is Group for group in rules.cache.groups)
-        self._splits = bool(self.cache.states)
+        self._most = _capped(rules.max_num_batched_tokens, rules.long_prefill_token_threshold)
+        """The most tokens of a prompt in a step."""
         self._pending: Batch | None = None
         """The batch under way (async scheduling)."""
         self._flushes = False
@@ -124,13 +127,23 @@ class VllmScheduler(Scheduler):
             prompt + output - 1,
             unforeseen=self.lag > 0 and most > output,
         )
-        live.remote = self.role is Role.DECODE
+        if self.role is Role.DECODE:
+            live.remote, live.computed = True, prompt - 1
         if request.cancel_after_s is not None:
             self._cancellable[request.number] = live
         self._next_order += 1
         if self._is_priority:
             self._blocked = False
-        self.waiting.add(live)
+        self._wait(live)
+
+    def _wait(self, live: Live, *, first: bool = False) -> None:
+        """Let a request wait behind all others, or in front of them; where priorities count, in their order and that of arrival."""
+        if self._is_priority:
+            insort(self.waiting, live, key=_urgency)
+        elif first:
+            self.waiting.appendleft(live)
+        else:
+            self.waiting.append(live)
 
     def step(self, turn: int, most: int) -> int:
         if most > 1:
@@ -141,7 +154,7 @@ class VllmScheduler(Scheduler):
         batch: Batch | None = None
         tokens = 0
         if self.running or self.waiting or self.loaded or self._flushes:
-            batch = self._new_batch()
+            batch = self.batches()
             self.schedule_calls += 1
             self._flushes = False
             tokens = self._schedule(batch)
@@ -152,9 +165,6 @@ class VllmScheduler(Scheduler):
             self.progressed = self.progressed or batch.sampled
             self._take_results(batch)
         return 1
-
-    def _new_batch(self) -> Batch:
-        return Batch()
 
     def cancel(self, number: int) -> None:
         live = self._cancellable.pop(number, None)
@@ -182,16 +192,14 @@ class VllmScheduler(Scheduler):
         self.requests.cancel(number, known - live.prompt)
 
     def waiting_tokens(self) -> int:
-        waiting = sum([live.last + 1 - live.computed for live in self.waiting])
-        running = sum([live.last + 1 - live.computed for live in self.prefilling.values()])
-        return (
-            waiting
-            + running
-            + sum([live.last - live.offset - self.decoding.steps for live in self.running.values() if live.state is State.DECODE])
+        decoding = [live for live in self.running.values() if live.state is State.DECODE]
+        others = (*self._waiting, *self.prefilling.values())
+        return sum([live.last + 1 - live.computed for live in others]) + sum(
+            [live.last - live.offset - self.decoding.steps for live in decoding]
         )
 
     def pressure(self) -> tuple[int, int, float]:
-        return len(self.running), self._waiting, self.cache.pool.used / self.cache.pool.total
+        return len(self.running), len(self._waiting), self.cache.pool.used / self.cache.pool.total
 
     def cached_tokens(self, request: Request) -> int:
         return self.cache.look_up(Held(self.contents.of(request), request.prompt_tokens)).tokens
@@ -260,10 +268,9 @@ class VllmScheduler(Scheduler):
         taken = decoded + sum([tokens for _, tokens in chunks])
         if self.preemptions == preemptions and (self.waiting or self.loaded):
             taken += self._admit(budget - taken - self._slots * len(chunks), threshold, chunks)
-        requests = decoded + len(chunks)
         if taken:
-            used = self.cache.pool.used
-            self.steps.numbers.extend((self._now, taken, requests, len(self.running), self._waiting, used))
+            requests, used = decoded + len(chunks), self.cache.pool.used
+            self.steps.numbers.extend((self._now, taken, requests, len(self.running), len(self._waiting), used))
         batch.sampled = decoded > 0
         load.decode_requests = decoded
         load.decode_tokens = decoding.tokens
@@ -305,12 +312,8 @@ class VllmScheduler(Scheduler):
         """Give blocks to those who need some, and tokens to prompts, where every decoding request gets its token."""
         counted = self._take_counted(events, budget, threshold)
         work = events if counted else [live for live in self.running.values() if self._is_looked_at(live)]
-        if self.prefilling:
-            work = [*work, *self.prefilling.values()]
-        if len(work) > 1:
-            work.sort(key=_by_seq)
         left = budget - self.decoding.count
-        for live in work:
+        for live in sorted([*work, *self.prefilling.values()], key=_by_seq):
             if live.state is State.WAITING:
                 continue
             if live.state is State.DECODE:
@@ -361,12 +364,9 @@ class VllmScheduler(Scheduler):
                 tokens = self._chunk_of(live, left - slots, threshold)
                 if not tokens:
                     continue
-            if live.state is State.DECODE and not self._is_looked_at(live):
-                served = True
-            elif live.state is State.DECODE:
-                served = self._decode(live, batch, granted)
-            else:
                 served = self._serve(live, tokens, granted)
+            else:
+                served = not self._is_looked_at(live) or self._decode(live, batch, granted)
             if served:
                 granted[live.seq] = tokens
                 left -= tokens + slots
@@ -384,8 +384,8 @@ class VllmScheduler(Scheduler):
         """The tokens that a running prompt gets."""
         live.in_flight = live.chunk if self.lag and live.chunk_at == self._now - 1 else 0
         tokens = min(_capped(live.known - live.computed, threshold), budget)
-        if tokens > 0 and self._splits:
-            tokens = self._split(live, live.computed, tokens)
+        if tokens > 0 and self.cache.states:
+            tokens = self.cache.split(live, live.computed, tokens, self._most)
         return max(tokens, 0)
 
     def _decode(self, live: Live, batch: Batch, granted: dict[int, int] | None = None) -> bool:
@@ -437,7 +437,6 @@ class VllmScheduler(Scheduler):
             # A token that is under way is still delivered.
             live.known = live.computed + 1
         elif live.state is State.ENDING:
-            self.ending -= 1
             cache.publish(live, live.last - 1)
         else:
             del self.prefilling[live.seq]
@@ -448,7 +447,7 @@ class VllmScheduler(Scheduler):
         live.state, live.computed = State.WAITING, 0
         live.preemptions += 1
         self.preemptions += 1
-        self.waiting.put_back(live)
+        self._wait(live, first=True)
 
     def _admit(self, budget: int, threshold: int, chunks: list[tuple[Live, int]]) -> int:
         """Admit waiting requests while there is room; returns the tokens that they get."""
@@ -462,7 +461,7 @@ class VllmScheduler(Scheduler):
             taken += 1
             budget -= 1
         while budget > slots and self.waiting and len(self.running) < rules.max_num_seqs and not self._blocked:
-            live = self.waiting.first
+            live = self.waiting[0]
             live.in_flight = 0
             cache.open(live)
             hit = cache.look_up(live)
@@ -479,16 +478,16 @@ class VllmScheduler(Scheduler):
             if not rules.enable_chunked_prefill and tokens > budget - slots:
                 break
             tokens = self._ending_apart(live, hit.tokens, min(tokens, budget - slots))
-            if self._splits:
+            if cache.states:
                 live.junction = hit.junction
-                tokens = self._split(live, hit.tokens, tokens)
+                tokens = cache.split(live, hit.tokens, tokens, self._most)
                 if not tokens:
                     break
             if not cache.admit(live, hit, tokens, others_run=bool(self.running)):
                 self._blocked = self._whole
                 break
             cache.publish(live, min(hit.tokens + tokens, live.known))
-            self.waiting.take()
+            self.waiting.popleft()
             live.computed = hit.tokens
             self._count_hit(live, hit.tokens)
             self._run(live, tokens, chunks)
@@ -506,8 +505,8 @@ class VllmScheduler(Scheduler):
 
     def _load(self, live: Live, hit: int) -> None:
         """Let a request wait for its cache; what it has found here does not move."""
-        self.waiting.take()
-        live.state, live.remote, live.computed = State.LOADING, False, live.prompt - 1
+        self.waiting.popleft()
+        live.state, live.remote = State.LOADING, False
         self._count_hit(live, hit)
         self.loading[live.number] = live
         self.pulls.append((live.number, live.prompt - hit))
@@ -530,9 +529,11 @@ class VllmScheduler(Scheduler):
         self.role = role
 
     @property
-    def _waiting(self) -> int:
+    def _waiting(self) -> Collection[Live]:
         """Requests that wait, also for their cache."""
-        return len(self.waiting) + len(self.loading) + len(self.loaded)
+        if self.role is not Role.DECODE:
+            return self.waiting
+        return (*self.waiting, *self.loading.values(), *self.loaded.values())
 
     def _wanted(self, live: Live, hit: int, budget: int) -> int:
         """The tokens that a waiting request would be given if there were no limit; 0 if it has to wait."""
@@ -581,33 +582,6 @@ class VllmScheduler(Scheduler):
             else:
                 self._look_next(live, self.decoding.steps)
 
-    def _split(self, live: Live, start: int, tokens: int) -> int:
-        """The tokens of a chunk that ends where states can be kept. Source: scheduler.py ``_mamba_block_aligned_split``."""
-        end_of_prefill = max(live.prompt, live.known - 1)
-        if start >= end_of_prefill:
-            return tokens
-        rules, states = self.rules, self.cache.states
-        size = states[0].size
-        end, last_kept = start + tokens, (live.known - 1) // size * size
-        position = (end_of_prefill - 1) // size * size
-        inside = end >= end_of_prefill and all(group.exports(start, end, position) for group in states)
-        if inside:
-            last_kept = 0
-        if end < end_of_prefill:
-            most = rules.max_num_batched_tokens
-            if rules.long_prefill_token_threshold:
-                most = min(most, rules.long_prefill_token_threshold)
-            aligned = end // size * size
-            if aligned > start or size <= most:
-                end = aligned
-        stops = [
-            0 if inside or not start % size else (start // size + 1) * size,
-            last_kept,
-            start + (live.junction - start) // size * size if start < live.junction < end else 0,
-        ]
-        end = min([stop for stop in stops if start < stop < end], default=end)
-        return max(end - start, 0)
-
     # Results.
 
     def _take_results(self, batch: Batch) -> None:
@@ -644,18 +618,13 @@ class VllmScheduler(Scheduler):
     def _chains(self) -> Iterable[int]:
         """The chains of all that is cached or alive."""
         yield from map(chain_of, self.cache.pool.names())
-        others = (*self.loading.values(), *self.loaded.values(), *self.kept.values())
-        for live in (*self.running.values(), *self.waiting, *others):
+        for live in (*self.running.values(), *self._waiting, *self.kept.values()):
             yield from live.content.chains
 
     def _stop_decoding(self, live: Live, state: State) -> None:
-        if live.state is State.ENDING:
-            self.ending -= 1
-        else:
+        if live.state is State.DECODE:
             self._read(live)
             self._leave(live)
-        if state is State.ENDING:
-            self.ending += 1
         live.state = state
 
     def _leave(self, live: Live) -> None:
@@ -689,14 +658,7 @@ class VllmScheduler(Scheduler):
 
     def steps_alike(self) -> int:
         decoding, load = self.decoding, self.load
-        if (
-            self.prefilling
-            or self.loaded
-            or not decoding.count
-            or self.ending
-            or self._flushes
-            or decoding.count > self.rules.max_num_batched_tokens
-        ):
+        if self.prefilling or self.loaded or self._flushes or not 0 < decoding.count <= self.rules.max_num_batched_tokens:
             return 0
         if self.waiting and not (self._blocked or len(self.running) >= self.rules.max_num_seqs):
             return 0
@@ -710,7 +672,7 @@ class VllmScheduler(Scheduler):
     def _decode_only(self, turn: int, steps: int) -> int:
         """Take such steps as far as the pool has blocks; returns how many."""
         decoding, pool, numbers = self.decoding, self.cache.pool, self.steps.numbers
-        count, running, waiting = decoding.count, len(self.running), self._waiting
+        count, running, waiting = decoding.count, len(self.running), len(self._waiting)
         for taken in range(steps):
             blocks = decoding.pages_next()
             if blocks > pool.free:
@@ -727,6 +689,10 @@ class VllmScheduler(Scheduler):
         self._now = turn + steps - 1
         self.progressed = True
         return steps
+
+
+def _urgency(live: Live) -> tuple[int, int]:
+    return live.priority, live.order
 
 
 def _by_seq(live: Live) -> int:

@@ -76,6 +76,8 @@ class _SpeculatedBatch(Batch):
 class SpeculatingScheduler(VllmScheduler):
     """The scheduler where drafts are verified. Requests are looked at in every step, since how far they come follows from their drafts."""
 
+    batches = _SpeculatedBatch
+
     def __init__(self, rules: SchedulerRules, blocks: int, requests: RequestLog | None = None) -> None:
         super().__init__(rules, blocks, requests)
         assert rules.speculation is not None
@@ -95,9 +97,6 @@ class SpeculatingScheduler(VllmScheduler):
 
     def totals(self, turns: int) -> dict[str, object]:
         return {**super().totals(turns), "draft_tokens": self.drafted, "accepted_tokens": self.accepted}
-
-    def _new_batch(self) -> Batch:
-        return _SpeculatedBatch()
 
     def _is_tight(self, budget: int, threshold: int) -> bool:
         return True
