@@ -82,6 +82,8 @@ class Dataset(Generic[T]):
         self._base = digest(__version__, _facts_of_user())
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.folder, os.W_OK):
+                raise PermissionError(13, "it is write-protected")
 
     def refuse_equal(self, parts: Iterable[Part]) -> None:
         """Raise :class:`~hwcalc.errors.UsageError` for two parts that would be the same file with other rows."""
@@ -130,8 +132,8 @@ class Dataset(Generic[T]):
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            message = f"--out {shown(str(self.folder))} cannot be written: {error.strerror or error}."
+        except (OSError, UnicodeError) as error:
+            message = f"--out {shown(str(self.folder))} cannot be written: {getattr(error, 'strerror', None) or error}."
             raise UnwritableFileError(message, hint="Name a folder: --out points") from error
 
 

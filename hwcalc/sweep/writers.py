@@ -17,10 +17,8 @@ from hwcalc.sweep.grid import COLUMNS, NUMBERS, OF_SPEED, Column, RowBlock, Shar
 from hwcalc.sweep.setting import column_of
 from hwcalc.text import csv_cell, json_for
 
-_PIECE: Final = 1 << 18
 _LINES: Final = 1_000
 """Lines that are written by one format string: one for each line takes a fifth longer, and one for all of them memory."""
-"""Approximate number of characters that are written at once."""
 _KEPT_CELLS: Final = 4096
 """Cells that are kept as text: most are the same in many rows and blocks."""
 _GROUP_ROWS: Final = 262_144
@@ -37,7 +35,7 @@ def texts(format_: str, blocks: Iterable[RowBlock]) -> Iterator[str]:
         line, cell = ",".join(["%s"] * len(COLUMNS)), lru_cache(maxsize=_KEPT_CELLS)(_csv_cell)
     else:
         line, cell = _OBJECT, lru_cache(maxsize=_KEPT_CELLS)(_json_cell)
-    pieces = _pieces(_rows(block, line, cell) for block in blocks)
+    pieces = (_rows(block, line, cell) for block in blocks)
     if format_ != "json":
         yield from pieces
         return
@@ -50,20 +48,6 @@ def texts(format_: str, blocks: Iterable[RowBlock]) -> Iterator[str]:
 
 
 _OBJECT: Final = "{" + ", ".join(f'"{name}": %s' for name in COLUMNS) + "}"
-
-
-def _pieces(parts: Iterable[str]) -> Iterator[str]:
-    """Join parts into pieces that are large enough to write."""
-    waiting: list[str] = []
-    size = 0
-    for part in parts:
-        waiting.append(part)
-        size += len(part)
-        if size >= _PIECE:
-            yield "".join(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield "".join(waiting)
 
 
 def _rows(block: RowBlock, form: str, cell: Callable[[Value], str]) -> str:
