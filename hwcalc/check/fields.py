@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
@@ -56,30 +57,22 @@ def _scalar(node: Node, key: str, kinds: tuple[type, ...], allowed: str) -> Any:
     return value
 
 
-def _tokens(node: Node, key: str) -> int:
-    return parse_tokens(_scalar(node, key, (int, str), "a whole number from 1, such as 32768 or 32k"), key)
+def _parsed(parse: Callable[[Any, str], int], allowed: str) -> Callable[[Node, str], int]:
+    """A reader of a number or a text that ``parse`` takes."""
+    return lambda node, key: parse(_scalar(node, key, (int, str), allowed), key)
 
 
-def _number_of(node: Node, key: str) -> int:
-    return parse_tokens(_scalar(node, key, (int, str), "a whole number from 1"), key)
-
-
-def _tokens_from_zero(node: Node, key: str) -> int:
-    return parse_tokens(_scalar(node, key, (int, str), "a whole number from 0, such as 1500 or 32k"), key, minimum=0)
-
-
-def _bytes(node: Node, key: str) -> int:
-    return parse_bytes(_scalar(node, key, (int, str), "bytes, or a size such as 20GiB or 80GB"), key)
+_tokens: Final = _parsed(parse_tokens, "a whole number from 1, such as 32768 or 32k")
+_number_of: Final = _parsed(parse_tokens, "a whole number from 1")
+_tokens_from_zero: Final = _parsed(partial(parse_tokens, minimum=0), "a whole number from 0, such as 1500 or 32k")
+_bytes: Final = _parsed(parse_bytes, "bytes, or a size such as 20GiB or 80GB")
+_memory: Final = _parsed(parse_memory, "a number of GB, or a size such as 64GiB")
+"""Memory of a host: a bare number is GB."""
 
 
 def _size(node: Node, key: str) -> int:
     """Bytes with a unit, or a bare number that is too large to be anything but bytes."""
     return _with_unit(node, key, _bytes(node, key), "unit", "a size such as 20GiB or 80GB")
-
-
-def _memory(node: Node, key: str) -> int:
-    """Memory of a host: a bare number is GB."""
-    return parse_memory(_scalar(node, key, (int, str), "a number of GB, or a size such as 64GiB"), key)
 
 
 def _with_unit(node: Node, key: str, size: int, missing: str, allowed: str) -> int:

@@ -13,7 +13,7 @@ from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, servers_with
 from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
 from hwcalc.launch.server import Server
-from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, number, rows, sizes_of, text, texts
+from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, mappings, number, rows, sizes_of, text, texts
 from hwcalc.launch.words import Word
 from hwcalc.profiles.engine_flags import EngineFlags, engine_flags
 
@@ -40,7 +40,7 @@ def _snake(name: str) -> str:
 def _of_stack(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """The servers of the production stack's values, one for each model."""
     spec = mapping(document.get("servingEngineSpec"))
-    return [_of_model_spec(each, spec, cluster) for each in rows(spec.get("modelSpec")) if isinstance(each, Mapping)]
+    return [_of_model_spec(each, spec, cluster) for each in mappings(spec.get("modelSpec"))]
 
 
 def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster) -> Server:
@@ -130,9 +130,7 @@ def _of_role(
         settings["gpu"] = kind
     remarks = () if model or not uri else (f"model: uri {uri}",)
     out: list[Server] = []
-    for container in rows(part.get("containers")):
-        if not isinstance(container, Mapping):
-            continue
+    for container in mappings(part.get("containers")):
         place = Place(settings=settings, extra=extra, unresolved=remarks, model=model, name=role, role=role, places=said)
         around = around_of(container, mapping(part), cluster, place)
         if "gpus_per_replica" not in around.settings and sizes:

@@ -29,8 +29,10 @@ from hwcalc.launch.values import (
     filled,
     hub_name,
     mapping,
+    mappings,
     number,
     rows,
+    settings_in,
     sizes_of,
     split_text,
     text,
@@ -191,8 +193,7 @@ def files_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Clu
 
 def servers_of_pod(spec: Mapping[str, Any], cluster: Cluster, place: Place) -> list[Server]:
     """The servers of the containers of a pod."""
-    containers = (each for each in rows(spec.get("containers")) if isinstance(each, Mapping))
-    return [server for each in containers for server in servers_of_container(each, spec, cluster, place)]
+    return [server for each in mappings(spec.get("containers")) for server in servers_of_container(each, spec, cluster, place)]
 
 
 def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster, place: Place) -> Around:
@@ -378,7 +379,7 @@ def _of_workload(
         lora |= {key: number(adapters.get(name)) for name, key in names if number(adapters.get(name)) is not None}
         settings["lora"] = lora
     template = mapping(part.get("template"))
-    containers = [each for each in rows(template.get("containers")) if isinstance(each, Mapping)]
+    containers = mappings(template.get("containers"))
     container = next((each for each in containers if each.get("name") == "main"), containers[0] if containers else {})
     place = Place(
         settings=settings,
@@ -439,7 +440,7 @@ def _of_llm_config(config: Mapping[str, Any], cluster: Cluster) -> Server:
     reading.config(mapping(config.get("engine_kwargs")), cluster.places, wins=True)
     loading = mapping(config.get("model_loading_config"))
     source = loading.get("model_source") if isinstance(loading.get("model_source"), str) else loading.get("model_id")
-    own = {str(key): text(value) or "" for key, value in mapping(at(config, "runtime_env", "env_vars")).items()}
+    own = settings_in(at(config, "runtime_env", "env_vars"))
     reading.environment(own)
     replicas = number(at(config, "deployment_config", "num_replicas"))
     if replicas is None:
@@ -464,7 +465,7 @@ _OWN_NAMES: Final = {
 def _of_deployment(application: Any, groups: list[Any], document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """A program of one's own on Ray, whose packages say the engine, and whose variables are named as a rule."""
     packages = " ".join(texts(at(application, "runtime_env", "pip")) or texts(at(application, "runtime_env", "pip", "packages")))
-    own = {str(key): text(value) or "" for key, value in mapping(at(application, "runtime_env", "env_vars")).items()}
+    own = settings_in(at(application, "runtime_env", "env_vars"))
     flags = next(
         (
             each
@@ -482,7 +483,7 @@ def _of_deployment(application: Any, groups: list[Any], document: Mapping[str, A
             reading.settings[key] = number(value) if number(value) is not None and key != "model" else value
     deployment = next(iter(rows(at(application, "deployments"))), None)
     spec = next(pod_specs(groups), {})
-    container = next((each for each in rows(spec.get("containers")) if isinstance(each, Mapping)), {})
+    container = next(iter(mappings(spec.get("containers"))), {})
     place = Place(settings={"replicas": number(at(deployment, "num_replicas"))}, name=_name(document))
     around = around_of(container, spec, cluster, place)
     around = replace(around, hint=packages, variables={**around.variables, **own})
@@ -507,10 +508,9 @@ def _of_kubeai(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     scheme, _, rest = url.partition("://")
     model = rest.partition("?")[0] if scheme in ("hf", "ollama") else None
     remarks = () if model or not url else (f"model: url {url}",)
-    own = {str(key): text(value) or "" for key, value in mapping(spec.get("env")).items()}
     around = Around(
         image=text(spec.get("image")),
-        variables={**own, **cluster.variables},
+        variables={**settings_in(spec.get("env")), **cluster.variables},
         settings=settings,
         unresolved=remarks,
         model=model,

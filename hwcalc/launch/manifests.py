@@ -16,7 +16,7 @@ from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, servers_of_object, servers_of_pod
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
-from hwcalc.launch.values import at, container_words, filled, mapping, number, rows, text, texts, walk
+from hwcalc.launch.values import at, container_words, filled, mapping, mappings, number, rows, settings_in, text, texts, walk
 from hwcalc.launch.words import Origin, Word, filled_word, known_of
 from hwcalc.yaml_tree import TreeError
 
@@ -233,9 +233,7 @@ def _reserved(service: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple
     given = service.get("gpus")
     if given is not None:
         devices = [*devices, *(rows(given) or [{"count": given}])]
-    for device in devices:
-        if not isinstance(device, Mapping):
-            continue
+    for device in mappings(devices):
         if rows(device.get("device_ids")):
             ids = texts(device.get("device_ids"))
             words = [filled_word(each, variables) for each in ids]
@@ -422,7 +420,7 @@ def of_recipe(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     named = Word(text=text(model.get("model_id")) or "", spot=cluster.places.item(model, "model_id"))
     words = [Word(text="vllm"), Word(text="serve"), named]
     words += filled(model.get("base_args"), cluster.variables, cluster.places)
-    own = {str(key): text(value) or "" for key, value in mapping(model.get("base_env")).items()}
+    own = settings_in(model.get("base_env"))
     return container_servers(Around(variables={**own, **cluster.variables}), words, {})
 
 

@@ -35,6 +35,16 @@ def rows(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings of a list; empty for anything else."""
+    return [each for each in rows(value) if isinstance(each, Mapping)]
+
+
+def settings_in(value: Any) -> dict[str, str]:
+    """The variables of a mapping, as texts."""
+    return {str(key): text(each) or "" for key, each in mapping(value).items()}
+
+
 def text(value: Any) -> str | None:
     """A scalar as text."""
     if isinstance(value, bool):
