@@ -118,13 +118,13 @@ class ServerCheck(Check):
         return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
 
     def refusal(self, error: KvplanError, attempt: Callable[[Check], object]) -> Judged | None:
-        """The finding at the first flag of the text without which the engine would start; ``None`` where there is none.
+        """The finding at the first flag of the text without which the engine would start, or else refuse another one; ``None`` where there is none.
 
         What kvplan does not know, and an option that the user gave, are no finding.
         """
         if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
             return None
-        flags = flags_of(self.server)
+        flags, blamed = flags_of(self.server), None
         for flag in flags.flags:
             word, key = word_of(self.server, flag), key_of(flag)
             if word is None or not word.line or key in _OF_MODEL or flag.option in self.given:
@@ -133,13 +133,18 @@ class ServerCheck(Check):
             extra = {name: value for name, value in self.server.extra.items() if name != key}
             try:
                 attempt(replace(self, options=planned(replace(self.server, settings=said, extra=extra), self.given).options))
-            except KvplanError:
-                continue
-            hint = error.hint.partition(" This works: ")[0]
-            label = find_engine(flags.engine)[0].label
-            told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
-            return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
-        return None
+            except KvplanError as other:
+                if blamed is None and other.message != error.message:
+                    blamed = flag, word
+            else:
+                blamed = flag, word
+                break
+        if blamed is None:
+            return None
+        flag, word = blamed
+        hint, label = error.hint.partition(" This works: ")[0], find_engine(flags.engine)[0].label
+        told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
+        return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
 
     def warned(self, plan: Plan) -> list[Note]:
         """The warnings, without the one that is a finding here."""

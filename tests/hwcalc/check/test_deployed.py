@@ -276,8 +276,13 @@ def test_a_lock_and_a_baseline(compose: str, capsys: Capture) -> None:
         ("python -m sglang.launch_server --model-path {model} --tp 3", "SGLang cannot split 32 attention heads over tp 3"),
         ("vllm serve {model} --gpu-memory-utilization 45", "vLLM will not start"),
         ("vllm serve {model} --dtype bfloat16 --kv-cache-dtype fp8_ds_mla", "--kv-cache-dtype fp8_ds_mla: vLLM will not start"),
+        ("vllm serve {model} -tp 3 --kv-cache-dtype fp8_ds_mla", "--kv-cache-dtype fp8_ds_mla: vLLM will not start"),
+        (
+            "vllm serve {model} --max-num-batched-tokens 32 --max-num-seqs 64",
+            "max_num_seqs=64 is more than max_num_batched_tokens=32",
+        ),
     ],
-    ids=["heads", "a share", "a format"],
+    ids=["heads", "a share", "a format", "two flags", "one by the other"],
 )
 def test_what_an_engine_refuses_at_start(text: str, said: str, tmp_path: Path, capsys: Capture) -> None:
     """A finding at the flag, not a check that could not be made; without an accelerator it is said too."""
