@@ -543,7 +543,9 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     if not found:
         layout = [str(key) for key in language_level(top, None).raw if is_layout(str(key))]
         so = f" as its {named_keys(layout)} says" if layout else ""
-        error.hint = f"None of the nearest types can read it{so}: {fault} {everything}" if fault else everything
+        # The fault is that of plain attention, which nobody asks for whose layers can be written down.
+        why = "." if written is not None else f": {fault}"
+        error.hint = f"None of the nearest types can read it{so}{why} {everything}" if fault else everything
         return error
     near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
     plain = "" if fault else f" As plain attention: --assume {PLAIN}."

@@ -393,6 +393,8 @@ def test_an_unknown_config_is_offered_as_layers() -> None:
     assert plan(layers_of=layers, seq="32k").cache.total_bytes == 50_801_664
     assert "--hidden-size 2048 --intermediate-size 8192 --vocab-size 128256" in caught.value.hint
     assert "--assume" not in caught.value.hint
+    # Nor is a word told that the file does not have: it says mamba2.
+    assert "linear_attention" not in caught.value.hint
 
 
 def test_what_the_file_does_not_say_is_a_question() -> None:
