@@ -1,4 +1,4 @@
-"""SGLang: a server whatever the load, what a load takes of its pools, and the command line of a plan (flags of ``server_args.py``)."""
+"""SGLang: a server whatever the load, and what a load takes of its pools."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.facts import Command, Facts, Told, TradeOff, WeightFormats
+from hwcalc.engines.facts import Command, Facts, TradeOff, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
-from hwcalc.engines.options import AUTO, is_auto, is_on, parse_lora
+from hwcalc.engines.options import AUTO, is_auto, is_on
 from hwcalc.engines.pool import Allocation, PoolInfo, PoolShare
 from hwcalc.engines.setup import Load
+from hwcalc.engines.sglang.command import SglangCommand
+from hwcalc.engines.sglang.curve import buffer_of, page_rows, pool_curve
 from hwcalc.engines.sglang.layout import KINDS, SWA, PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.pools import (
     EVICTION_INTERVAL,
@@ -25,9 +27,6 @@ from hwcalc.engines.sglang.pools import (
     Figures,
     LayerPools,
     PoolRules,
-    buffer_of,
-    page_rows,
-    pool_curve,
     slots_per_request,
 )
 from hwcalc.engines.sglang.rules import VERSIONS, resolve
@@ -38,11 +37,9 @@ from hwcalc.engines.sglang.settings import (
     LONGER,
     MAX_LENGTH,
     OPTIONS,
-    SWITCHES,
     SglangSettings,
     context_tokens,
     cuts_prompts,
-    eagle_of,
     is_compressed,
     is_sparse_latent,
     read_settings,
@@ -56,7 +53,6 @@ from hwcalc.formulas import CompressedAttention, FullAttention, LatentAttention,
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.model import DEFAULT_GPU, Definition, Note, Noted
-from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief
 
@@ -64,11 +60,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
-    from hwcalc.engines.options import CommandInput, EngineOption
+    from hwcalc.engines.options import EngineOption
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.setup import Setup
+    from hwcalc.engines.sglang.curve import PoolCurve
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
-    from hwcalc.engines.sglang.pools import PoolCurve
     from hwcalc.engines.subjects import PolicyRules
 
 _MOST_REQUESTS: Final = 4096
@@ -76,6 +71,8 @@ _DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4", "fp4_e2m1":
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _SMALL_SHARE: Final = "0.1"
+_OWN_KERNELS: Final = ("GptOss", "Llama4", "Olmo2")
+"""Beginnings of the names of classes whose kernel is named for them on consumer GPUs of Blackwell."""
 
 
 class SglangDeployment(GeneralDeployment):
@@ -222,7 +219,15 @@ class SglangDeployment(GeneralDeployment):
         if gpu is not None and not self.setup.hardware.started:
             self._check_four_bits()
             self._check_plain_states()
+        name, like = model.architecture or "", settings.model_backend == "flashinfer"
+        kernel = is_auto(self.setup.options.get("attention_backend")) and like and not name.startswith(_OWN_KERNELS)
+        if settings.major > BLACKWELL and kernel and not settings.rules.runs_on_consumer:
+            message = f"SGLang {self.version} takes trtllm_mha on {gpu.name if gpu else ''}, where that does not run."
+            raise UnsupportedError(message, hint="Use: --engine-option attention_backend=flashinfer, or --engine sglang@0.5.7")
         strategy = self.setup.options.get("mamba_scheduler_strategy", "auto")
+        if strategy != "auto" and not settings.rules.names_strategy:
+            message = f"SGLang {self.version} has no --mamba-scheduler-strategy: it came with 0.5.7."
+            raise UnsupportedError(message, hint="Leave out: mamba_scheduler_strategy")
         if strategy.startswith("extra_buffer") and settings.radix:
             name = model.architecture or model.id
             if self.compressed is not None or not self.layout.has_states:
@@ -237,7 +242,12 @@ class SglangDeployment(GeneralDeployment):
         """Raise the error of SGLang where the model's kernel of attention does not read a cache of four bits."""
         settings, kernel = self.settings, self.settings.model_backend
         known_kernel = settings.major in (HOPPER, BLACKWELL) or not is_auto(self.setup.options.get("attention_backend"))
-        if settings.kv_dtype not in FOUR_BITS or self.compressed is not None or not known_kernel:
+        if (
+            settings.kv_dtype not in FOUR_BITS
+            or self.compressed is not None
+            or not known_kernel
+            or not any(settings.rules.fp4_kernels)
+        ):
             # On other accelerators the kernel follows from the class, too, where nothing else depends on it.
             return
         latent = any(isinstance(group.kind, LatentAttention) for group in self.plain_stack.groups)
@@ -258,7 +268,7 @@ class SglangDeployment(GeneralDeployment):
         if not settings.radix or settings.strategy != "no_buffer" or "caches_states" not in words_of(self.model, settings.rules):
             return
         if not settings.rules.copies_by_default:
-            if settings.drafts:
+            if settings.drafts and settings.rules.drafts_need_copies:
                 message = f"Speculative decoding for {name} is not compatible with radix cache when using no_buffer."
                 raise UnsupportedError(
                     message, hint="Use: --engine-option mamba_scheduler_strategy=extra_buffer, or disable_radix_cache=true"
@@ -621,112 +631,6 @@ class SglangOccupancy(GeneralOccupancy):
         return form_with(self, pools=self.deployment) if self.deployment.max_length is None else None
 
 
-class SglangCommand(Command):
-    """``python -m sglang.launch_server`` for a plan."""
-
-    known: ClassVar[bool] = True
-
-    def asked(self, said: Told) -> Mapping[str, Any]:
-        """With attention data parallelism the replicas lie inside the ranks of tensor parallelism, and a draft is said by several flags.
-
-        The length that a server allows bounds its requests at once, so that it is more than the length of a plan.
-
-        Raises :class:`~hwcalc.errors.UsageError` for ranks that the nodes do not share evenly (``check_server_args`` of ``server_args.py``).
-        """
-        changed: dict[str, Any] = {}
-        knobs: dict[str, Any] = {MAX_LENGTH: said.options["seq"]} if "seq" in said.options else {}
-        tp, dp = said.options.get("tp", 1), said.options.get("dp", 1)
-        nodes, ranks = said.extra.get("nnodes"), tp * said.options.get("pp", 1)
-        if isinstance(nodes, int) and nodes > 0 and ranks % nodes:
-            message = f"SGLang gives each node as many ranks: {ranks:,} of tp x pp are not divisible by nnodes {nodes:,}."
-            raise UsageError(message, hint="Use another --tp or --nnodes.")
-        if said.extra.get("enable_dp_attention") and dp > 1 and tp % dp == 0:
-            changed["tp"] = tp // dp
-        draft, lora = said.settings.get("speculative"), said.settings.get("lora")
-        if isinstance(draft, Mapping):
-            method = str(draft.get("algorithm", "")).upper()
-            if method == "STANDALONE":
-                changed["draft"] = draft.get("draft_model_path")
-            elif method:
-                knobs["speculative"] = f"eagle:1:{draft.get('num_draft_tokens', 4)}"
-        if isinstance(lora, Mapping) and (lora.get("enable") or "paths" in lora):
-            modules = lora.get("target_modules")
-            targets = next((name for name, each in _TARGETS.items() if modules is not None and set(each) == set(modules)), "all")
-            rank, count = lora.get("max_lora_rank", 16), lora.get("max_loras_per_batch", 8)
-            changed["lora"] = f"rank={rank},count={count},targets={targets}"
-        return said.changed(**changed, engine_options=said.knobs(**knobs) or None)
-
-    def flag(self, name: str, value: object) -> str:
-        """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
-        text = str(value)
-        if name in SWITCHES:
-            return _FLAGS.written[name] if is_on(text) else ""
-        if name == "weights":
-            return " ".join(_FLAGS.words(*_AS_LOADED[text])) if text in _AS_LOADED else ""
-        if name == "speculative":
-            tokens = eagle_of(name, text)[1]
-            parts = {"algorithm": "EAGLE", "num_steps": max(1, tokens - 1), "eagle_topk": 1, "num_draft_tokens": tokens}
-            return " ".join(word for part, each in parts.items() for word in _FLAGS.words(f"speculative.{part}", each))
-        if text == AUTO:
-            return ""
-        if name == "dsa_backend":
-            return " ".join([*_FLAGS.words("dsa_prefill_backend", text), *_FLAGS.words("dsa_decode_backend", text)])
-        if name == "dtype":
-            name, text = "kv_cache_dtype", _LONG_NAMES.get(text, text)
-        return " ".join(_FLAGS.words(name, text)) if name in _FLAGS.written else ""
-
-    def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
-        """The server is not told the length of the sequences that users send: its pools are the same."""
-        return {name: each for name, each in changed.items() if name != "seq"}
-
-    def words(self, planned: CommandInput) -> list[str]:
-        """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
-        parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))
-        of = _FLAGS.words
-        words = [*_FLAGS.program, *of("model", planned.model)]
-        if MAX_LENGTH not in planned.options and LONGER in planned.environment:
-            words += of("seq", planned.seq)
-        if planned.revision is not None:
-            words += of("revision", planned.revision)
-        if planned.kv_dtype_named:
-            words += of("kv_cache_dtype", _LONG_NAMES.get(planned.kv_dtype, planned.kv_dtype))
-        # Replicas that divide attention alone are ranks of one group.
-        sizes = {
-            "tp": parallel.tp * parallel.dp if replicated else parallel.tp,
-            "pp": parallel.pp,
-            "dp": parallel.dp,
-            "ep": parallel.ep,
-        }
-        for name, size in sizes.items():
-            if size > 1:
-                words += of(name, size)
-        if planned.memory_utilization is not None and "mem_fraction_static" not in planned.options:
-            words += of("memory_utilization", planned.memory_utilization)
-        if planned.kv_memory is not None:
-            message = "SGLang has no flag for the bytes of its pools."
-            raise UnsupportedError(message, hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N")
-        if planned.weights is not None:
-            if planned.weights not in _AS_LOADED:
-                message = f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model."
-                raise UnsupportedError(message, hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}")
-            words += of(*_AS_LOADED[planned.weights])
-        if planned.lora is not None:
-            lora = parse_lora(planned.lora)
-            words += [*of("lora.enable"), *of("lora.max_loras_per_batch", lora.count), *of("lora.max_lora_rank", lora.rank)]
-            words += of("lora.target_modules", *_TARGETS[lora.targets])
-        if planned.draft is not None:
-            if "speculative" in planned.options:
-                raise UnsupportedError(
-                    "SGLang drafts by one method at once.", hint="Leave out --draft, or the engine option speculative."
-                )
-            words += [*of("speculative.algorithm", "STANDALONE"), *of("speculative.draft_model_path", planned.draft)]
-        for name, value in planned.options.items():
-            words += self.flag(name, value).split()
-        for required in planned.requires:
-            words += required.flag.split()
-        return [*words, *planned.flags]
-
-
 class Sglang(GeneralEngine):
     """Pools of tokens, of window tokens and of states, by the rules of SGLang."""
 
@@ -769,15 +673,3 @@ class Sglang(GeneralEngine):
 
     def _resolve_version(self, requested: str) -> str:
         return resolve(requested)
-
-
-_FLAGS: Final = engine_flags("sglang")
-_AS_LOADED: Final = {"fp8": ("quantization", "fp8"), "bf16": ("dtype", "bfloat16"), "fp16": ("dtype", "float16")}
-"""Formats that SGLang makes of any model as it loads it."""
-_TARGETS: Final = {
-    "all": ("all",),
-    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
-    "mlp": ("gate_proj", "up_proj", "down_proj"),
-}
-"""What ``--lora`` calls a group of layers -> the layers, which SGLang must be told where no adapter is there from the start."""
-_LONG_NAMES: Final = {"fp8": "fp8_e4m3", "fp16": AUTO}

@@ -19,7 +19,6 @@ from hwcalc.engines.sglang.settings import (
     STATE_KINDS,
     SglangSettings,
     is_sparse_latent,
-    splits_windows,
     words_of,
 )
 from hwcalc.errors import UncountedError, UnsupportedError, UsageError
@@ -134,6 +133,7 @@ class StageCells(Record):
     ``full_layers`` counts those whose tokens are all kept, as SGLang counts them for a draft. ``index_bytes`` are those of the indexers.
     """
 
+    layers: int
     full_bytes: int
     full_layers: int
     swa_bytes: int
@@ -163,6 +163,11 @@ class PoolLayout(Record):
     window: int | None
     state_bytes: Mapping[LayerKind, tuple[int, int]]
     states_by_stage: bool
+
+    @property
+    def delta_nets(self) -> bool:
+        """Whether the states are those of gated delta nets."""
+        return any(isinstance(kind, GatedDeltaNet) for kind in self.state_bytes)
 
     @property
     def has_states(self) -> bool:
@@ -195,7 +200,7 @@ def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
 def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> PoolLayout:
     """The layout of a model other than DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for a kind without a rule."""
     kinds, words = tuple(group.kind for group in stack.groups), words_of(model, settings.rules)
-    split, states = splits_windows(model, settings.rules), dict[LayerKind, tuple[int, int]]()
+    split, states = settings.splits, dict[LayerKind, tuple[int, int]]()
     for kind in kinds:
         if isinstance(kind, STATE_KINDS):
             conv, state = _STATE_RULES[type(kind)](kind, settings.tp * (settings.dp if "whole_group_states" in words else 1))
@@ -215,11 +220,17 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
     def stage(span: range) -> StageCells:
         """What a token and a slot of states take on one rank of the stage with these layers."""
         sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
-        if splits and not settings.rules.windows_by_stage:
-            span = range(len(stack))
+        own_layers, more = len(span), int(splits and not settings.rules.windows_by_stage)
+        counted_layers = list(_counted(stack, range(span.start, min(span.stop + more, len(stack))), shared))
+        if states and not settings.rules.attention_by_stage:
+            whole = _counted(stack, range(len(stack)), shared)
+            counted_layers = [
+                *(row for row in counted_layers if row[0] in states),
+                *(row for row in whole if row[0] not in states),
+            ]
         # Before 0.5.18 layers that take the indexer of another one are counted with one of their own.
-        latents = sum(count for kind, count, _ in _counted(stack, span, shared) if isinstance(kind, LatentAttention))
-        for kind, layer_count, named in _counted(stack, span, shared):
+        latents = sum(count for kind, count, _ in counted_layers if isinstance(kind, LatentAttention))
+        for kind, layer_count, named in counted_layers:
             count = latents if each_indexes and isinstance(kind, SparseIndexer) else layer_count
             if kind in states:
                 slot, recurrent = slot + count * sum(states[kind]), recurrent + count
@@ -240,6 +251,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
             if not splits and unpacks and isinstance(counted, AttentionKind):
                 workspace = max(workspace, sum(attention_elements(counted, settings.tp)))
         return StageCells(
+            layers=own_layers,
             full_bytes=sizes[FULL],
             full_layers=layers[FULL],
             swa_bytes=sizes[SWA],
@@ -292,7 +304,7 @@ def _counted_rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, se
         kind,
         settings,
         sparse=is_sparse_latent(model),
-        split=splits_windows(model, settings.rules),
+        split=settings.splits,
         fp8_index=settings.kv_dtype == "fp8_e4m3"
         and (
             (settings.major == HOPPER and "hopper" in settings.rules.index_fp8)

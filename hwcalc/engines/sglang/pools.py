@@ -5,33 +5,25 @@ holds a demand. Both take integers, or arrays of them. The steps of an explanati
 
 Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and ``kv_cache_configurator.py``
 (``_handle_max_mamba_cache``, ``resolve_max_num_reqs``). The budget of states is computed in floating point of GiB, as there.
-What sequences need is the least budget whose pools hold them, which is no sum of terms: :class:`PoolCurve` asks the rules of the pools.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.forms import Curve, Term
-from hwcalc.engines.pool import ITEM_BYTES, Allocation
-from hwcalc.engines.sglang.layout import SWA, stage_spans
+from hwcalc.engines.sglang.layout import SWA
 from hwcalc.engines.sglang.settings import FOUR_BITS
 from hwcalc.engines.steps import Step, figure
-from hwcalc.formulas import CompressedAttention, LayerKind, Role
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.stairs import Stair
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
-    from hwcalc.engines.sglang.engine import SglangDeployment
     from hwcalc.engines.sglang.layout import PoolLayout, StageCells
     from hwcalc.engines.sglang.settings import SglangSettings
-    from hwcalc.formulas.hybrid import Group
 
 EVICTION_INTERVAL: Final = 128
 """Tokens between two clearings of a window (``SGLANG_SWA_EVICTION_INTERVAL``)."""
@@ -97,8 +89,11 @@ def slots_per_request(settings: SglangSettings) -> int:
     """
     if not settings.radix:
         return 1
-    copies = _COPIES[settings.strategy]
-    if settings.strategy == "extra_buffer" and not settings.overlap:
+    copies, copied = _COPIES[settings.strategy], settings.strategy == "extra_buffer"
+    by = settings.rules.state_copies
+    if by == "any":
+        copies = _COPIES["extra_buffer"]
+    if copied and (not settings.overlap if by == "overlap" else settings.drafts):
         copies = 1
     return _STATE_COPIES + copies
 
@@ -165,12 +160,15 @@ def most_running(
     return running
 
 
-def tokens_of_bytes(tokens: int, settings: SglangSettings, left_bytes: int, cell: float, steps: list[Step] | None) -> int:
-    """These tokens, which the pool has of ``left_bytes`` with ``cell`` bytes for each."""
+def tokens_of_bytes(
+    tokens: int, settings: SglangSettings, left_bytes: int, cell: float, steps: list[Step] | None, more: int = 0
+) -> int:
+    """These tokens, which the pool has of ``left_bytes`` with ``cell`` bytes for each, and ``more`` for drafts."""
     # A token takes a fraction of a byte where windows have a share; the product is rounded down to whole pages.
-    formula = "floor(floor(budget_of_tokens / cell_size) / page_size) x page_size"
+    whole, drafted = "floor(budget_of_tokens / cell_size)", {"draft_headroom": more} if more else {}
+    formula = f"floor(({whole} + draft_headroom) / page_size) x page_size" if more else f"floor({whole} / page_size) x page_size"
     terms = {"budget_of_tokens": left_bytes, "cell_size": cell, "page_size": settings.page_size}
-    return figure(steps, "tokens", formula, tokens, unit="tokens", **terms)
+    return figure(steps, "tokens", formula, tokens, unit="tokens", **terms, **drafted)
 
 
 def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | None) -> int:
@@ -348,7 +346,10 @@ class LayerPools(PoolRules):
 
     @cached_property
     def cells(self) -> tuple[float, ...]:
-        return tuple(cell_size(stage, self.settings) for stage in self.stages)
+        if self.settings.rules.profiled_layers == "own" or self.layout.window is None:
+            return tuple(cell_size(stage, self.settings) for stage in self.stages)
+        sizes = ((self._whole_token_bytes(stage), self._layers_in_share(stage)) for stage in self.stages)
+        return tuple(size * share / self._model_layers for size, share in sizes)
 
     @cached_property
     def keeps_tokens(self) -> bool:
@@ -357,9 +358,10 @@ class LayerPools(PoolRules):
     def figures(self, budget: int, steps: list[Step] | None = None) -> Figures:
         slots, left = (None, budget) if not self.layout.has_states else self._slots(budget, steps)
         first, *others = self.stages
-        (tokens, swa), fullest = self._stage_tokens(first, left), 0
+        more = self._headroom(slots)
+        (tokens, swa), fullest = self._stage_tokens(first, left, more), 0
         for place, stage in enumerate(others, 1):
-            own, own_swa = self._stage_tokens(stage, left)
+            own, own_swa = self._stage_tokens(stage, left, more)
             fewer = own < tokens
             tokens, fullest = either(fewer, own, tokens), either(fewer, place, fullest)
             swa = None if swa is None else either(fewer, own_swa, swa)
@@ -374,7 +376,7 @@ class LayerPools(PoolRules):
             if limit is not None and above:
                 self._limited(limit, swa, steps)
             else:
-                self._explain_tokens(self.stages[fullest], left, steps)
+                self._explain_tokens(self.stages[fullest], left, steps, more)
         return Figures(
             budget_bytes=budget,
             tokens=tokens,
@@ -402,16 +404,25 @@ class LayerPools(PoolRules):
         requests, plain = settings.own_requests or 1, None if settings.drafts else steps
         padding = int(settings.rules.padding_slot)
         one_a_request = settings.mamba_slots is None and not settings.radix and settings.requests is not None
+        left = budget / GIB - slot * self._drafts_before_slots / GIB
+        # Before 0.5.7 replicas share the slots of gated delta nets, also those of a share of the memory, and no others.
+        replicas, delta = settings.dp, settings.rules.delta_replicas and self.layout.delta_nets
+        if settings.rules.delta_replicas and not delta:
+            replicas, requests = 1, settings.requests or 1
         if settings.mamba_slots is not None:
-            terms = {"max_mamba_cache_size": settings.mamba_slots, "dp": settings.dp}
+            terms = {"max_mamba_cache_size": settings.mamba_slots, "dp": replicas}
             slots = figure(steps, "state_slots", "floor(max_mamba_cache_size / dp)", unit="slots", **terms)
         elif one_a_request:
             slots = figure(steps, "state_slots", "max_running_requests", unit="slots", max_running_requests=requests)
+        elif self._slots_are_fixed:
+            terms = {"usual_slots": settings.rules.usual_state_slots, "dp": replicas}
+            slots = figure(steps, "state_slots", "floor(usual_slots / dp)", unit="slots", **terms)
         else:
-            slots = self._slots_in_share(budget, plain)
-        left = budget / GIB
-        if settings.drafts:
-            copied = slots if one_a_request else smaller(slots // each, requests)
+            slots = self._slots_in_share(left, budget, plain if replicas == 1 or not delta else None)
+            slots = slots // replicas if delta else slots
+        if settings.drafts and settings.rules.draft_states in ("request", "slot"):
+            by_slot = one_a_request or settings.rules.draft_states == "slot"
+            copied = slots if by_slot else smaller(slots // each, requests)
             left = left - slot * (copied + padding) * settings.draft_tokens / GIB
         formula = f"pool_bytes - {'(state_slots + 1)' if padding else 'state_slots'} x slot_bytes"
         left_bytes = floored((left - (slots + padding) * slot / GIB) * GIB)
@@ -420,12 +431,31 @@ class LayerPools(PoolRules):
         figure(steps, "state_requests", formula, slots // each, unit="requests", **terms)
         return slots, left_bytes
 
-    def _slots_in_share(self, budget: int, steps: list[Step] | None) -> int:
-        """Slots for states of ``mamba_full_memory_ratio`` of the budget. One slot more than these is allocated."""
+    @property
+    def _slots_are_fixed(self) -> bool:
+        """Whether the number of slots for states does not follow from the memory."""
+        settings = self.settings
+        known = settings.requests is not None or settings.rules.usual_state_slots > 0
+        return settings.mamba_slots is not None or (not settings.radix and known)
+
+    @property
+    def _drafts_before_slots(self) -> int:
+        """The states of drafts whose memory is taken before there are slots, in slots."""
+        settings, requests = self.settings, self.settings.own_requests or 1
+        if not settings.drafts or settings.rules.draft_states in ("request", "slot"):
+            return 0
+        if settings.rules.draft_states == "cached":
+            requests = 0 if self._slots_are_fixed else settings.requests or 1
+        return requests * settings.draft_tokens
+
+    def _slots_in_share(self, left: float, budget: int, steps: list[Step] | None) -> int:
+        """Slots for states of ``mamba_full_memory_ratio`` of the GiB that are left. One slot more than these is allocated."""
         settings, slot, drafted = self.settings, self.layout.slot_bytes, self.settings.draft_tokens
         padding = int(settings.rules.padding_slot)
-        share = budget / GIB * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
-        if settings.drafts:
+        share = left * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
+        if settings.drafts and settings.rules.draft_states == "slot":
+            slots = floored(share // slot) // (1 + drafted)
+        elif settings.drafts and settings.rules.draft_states == "request":
             each = slots_per_request(settings)
             slots = floored((share - padding * slot * (1 + drafted)) // (slot * (1 + drafted / each)))
         else:
@@ -435,11 +465,21 @@ class LayerPools(PoolRules):
         shares = {"pool_bytes": budget, "mamba_full_memory_ratio": settings.mamba_ratio, "slot_bytes": slot}
         return figure(steps, "state_slots", formula, slots, unit="slots", **shares)
 
-    def _stage_tokens(self, stage: StageCells, left: int) -> tuple[int, int | None]:
-        """Tokens of one stage, and window tokens, of the bytes that are left for them."""
+    def _headroom(self, slots: int | None) -> int:
+        """Tokens that a draft adds to the pool: those that all requests draft and check, and 100."""
+        settings = self.settings
+        if not settings.drafts or not settings.rules.draft_headroom:
+            return 0
+        requests: int = settings.requests or 1
+        if slots is not None:
+            requests = smaller(requests, slots // slots_per_request(settings))
+        return requests * (2 * settings.draft_tokens - 1) + 100
+
+    def _stage_tokens(self, stage: StageCells, left: int, more: int = 0) -> tuple[int, int | None]:
+        """Tokens of one stage, and window tokens, of the bytes that are left for them, and so many tokens ``more``."""
         settings, page, cell = self.settings, self.settings.page_size, cell_size(stage, self.settings)
         if not stage.swa_layers:
-            tokens = left // int(cell) if cell else settings.total_tokens or settings.context
+            tokens = left // int(cell) + more if cell else settings.total_tokens or settings.context
         elif settings.rules.windows_from_tokens and stage.full_layers:
             tokens = self._solved(stage, left)
             if settings.rules.requests_from_profile:
@@ -462,23 +502,40 @@ class LayerPools(PoolRules):
         whole = figure(kept, "whole_tokens", formula, left // counted // page * page, unit="tokens", **terms)
         if settings.total_tokens is not None:
             whole = smaller(whole, settings.total_tokens // page * page)
-        tokens: int = floored(whole * both / cell)
-        formula = "floor(floor(whole_tokens x full_and_window_bytes / cell_size) / page_size) x page_size"
-        solved = {"whole_tokens": whole, "full_and_window_bytes": both, "cell_size": cell, "page_size": page}
+        shared = "whole_tokens x full_and_window_bytes / cell_size"
+        solved: dict[str, float] = {"full_and_window_bytes": both, "cell_size": cell}
+        if settings.rules.profiled_layers != "own":
+            shared = "whole_tokens x model_layers / layers_in_share"
+            solved = {"model_layers": self._model_layers, "layers_in_share": self._layers_in_share(stage)}
+        times, parts = solved.values()
+        tokens: int = floored(whole * times / parts)
+        formula, solved = f"floor(floor({shared}) / page_size) x page_size", {"whole_tokens": whole, **solved, "page_size": page}
         figure(kept, "tokens", formula, tokens // page * page, unit="tokens", **solved)
         return tokens
 
+    @property
+    def _model_layers(self) -> int:
+        return sum(stage.layers for stage in self.layout.stages)
+
+    def _layers_in_share(self, stage: StageCells) -> float:
+        return (self.settings.swa_ratio or 0) * stage.swa_layers + stage.full_layers
+
     def _whole_token_bytes(self, stage: StageCells) -> int:
         """Bytes of a token in all layers: four bits are halved here, but not where both pools are solved."""
-        both = stage.full_bytes + stage.swa_bytes
-        if self.settings.kv_dtype not in FOUR_BITS:
-            return both
-        key = next(rows[0].elements for kind, rows in self.layout.rows.items() if self.layout.pools[kind] != SWA and rows)
-        return both // 2 + key * (stage.full_layers + stage.swa_layers) * 2 // 16
+        alike, layers, unlike = stage.full_bytes + stage.swa_bytes, stage.full_layers + stage.swa_layers, 0
+        profiled = self.settings.rules.profiled_layers
+        if profiled != "own" and stage.full_layers:
+            each = stage.full_bytes // stage.full_layers
+            layers = stage.layers if profiled == "stage" else stage.full_layers
+            alike, unlike = each * layers, stage.swa_bytes if stage.swa_bytes != each * stage.swa_layers else 0
+        if self.settings.kv_dtype in FOUR_BITS:
+            key = next(rows[0].elements for kind, rows in self.layout.rows.items() if self.layout.pools[kind] != SWA and rows)
+            alike = alike // 2 + key * layers * 2 // 16
+        return alike + unlike
 
-    def _explain_tokens(self, stage: StageCells, left: int, steps: list[Step]) -> None:
+    def _explain_tokens(self, stage: StageCells, left: int, steps: list[Step], more: int) -> None:
         """Append the steps of :meth:`_stage_tokens`. Where windows follow from the number of requests, tokens have none."""
-        settings, tokens = self.settings, self._stage_tokens(stage, left)[0]
+        settings, tokens = self.settings, self._stage_tokens(stage, left, more)[0]
         if settings.rules.windows_from_tokens and stage.swa_layers and stage.full_layers:
             whole = self._solved(stage, left, steps)
             tokens = whole if settings.rules.requests_from_profile else tokens
@@ -487,7 +544,7 @@ class LayerPools(PoolRules):
                 full, ratio = stage.full_bytes // stage.full_layers * stage.full_layers, settings.swa_ratio or 0
                 formula, window = "full_token_bytes + swa_full_tokens_ratio x window_token_bytes", stage.swa_bytes
                 figure(steps, "cell_size", formula, full_token_bytes=full, swa_full_tokens_ratio=ratio, window_token_bytes=window)
-            tokens_of_bytes(tokens, settings, left, cell_size(stage, settings), steps)
+            tokens_of_bytes(tokens, settings, left, cell_size(stage, settings), steps, more)
         self._windows(stage, tokens, steps)
 
     @cached_property
@@ -564,9 +621,11 @@ class LayerPools(PoolRules):
             low, high = (least - 1, least) if all(isinstance(cell, int) for cell in self.cells) else around(least)
         else:
             low, high = self._with_states(demand.requests, least)
+        low = low - ceiled(self._headroom(None) * max(self.cells) * (1 + settings.mamba_ratio))
         if settings.rules.windows_from_tokens and stage.swa_layers:
             # Whole pages of tokens in all layers come first.
-            high = high + (settings.page_size + 1) * largest(one.full_bytes + one.swa_bytes for one in self.stages)
+            whole = largest(max(one.full_bytes + one.swa_bytes, self._whole_token_bytes(one)) for one in self.stages)
+            high = high + (settings.page_size + 1) * whole
         if settings.rules.requests_from_profile and settings.own_requests is None:
             # More requests than SGLang takes anyway need so many tokens of all layers, and pages do not count.
             wanted = ceiled(demand.requests * (settings.context / 512)) + 1
@@ -581,117 +640,16 @@ class LayerPools(PoolRules):
     def _with_states(self, requests: int, least: Any) -> tuple[int, int]:
         """The bounds of a budget of which ``least`` bytes must be left for tokens."""
         settings, slot = self.settings, self.layout.slot_bytes
-        if settings.mamba_slots is not None or (not settings.radix and settings.requests is not None):
+        if self._slots_are_fixed:
             # So many slots take the same of every budget.
             return around(least + _PROBE - self._slots(_PROBE, None)[1])
         each, share = slots_per_request(settings), 1 + settings.mamba_ratio
         drafted, padding = settings.draft_tokens if settings.drafts else 0, int(settings.rules.padding_slot)
-        for_slots = slot * (requests * (each + drafted) + padding * (1 + drafted)) * (share / settings.mamba_ratio)
+        if fixed := slot * self._drafts_before_slots:
+            for_slots, low = slot * requests * each * (share / settings.mamba_ratio), (least - slot) * share
+            return around(larger(for_slots, low) + fixed)[0], around(larger(for_slots, least * share) + fixed)[1]
+        taken = requests * each * (1 + drafted) if settings.rules.draft_states == "slot" else requests * (each + drafted)
+        for_slots = slot * (taken + padding * (1 + drafted)) * (share / settings.mamba_ratio)
         # States leave less than a slot of their share, or more where there are fewer requests than drafts have slots for.
         low = least if settings.drafts else (least - slot) * share
         return around(larger(for_slots, low))[0], around(larger(for_slots, least * share))[1]
-
-
-_RATIOS: Final = (4, 128)
-
-
-class PageRow(NamedTuple):
-    """What a layer of DeepSeek-V4 takes of a page of one of its pools, with its share of the padding."""
-
-    name: str
-    role: Role
-    bytes: int
-    windows: bool
-
-
-def page_rows(kind: CompressedAttention, layout: CompressedLayout) -> Iterator[PageRow]:
-    """The rows of a layer of DeepSeek-V4; its states belong to no layer."""
-
-    def row(name: str, role: Role, size: float, ratio: int = 1) -> PageRow:
-        return PageRow(name, role, round(layout.page_size // ratio * size), windows=ratio == 1)
-
-    yield row("window_latent", Role.LATENT, layout.row_bytes())
-    ratio = kind.compress_ratio
-    if ratio in _RATIOS:
-        yield row("compressed_latent", Role.LATENT, layout.row_bytes(ratio), ratio)
-    if kind.index_head_dim is not None and ratio is not None:
-        yield row("indexer_keys", Role.INDEX, layout.index_bytes, ratio)
-
-
-def buffer_of(name: str, layer: int, dtype: str, rows: int, size: int) -> Allocation:
-    """A buffer of so many rows of ``size`` bytes; in bytes where these are no whole numbers of its dtype."""
-    item = ITEM_BYTES.get(dtype)
-    if item is None or size % item:
-        dtype, item = "uint8", 1
-    return Allocation(name=name, layer=layer, dtype=dtype, shape=(rows, size // item), bytes=rows * size, blocks=rows)
-
-
-class PoolCurve(Curve):
-    """The cache: the smallest pools that hold the sequences, on as many ``ranks`` as all ``dp`` replicas have.
-
-    The terms are what the sequences themselves take.
-    """
-
-    deployment: SglangDeployment
-    dp: int
-    ranks: int
-
-    def needed_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes of the pools on the fullest GPU, for ``sequences`` sequences of a replica with ``tokens`` tokens each."""
-        # A sweep asks for the bytes of one GPU and then of all with the same arrays; a search takes most of its time.
-        known: tuple[int, int, int] | None = vars(self).get("_known")
-        if known is None or known[0] is not tokens or known[1] is not sequences:
-            demand, own_bytes = self.deployment.demand(tokens, sequences), Curve.needed_bytes(self, tokens, sequences)
-            known = vars(self)["_known"] = tokens, sequences, self.deployment.pool_rules.least(demand, own_bytes)
-        return known[2]
-
-    def total_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes on all GPUs, for all sequences: those of the pools, or of the sequences where no pools hold them."""
-        needed = self.needed_bytes(tokens, sequences if self.dp == 1 else -(-sequences // self.dp))
-        total: int = larger(self.ranks * needed, Curve.total_bytes(self, tokens, sequences))
-        return total
-
-
-def pool_curve(deployment: SglangDeployment) -> PoolCurve:
-    """The cache of a deployment."""
-    stack, settings, dp = deployment.plain_stack, deployment.settings, deployment.setup.parallel.dp
-    stages = (stack.groups,) if settings.pp == 1 else map(stack.groups_of, stage_spans(len(stack), settings.pp))
-    return PoolCurve(
-        gpus=tuple(dict.fromkeys(_terms(deployment, groups) for groups in stages)),
-        total=_terms(deployment, stack.groups, settings.tp),
-        deployment=deployment,
-        dp=dp,
-        ranks=settings.pp * settings.tp * dp,
-    )
-
-
-def _terms(deployment: SglangDeployment, groups: Iterable[Group], ranks: int = 1) -> tuple[Term, ...]:
-    """What one sequence has in the pools, on so many tensor-parallel ranks together, by kinds of layers."""
-    return tuple(
-        Term(
-            kind=group.kind.name,
-            layers=group.layers,
-            count=group.count,
-            unit_bytes=ranks * size,
-            stairs=((stair,),),
-            rule=rule,
-            unit_tokens=stair.per,
-        )
-        for group in groups
-        for rule, stair, size in _units(deployment, group.kind)
-        if size
-    )
-
-
-def _units(deployment: SglangDeployment, kind: LayerKind) -> Iterator[tuple[str, Stair, int]]:
-    """The pages of a sequence in one layer and its slots for states, in words and numbers, and the bytes of one page or of all slots."""
-    pages = deployment.pages
-    if deployment.compressed is not None:
-        assert isinstance(kind, CompressedAttention)
-        for row in page_rows(kind, deployment.compressed):
-            yield "pages", pages[row.windows], row.bytes
-        return
-    layout = deployment.layout
-    rows = sum(row.bytes for row in layout.rows[kind])
-    yield "pages", pages[layout.pools[kind] == SWA], deployment.settings.page_size * rows
-    yield "slots", Stair(most=1), deployment.slots * sum(layout.state_bytes.get(kind, ()))

@@ -17,7 +17,7 @@ from hwcalc.profiles.engines import planned_version
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
 
-VERSIONS: Final = tuple(f"0.5.{number}" for number in range(23, 8, -1))
+VERSIONS: Final = tuple(f"0.5.{number}" for number in range(23, 5, -1))
 """The releases whose code was read for the rules, newest first."""
 NEWEST: Final = VERSIONS[0]
 _LINE: Final = "0.5"
@@ -37,6 +37,9 @@ ARGUMENTS_SINCE: Final = {
     "0.5.11": "enable_mis",
     "0.5.10": "enable_hisparse",
     "0.5.9": "attn_cp_size",
+    "0.5.8": "enable_prefill_delayer",
+    "0.5.7": "enable_multi_layer_eagle",
+    "0.5.6": "enable_fused_qk_norm_rope",
 }
 """Each release with a server argument that came with it and stayed: a start prints them all (``server_args.py``)."""
 
@@ -77,7 +80,8 @@ class Rules(Record):
     image_cache_mib: int
     """MiB of the pools that are left for embeddings of images."""
     fp4_kernels: tuple[tuple[str, ...], tuple[str, ...]]
-    """The kernels of attention that read keys and values of four bits, and latents. Of ``nvfp4``, since ``fp4_by_method``, others do."""
+    """The kernels of attention that read keys and values of four bits, and latents. Of ``nvfp4``, since ``fp4_by_method``, others do. Empty
+    where SGLang does not look."""
     kv_dtypes: tuple[str, ...]
     """What ``--kv-cache-dtype`` takes."""
     copies_by_default: bool
@@ -85,8 +89,20 @@ class Rules(Record):
     prefix cache copies nothing and the next batch waits."""
     single_token_pages: bool
     """Whether a prefix cache that copies no states sets pages of one token. Since, it refuses others."""
-    drafts_drop_cache: bool
-    """Whether a draft turns off a prefix cache that copies no states. Since, it is refused with one."""
+    drafts_drop_cache: tuple[str, ...]
+    """Beginnings of the names of classes whose prefix cache a draft turns off, if it copies no states."""
+    drafts_overlap: bool
+    """Whether drafts are checked while the next batch is made (``SGLANG_ENABLE_SPEC_V2``)."""
+    drafts_need_copies: bool
+    """Whether a draft is refused beside a prefix cache that copies no states."""
+    own_kernels: str
+    """When hybrids have a kernel of their own on Blackwell: ``always``, with a prefix cache alone (``cached``), or ``never``."""
+    runs_on_consumer: bool
+    """Whether SGLang takes a kernel that consumer GPUs of Blackwell have. Before, it ends there unless one is named."""
+    names_strategy: bool
+    """Whether there is ``--mamba-scheduler-strategy``."""
+    kernel_sets_page: bool
+    """Whether hybrids whose kernel on Blackwell SGLang chooses have its page, whatever is named."""
     without_prefix_cache: tuple[str, ...]
     """Classes whose prefix cache SGLang turns off."""
     named_limit: str
@@ -108,6 +124,24 @@ class Rules(Record):
     """Whether SGLang says that weights leave nothing. Before, it says that the memory is not enough."""
     padding_slot: bool
     """Whether the slot of states that pads the pool is counted, and that of each draft's copies."""
+    state_copies: str
+    """By what a request has slots for copies of its states: ``overlap`` of batches, ``drafts`` (one, and two without), ``any`` prefix cache
+    (two, and one with drafts that copy), or ``none``."""
+    draft_states: str
+    """What has states of drafts: each ``request`` that has slots, each that is ``named``, of which memory comes before the slots,
+    those of all replicas with a prefix cache alone (``cached``), or each ``slot``."""
+    usual_state_slots: int
+    """Slots for states without a prefix cache where nobody names a number of requests; 0 where they have a share of the memory."""
+    named_state_slots: bool
+    """Whether a number of slots for states that is named counts with a prefix cache, too."""
+    delta_replicas: bool
+    """Whether replicas share the slots of gated delta nets, however they are counted, and no others."""
+    draft_headroom: bool
+    """Whether a draft adds the tokens that all requests draft and check to the pool."""
+    config_state_dtype: bool
+    """Whether states have the dtype that the config names. Before, they have 32 bits unless the user says otherwise."""
+    attention_by_stage: bool
+    """Whether a pipeline stage of a model with states counts its own attention alone. Before, it counts that of all layers."""
     states_by_stage: bool
     """Whether a pipeline stage counts the states of its own layers alone. Before, each stage counts those of all layers."""
     least_one_request: bool
@@ -136,7 +170,12 @@ class Rules(Record):
     shares_indexers: bool
     """Whether layers that take the indexer of another one have none of their own."""
     windows_by_stage: bool
-    """Whether a pipeline stage counts its own windowed layers alone. Before, each stage counts those of the whole model."""
+    """Whether a pipeline stage of a model with windows counts its own layers alone. Before, it counts the next stage's first one, too."""
+    profiled_layers: str
+    """The layers that a whole token is counted with before both pools are solved: its ``own``; or as many as the ``stage`` has or keep
+    ``full`` tokens, each as large as those, and windowed ones of another size. Then pools follow from numbers of layers, not from bytes."""
+    gpt_oss_unsplit: tuple[str, ...]
+    """Where GPT-OSS keeps every token of its windows: on the kernel ``trtllm_mha``, and with ``drafts``."""
     fp4_by_method: bool
     """Whether each format of four bits says what its scales and its place for unpacking take. Before, all have scales once for each layer."""
     fp4_workspace: bool
@@ -168,12 +207,13 @@ TABLE: Final[tuple[Rule, ...]] = (
             ("0.5.17", (("triton", "torch_native", "flex_attention", "trtllm_mha"), ("flashinfer",))),
             ("0.5.16", (("triton", "torch_native", "flex_attention", "trtllm_mha"), ("flashinfer", "cutlass_mla"))),
             (
-                "0.0",
+                "0.5.7",
                 (
                     ("triton", "torch_native", "flex_attention", "trtllm_mha"),
                     ("flashinfer", "trtllm_mla", "flashmla", "cutlass_mla"),
                 ),
             ),
+            ("0.0", ((), ())),
         ),
         "arg_groups/kv_cache_hook.py handle_kv4_compatibility",
     ),
@@ -191,7 +231,21 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.5.14", False), ("0.5.11", True), ("0.0", False)),
         "server_args.py _handle_mamba_radix_cache",
     ),
-    off("drafts_drop_cache", "0.5.10", "server_args.py _handle_mamba_radix_cache"),
+    Rule(
+        "drafts_drop_cache",
+        (("0.5.10", ()), ("0.5.9", ("",)), ("0.5.8", ("NemotronH",)), ("0.0", ())),
+        "server_args.py _handle_mamba_radix_cache",
+    ),
+    on("drafts_overlap", "0.5.11", "environ.py SGLANG_ENABLE_SPEC_V2"),
+    on("drafts_need_copies", "0.5.10", "server_args.py _handle_mamba_radix_cache"),
+    Rule(
+        "own_kernels",
+        (("0.5.9", "always"), ("0.5.7", "cached"), ("0.0", "never")),
+        "server_args.py _handle_model_specific_adjustments",
+    ),
+    on("runs_on_consumer", "0.5.7", "server_args.py _handle_attention_backend_compatibility"),
+    on("names_strategy", "0.5.7", "server_args.py mamba_scheduler_strategy"),
+    on("kernel_sets_page", "0.5.14", "server_args.py _handle_model_specific_adjustments"),
     Rule(
         "without_prefix_cache",
         (("0.5.14", ()), ("0.5.13", ("KimiLinearForCausalLM",)), ("0.0", ("KimiLinearForCausalLM", "BailingMoeV2_5ForCausalLM"))),
@@ -205,6 +259,22 @@ TABLE: Final[tuple[Rule, ...]] = (
     on("window_check", "0.5.16", f"{_POOLS} HybridSWAPoolConfigurator"),
     on("weights_check", "0.5.14", f"{_MIXIN} _profile_available_bytes"),
     on("padding_slot", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
+    Rule(
+        "state_copies",
+        (("0.5.10", "overlap"), ("0.5.8", "drafts"), ("0.5.7", "any"), ("0.0", "none")),
+        f"{_MIXIN} _calculate_mamba_ratio",
+    ),
+    Rule(
+        "draft_states",
+        (("0.5.13", "request"), ("0.5.8", "named"), ("0.5.7", "cached"), ("0.0", "slot")),
+        f"{_MIXIN} handle_max_mamba_cache",
+    ),
+    on("named_state_slots", "0.5.7", f"{_MIXIN} handle_max_mamba_cache"),
+    off("delta_replicas", "0.5.7", "model_executor/model_runner.py handle_max_mamba_cache"),
+    off("draft_headroom", "0.5.7", "model_executor/model_runner.py init_memory_pool"),
+    Rule("usual_state_slots", (("0.5.9", 0), ("0.0", 512)), f"{_MIXIN} handle_max_mamba_cache"),
+    on("config_state_dtype", "0.5.9", "configs/mamba_utils.py mamba2_state_dtype"),
+    on("attention_by_stage", "0.5.8", f"{_MIXIN} profile_max_num_token"),
     on("states_by_stage", "0.5.17", f"{_CONFIGURATOR} _handle_max_mamba_cache"),
     on("least_one_request", "0.5.23", f"{_CONFIGURATOR} resolve_max_num_reqs"),
     on("raw_tilelang", "0.5.22", f"{_CONFIGURATOR} calculate_mla_kv_cache_dim"),
@@ -258,7 +328,13 @@ TABLE: Final[tuple[Rule, ...]] = (
         "server_args.py _apply_cuda_graph_compatibility",
     ),
     on("shares_indexers", "0.5.18", f"{_POOLS} DefaultPoolConfigurator._compute_dsa_indexer_cell_size"),
-    on("windows_by_stage", "0.5.21", f"{_POOLS} HybridSWAPoolConfigurator"),
+    on("windows_by_stage", "0.5.21", "model_executor/model_runner_components/layer_setup.py adjust_hybrid_swa_layer_ids"),
+    Rule("profiled_layers", (("0.5.9", "own"), ("0.5.8", "stage"), ("0.0", "full")), f"{_MIXIN} set_num_tokens_hybrid_swa"),
+    Rule(
+        "gpt_oss_unsplit",
+        (("0.5.10", ()), ("0.5.9", ("trtllm_mha",)), ("0.0", ("trtllm_mha", "drafts"))),
+        "server_args.py _handle_model_specific_adjustments",
+    ),
     on("fp4_by_method", "0.5.21", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
     on("fp4_workspace", "0.5.16", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
     on("compressed_row_padding", "0.5.21", f"{_POOLS} DSV4PoolConfigurator._get_paged_kv_bytes_per_token"),

@@ -166,11 +166,6 @@ def is_sparse_latent(model: ModelSpec) -> bool:
     return kinds >= {LatentAttention, SparseIndexer}
 
 
-def splits_windows(model: ModelSpec, rules: Rules) -> bool:
-    """Whether windows have a pool of their own."""
-    return "splits_windows" in words_of(model, rules) or is_compressed(model)
-
-
 def shows_images(model: ModelSpec, rules: Rules) -> bool:
     """Whether SGLang loads the towers of a model, so that it reserves memory for images (``enable_multimodal``)."""
     parts = model.facts.part_types
@@ -247,10 +242,11 @@ class SglangSettings(Record):
 
     ``swa_ratio`` is ``None`` where window tokens follow from the number of requests. ``backend`` decodes; ``model_backend`` is that of the
     model whatever the format of the cache. ``unpacks`` says that prompts in four bits are first
-    made fp8.
+    made fp8. ``splits`` says that windows have a pool of their own.
     """
 
     rules: Rules
+    splits: bool
     kv_dtype: str
     element_bytes: int
     backend: str
@@ -306,11 +302,14 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     kv_dtype = _kv_dtype(model, setup.dtype, major, rules)
     settled = setup.hardware.gpu is not None
     radix = not is_on(options.get("disable_radix_cache")) and not (settled and model.architecture in rules.without_prefix_cache)
-    states = any(isinstance(group.kind, STATE_KINDS) for group in model.stack.groups)
+    states, name = any(isinstance(group.kind, STATE_KINDS) for group in model.stack.groups), model.architecture or ""
     overlap, stages = not is_on(options.get("disable_overlap_schedule")), setup.parallel.pp
     page, named_strategy = _option(options, "page_size"), options.get("mamba_scheduler_strategy", "auto")
     layers, tokens = _option(options, "speculative") or (0, 0)
+    overlap = overlap and (not layers or rules.drafts_overlap)
     named = _option(options, "max_running_requests")
+    if rules.own_kernels == "cached" and layers and name.startswith(rules.drafts_drop_cache or ("-",)):
+        radix = False
     replicas = setup.parallel.dp if is_on(options.get("enable_dp_attention")) else 1
     cached = radix and not layers and not named_strategy.startswith("extra_buffer")
     kernel = options.get("attention_backend", "auto")
@@ -321,6 +320,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         named=kernel,
         kv_dtype=kv_dtype,
         cached=cached,
+        own_kernel=rules.own_kernels == "always" or (radix and rules.own_kernels == "cached"),
         tree=layers > 0 and (page or 1) > 1 and kv_dtype != "nvfp4",
     )
     strategy = named_strategy if states and radix else "none"
@@ -341,11 +341,14 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         named = _DSV4_REQUESTS if settled and is_compressed(model) else usual
     # Before states were copied by default, the prefix cache of states had pages of one token, which this kernel does not read.
     alone = not rules.copies_by_default and settled and strategy == "no_buffer" and "caches_states" in words
-    if alone and (rules.drafts_drop_cache if layers else own_backend == "trtllm_mha"):
+    alone = alone and (rules.own_kernels != "never" or name in _ON_TRITON_IF_CACHED)
+    if alone and (name.startswith(rules.drafts_drop_cache or ("-",)) if layers else own_backend == "trtllm_mha"):
         radix, strategy, alone = False, "none", False
     ratio = _option(options, "swa_full_tokens_ratio")
+    unsplit = name == "GptOssForCausalLM" and {own_backend, "drafts" if layers else ""} & {*rules.gpt_oss_unsplit}
     return SglangSettings(
         rules=rules,
+        splits=("splits_windows" in words and not unsplit) or is_compressed(model),
         kv_dtype=kv_dtype,
         element_bytes=2 if kv_dtype in ("bf16", "fp16") else 1,
         backend=own_backend,
@@ -354,7 +357,9 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         major=major,
         page_size=1
         if alone and rules.single_token_pages
-        else page_size(model, major, own_backend, page, words=words, settled=settled, chosen=is_auto(kernel)),
+        else page_size(
+            model, major, own_backend, page, words=words, settled=settled, chosen=is_auto(kernel) and rules.kernel_sets_page
+        ),
         # Replicas that divide attention alone divide the batch of a pass, too (``handle_data_parallelism``).
         chunk=prompt_tokens(setup, rules) // replicas,
         requests=named,
@@ -371,9 +376,9 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         # Stages of a pipeline wait for each batch, too (``_pipeline_parallel_overlap_disable``).
         overlap=overlap and strategy != "no_buffer" and (stages == 1 or not settled),
         mamba_ratio=_option(options, "mamba_full_memory_ratio") or _MAMBA_RATIO,
-        mamba_slots=_option(options, "max_mamba_cache_size"),
+        mamba_slots=_option(options, "max_mamba_cache_size") if rules.named_state_slots or not radix else None,
         strategy=strategy,
-        state_dtype=_STATE_NAMES.get(options.get("mamba_ssm_dtype", "auto")),
+        state_dtype=_STATE_NAMES.get(options.get("mamba_ssm_dtype", "auto"), None if rules.config_state_dtype else "fp32"),
         dsa_backend=_dsa_backend(options.get("dsa_backend", "auto"), kv_dtype, major, words),
         draft_layers=layers,
         draft_tokens=tokens,
@@ -465,10 +470,13 @@ def is_blackwell(major: int) -> bool:
     return major in (BLACKWELL, _CONSUMER)
 
 
-def attention_backend(model: ModelSpec, major: int, *, rules: Rules, named: str, kv_dtype: str, cached: bool, tree: bool) -> str:
+def attention_backend(
+    model: ModelSpec, major: int, *, rules: Rules, named: str, kv_dtype: str, cached: bool, own_kernel: bool, tree: bool
+) -> str:
     """The backend of decoding.
 
-    ``cached`` says that a prefix cache keeps states with a strategy that nobody named, and nothing drafts; ``tree`` that drafts are checked
+    ``cached`` says that a prefix cache keeps states with a strategy that nobody named, and nothing drafts; ``own_kernel`` that hybrids have
+    theirs; ``tree`` that drafts are checked
     in pages of more than one token, which kernels that are taken by default do not.
     """
     if is_compressed(model):
@@ -492,11 +500,11 @@ def attention_backend(model: ModelSpec, major: int, *, rules: Rules, named: str,
         return "triton"
     if name in _ON_FLASHINFER and not unnamed:
         return "flashinfer"
-    if name in _ON_TRITON or (name in _ON_TRITON_IF_CACHED and (cached or tree)):
+    if (name in _ON_TRITON and own_kernel) or (name in _ON_TRITON_IF_CACHED and (cached or tree)):
         return "triton"
     if "minimax_sparse" in words_of(model, rules):
         return "trtllm_mha" if kv_dtype == "fp8_e4m3" else "fa4"
-    if name in _NEMOTRON and not rules.nemotron_on_trtllm:
+    if name in _NEMOTRON and not rules.nemotron_on_trtllm and own_kernel:
         return "flashinfer"
     kinds = [group.kind for group in model.stack.groups]
     names_kernel = name in (*_ON_FA4, *_ON_TRTLLM) and not unnamed

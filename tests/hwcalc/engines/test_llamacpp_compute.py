@@ -210,9 +210,10 @@ def test_a_cache_that_lies_on_the_host_is_copied_for_flash_attention() -> None:
 
     Without flash attention nothing is.
     """
-    row, counted = {"n_ctx": 32768}, (32 + 128 + 32) * MIB
+    row: dict[str, Any] = {"n_ctx": 32768}
+    counted = (32 + 128 + 32) * MIB
     assert copying("llama-3.1-8b", NOTHING_COPIED, 4096, kv_on_host=True, **row).expected == pytest.approx(counted, rel=0.05)
-    plain = {"n_ctx": 32768, "flash_attn": 0}
+    plain = row | {"flash_attn": 0}
     assert copying("llama-3.1-8b", NOTHING_COPIED, 4096, kv_on_host=True, **plain) == gpu("llama-3.1-8b", **plain, **SERVER)
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.sglang.curve import PoolCurve
 from hwcalc.engines.sglang.engine import SglangOccupancy
-from hwcalc.engines.sglang.pools import Demand, PoolCurve
+from hwcalc.engines.sglang.pools import Demand
 from hwcalc.planner.context import open_request
 from tests.effort import cases
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn

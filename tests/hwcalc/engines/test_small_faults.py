@@ -23,8 +23,9 @@ from hwcalc.engines.mlx.layers import Chunked, Rotating, rotating_slots
 from hwcalc.engines.options import parse_lora
 from hwcalc.engines.policies import shapes_of
 from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank, lora_bytes_by_layer, lora_bytes_rank
+from hwcalc.engines.sglang.curve import buffer_of
 from hwcalc.engines.sglang.layout import StageCells, _lightning, _usual, rows_of
-from hwcalc.engines.sglang.pools import buffer_of, cell_size
+from hwcalc.engines.sglang.pools import cell_size
 from hwcalc.engines.steps import value_of
 from hwcalc.engines.stored import OwnRule
 from hwcalc.engines.tgi.engine import head_width, prefill_tokens
@@ -140,6 +141,7 @@ def test_a_flag_that_makes_weights_comes_and_goes_with_a_release(name: str, vers
 def test_a_draft_has_windowed_layers_like_those_of_the_model() -> None:
     """SGLang, four windowed layers of 1,000 bytes a token and none that keeps all: one drafted layer takes 1,000 bytes more."""
     stage = StageCells(
+        layers=4,
         full_bytes=0, full_layers=0, swa_bytes=4000, swa_layers=4, index_bytes=0, index_layers=0, workspace_bytes=0, slot_bytes=0,
         state_layers=0,
     )  # fmt: skip
