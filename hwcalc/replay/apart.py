@@ -57,7 +57,8 @@ class Handover:
                 place = 0 if self.route is None else self.route(request, schedulers)
                 self.answers.servers[number] = place
                 self.decode[place].take(request, time)
-                continue
+                if number not in self.answers.refused[-1:]:
+                    continue
             del self._requests[number]
             for server in (self.prefill[self.prompts.servers[number]], self.decode[self.answers.servers[number]]):
                 server.wake(time)

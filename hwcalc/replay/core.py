@@ -459,9 +459,11 @@ def replay(
         elif server is None:
             break
         else:
-            # What ends on another server may send a request here.
-            follows = alone is None and (queue.follows or handover is not None)
-            server.step(-inf if follows else inf if due is None else due)
+            until = inf if due is None else due
+            if alone is None and (queue.follows or handover is not None):
+                # What ends on another server may send a request here.
+                until = min([until, *(each.plans_at for each in every if each.busy and each is not server)])
+            server.step(until)
         if handover is not None:
             handover.look(server)
         if log.gone:

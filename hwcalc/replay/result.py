@@ -77,7 +77,8 @@ class Simulation(Answer, Record):
             **(each[0] if len(each) == 1 else _added(each)),
             "refused": len(self.log.refused),
             "cancelled": len(self.log.cancelled),
-            "stalled": any(server.stalled for server in self.servers),
+            "stalled": any(server.stalled for server in self.servers)
+            or (self.prefill is not None and self.prefill.totals["stalled"]),
         }
 
     @cached_property

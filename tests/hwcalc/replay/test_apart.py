@@ -58,6 +58,30 @@ def test_blocks_are_kept_until_the_cache_has_moved() -> None:
         assert side.totals["peak_used_blocks"] == 7
 
 
+def test_a_prompt_that_never_fits() -> None:
+    """A prompt of 100 tokens takes 7 blocks: where there are 5, nobody is ever answered, and that is said."""
+    simulation = apart([(0, 100, 3)], blocks=5)
+
+    assert [note.code for note in simulation.traffic.warnings] == ["stalled"]
+
+
+def test_a_cache_moves_while_others_decode() -> None:
+    """Of four prompts at once two servers compute each two, in a second each.
+
+    The first two come at 1, move at once, and have their first token at 2 + m. The others come at 2, while that step runs. They move while
+    the next step runs, and have their first token from the step after it.
+    """
+    options = {"max_num_batched_tokens": 100, "max_num_seqs": 16}
+    simulation = replayed(
+        [(0, 100, 3)] * 4, step_time=1.0, link="100gbe", prefill_servers=2, decode_servers=1, engine_options=options
+    )
+    assert simulation.prefill is not None
+
+    m = 7 * MOVES
+    assert list(simulation.prefill.log.servers) == [0, 1, 0, 1]
+    assert [first for first, _ in times(simulation)] == [pytest.approx(each) for each in (2 + m, 2 + m, 4 + m, 4 + m)]
+
+
 def test_what_is_cached_does_not_move() -> None:
     """The second request has 96 tokens in common, 6 blocks, which both sides still have: 4 tokens are computed, and a block moves."""
     simulation = apart([(0, 100, 1, "a", 96), (9, 100, 1, "a", 96)])
