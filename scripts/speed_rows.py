@@ -47,6 +47,8 @@ MODELS: Final[Mapping[str, Any]] = {
     "custom/llama-3.1-405b": "meta-llama/Llama-3.1-405B",
     "custom/gemma-3-4b": "google/gemma-3-4b-it",
     "custom/gemma-3-12b": "google/gemma-3-12b-it",
+    # GGUF files were made of the model in 16 bits.
+    "nvidia/Gemma-4-31B-IT-NVFP4": "google/gemma-4-31B-it",
     # The language parts of mistralai/Ministral-3-8B-Instruct-2512 and Ministral-3-14B-Instruct-2512.
     "custom/ministral-3-8b": _LLAMA
     | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34, "vocab_size": 131072},
@@ -140,8 +142,7 @@ def weights_of(row: Mapping[str, Any]) -> str | None:
         name, _, size = last[0].partition(" - ")
         return name + (f"_{size[0]}" if size else "")
     if words.endswith(("f16", "bf16")):
-        # llama-bench calls files of gpt-oss so whose experts are in MXFP4.
-        return "mxfp4_moe" if "gpt-oss" in words else ("bf16" if words.endswith("bf16") else "fp16")
+        return "bf16" if words.endswith("bf16") else "fp16"
     if words.startswith("exl2"):
         return f"exl2_{float(words.split()[1]):g}bpw"
     # gpt-oss is published in MXFP4.
