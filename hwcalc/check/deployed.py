@@ -21,7 +21,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
-from hwcalc.launch.planned import LONGEST, Planned, TooFewGpusError, flags_of, planned, unknown_flags, unplanned_flags
+from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, unknown_flags, unplanned_flags
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
@@ -75,13 +75,15 @@ class Told(Record):
 class ServerCheck(Check):
     """The check of a server. ``text`` is its file, in which a variable may stand; ``remarks`` are warnings.
 
-    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text.
+    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. One that is
+    ``fitted`` is told to allow the longest requests that its pool holds.
     """
 
     server: Server
     text: str = ""
     remarks: tuple[str, ...] = ()
     without_gpu: bool = False
+    fitted: bool = False
     given: Mapping[str, Any] = MappingProxyType({})
 
     @property
@@ -108,7 +110,7 @@ class ServerCheck(Check):
     def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
         """The plan of the longest request that the pool holds, with a warning, where the text names no length and the engine starts all the same."""
         engine, longest = find_engine(plan.request.engine)[0], plan.held_seq
-        does = "takes the longest that fits" if self.server.max_model_len in LONGEST else engine.facts.short_pool
+        does = "takes the longest that fits" if self.fitted else engine.facts.short_pool
         if not does or longest is None or "batch" in self.options:
             return plan
         flag = engine.command.flag("seq", longest).partition(" ")[0]
@@ -355,6 +357,7 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
         told=tuple(judged),
         text=text,
         without_gpu=without_gpu and len(faults) == 1,
+        fitted=made.fitted,
         given=told.options,
     )
 

@@ -116,13 +116,13 @@ class _Outcome:
 def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
     """Plan a server. The error of ``one`` server alone is raised."""
     from hwcalc.launch.planned import planned
-    from hwcalc.library.plan import plan
+    from hwcalc.library.plan import plan_told
 
     remarks = tuple(_remarks(server))
     try:
         told = planned(server, given)
         with progress():
-            made = plan(told.model, **told.options)
+            made = plan_told(told)
     except KvplanError as error:
         if one:
             raise

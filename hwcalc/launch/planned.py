@@ -32,16 +32,20 @@ _OF_NODES: Final = re.compile(
     r"node|per_pod|master|headless|dist[-_]init|address|rank|rpc|launcher|size[-_]local|executor[-_]backend"
 )
 """In the names of flags that a server on several nodes is given."""
-LONGEST: Final = ("auto", -1)
+_LONGEST: Final = ("auto", -1)
 """Lengths that ask for the longest sequence that fits."""
 
 
 class Planned(Record):
-    """The model and the keywords of :func:`hwcalc.plan` for a server, and remarks on what a plan takes otherwise."""
+    """The model and the keywords of :func:`hwcalc.plan` for a server, and remarks on what a plan takes otherwise.
+
+    One that is ``fitted`` is told to allow the longest requests that its pool holds.
+    """
 
     model: str
     options: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
+    fitted: bool = False
 
 
 def options_told(flags: EngineFlags, server: Server) -> Mapping[str, Any]:
@@ -86,7 +90,8 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     if "instance" in more and not options.keys() & {"gpus", *_LAYOUT}:
         # Alone, an instance is planned with all of its accelerators.
         options["gpus"] = 1
-    return Planned(model=model, options=options, remarks=tuple(remarks))
+    fitted = "seq" not in options and server.max_model_len in _LONGEST
+    return Planned(model=model, options=options, remarks=tuple(remarks), fitted=fitted)
 
 
 class TooFewGpusError(UsageError):
@@ -197,7 +202,7 @@ def _take(flag: Flag, value: Any, options: dict[str, Any], knobs: dict[str, str]
         knobs[flag.off_engine_option] = "true"
         return
     if flag.option is not None and not (flag.option == "memory_utilization" and flag.engine_option in knobs):
-        if flag.option == "seq" and value in LONGEST:
+        if flag.option == "seq" and value in _LONGEST:
             return
         options.setdefault(flag.option, value if flag.option in (*_COUNTS, "seq", "kv_memory") else str(said))
     elif flag.engine_option is not None:

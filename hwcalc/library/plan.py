@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.deployment import Occupancy
@@ -13,6 +13,9 @@ from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Access, Asked, PlanOptions, read_options, take_options, takes
 from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from hwcalc.launch.planned import Planned
 
 
 @takes(PlanOptions)
@@ -33,14 +36,19 @@ def plan(model: ModelLike | Server | None = None, **options: Unpack[PlanOptions]
     if isinstance(model, Server):
         from hwcalc.launch.planned import planned
 
-        told = planned(model, options)
-        return plan(told.model, **told.options)
+        return plan_told(planned(model, options))
     _, asked = take_options("plan", options)
     from hwcalc.planner.command_line import command_line
     from hwcalc.planner.plan import plan_model
 
     spec, request = load_request(model, asked)
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
+
+
+def plan_told(told: Planned) -> Plan:
+    """The plan of a server that was read, of the longest request that it holds where it is told to allow that."""
+    made = plan(told.model, **told.options)
+    return plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
 
 
 def plan_loaded(

@@ -198,3 +198,14 @@ def test_how_the_gpus_are_used(text: str, options: dict[str, Any], gpus: dict[st
         assert told.remarks == ()
     else:
         assert told.remarks[0].startswith(said)
+
+
+def test_the_longest_that_fits() -> None:
+    """Told auto, vLLM starts. Of 24 GB of an L4 16.06 are weights: they leave (24 - 16.06) x 10**9 / 131,072 B = 60,577 tokens at most."""
+    [server] = read_launch("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len auto")
+    made = plan(server, gpu="l4", offline=True)
+
+    assert made.fit is not None
+    assert made.fit.fits
+    assert 8192 < made.request.seq < 60_577
+    assert plan(server, gpu="l4", seq="40k", offline=True).request.seq == 40_960
