@@ -24,7 +24,6 @@ from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.setup import Parallel
     from hwcalc.explore.runs import PageAxes
     from hwcalc.model import ModelSpec
 
@@ -250,20 +249,20 @@ def _shape(piece: Any) -> Any:
     return list(map(_shape, piece)) if isinstance(piece, list) else piece if isinstance(piece, str) else None
 
 
-def _unknowns(piece: Any) -> int:
-    """How many numbers the longest polynomial of a piece has, or the longest two of which the larger counts.
+def _telling(piece: Any) -> int:
+    """The number of nodes that tell the polynomials of such a piece and check them: more where the larger of two counts, which few nodes see.
 
-    >>> _unknowns({"low": [[16, ["heads"]], [2, []]], "high": {"max": [[[9, []]], [[1, ["layers"]], [4, []]]]}})
-    3
+    >>> _telling({"low": [[16, ["heads"]], [2, []]], "high": {"max": [[[9, []]], [[1, ["layers"]], [4, []]]]}})
+    6
     """
     if isinstance(piece, dict):
         if piece.keys() == {"max"}:
-            return sum(map(_unknowns, piece["max"]))
-        return max(map(_unknowns, piece.values()), default=0)
+            return _ALWAYS + sum(map(len, piece["max"]))
+        return max(map(_telling, piece.values()), default=0)
     if not isinstance(piece, list):
         return 0
     is_polynomial = bool(piece) and all(isinstance(each, list) and len(each) == 2 and _are_names(each[1]) for each in piece)
-    return len(piece) if is_polynomial else max(map(_unknowns, piece), default=0)
+    return 1 + len(piece) if is_polynomial else max(map(_telling, piece), default=0)
 
 
 def _are_names(piece: Any) -> bool:
@@ -282,13 +281,12 @@ _NOT_ITSELF: Final = "By hand the page has numbers only where it has those of th
 _ONE_GPU: Final = "By hand the page has no runs of layers on several GPUs: they are seldom as many on each."
 _ALWAYS: Final = 3
 """Nodes that stand first: the model itself and the ends of the sliders. A polynomial of which the monomials are known is found of these, and of
-as many of the next nodes as it has numbers."""
+as many of the next nodes as it has further numbers."""
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
         (12, 24, 192, 8), (8, 32, 256, 7), (128, 12, 48, 8), (2, 48, 384, 8), (31, 8, 64, 8), (2, 1, 1, 1), (5, 2, 2, 4), (3, 4, 8, 2),
-        (7, 3, 24, 3), (11, 16, 16, 8), (4, 16, 64, 8), (13, 12, 32, 7), (6, 16, 64, 6), (17, 15, 40, 8), (9, 14, 16, 7), (64, 8, 4, 4),
-        (96, 5, 40, 5), (32, 4, 2, 3), (10, 16, 1, 8), (3, 32, 128, 8), (5, 36, 288, 8), (21, 40, 320, 8),
+        (7, 3, 24, 3), (17, 15, 40, 8), (9, 14, 16, 7), (96, 5, 40, 5), (32, 4, 2, 3), (10, 16, 1, 8), (5, 36, 288, 8), (21, 40, 320, 8),
     )
 )  # fmt: skip
 """Dimensions whose forms are made, spread over the sliders, and beyond them to where attention is wider than any MLP, which stand first."""
@@ -401,6 +399,8 @@ class _Runs:
         self._made: dict[tuple[Place, int], int] = {}
         self._known: dict[int, list[Any]] = {}
         """Of each piece those that were made of all forms, after one of the model itself."""
+        self._sizes = [layout.parallel(engine) for layout in axes.layouts]
+        """How the GPUs of a layout share the model."""
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
@@ -412,17 +412,18 @@ class _Runs:
         curves: dict[Place, int | None] = {}
         rests: dict[Place, int | None] = {}
         parts: list[dict[Place, int | None]] = [{} for _ in own["parts"]]
-        first: dict[tuple[Any, ...], Place] = {}
+        cells_at: dict[Place, list[int | None]] = {}
         for place in every(sizes):
             refused[place] = self._not_itself(cell_of(own["refused"], place))
             if refused[place] is not None:
                 continue
-            if self._sizes(place).pp > 1:
+            if self._sizes[place[2]].pp > 1:
                 # Each GPU has a run of layers, and their number is free: as many on each is the exception.
                 refused[place] = self._pools.text(_ONE_GPU)
                 continue
-            cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
-            # Pieces that are the same as the model has them are the same by hand, on as many ranks.
+            cells_at[place] = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
+        first = self._firsts(cells_at)
+        for place, cells in cells_at.items():
             pieces = list(self._pieces(place, cells, first))
             if len(pieces) < len(cells):
                 refused[place] = self._pools.text(_NO_POLYNOMIAL)
@@ -448,9 +449,25 @@ class _Runs:
             return [self._not_itself(one) for one in why]
         return None if why is None else self._pools.text(f"{_NOT_ITSELF} {self._pools.pieces['texts'][why]}")
 
-    def _sizes(self, place: Place) -> Parallel:
-        """How the GPUs of a place share the model."""
-        return self._axes.layouts[place[2]].parallel(self._engine)
+    def _firsts(self, cells_at: Mapping[Place, Sequence[int | None]]) -> dict[tuple[int, int, int | None], Place]:
+        """Few places that have every piece, by the ranks, the number of the piece and its place in the pool.
+
+        Pieces that are the same as the model has them are the same by hand, on as many ranks: each is made of the forms of one place.
+        """
+        keys = {
+            place: frozenset((self._sizes[place[2]].tp, number, cell) for number, cell in enumerate(cells))
+            for place, cells in cells_at.items()
+        }
+        alike: dict[frozenset[tuple[int, int, int | None]], Place] = {}
+        for place, pieces in keys.items():
+            alike.setdefault(pieces, place)
+        first: dict[tuple[int, int, int | None], Place] = {}
+        while alike:
+            best = max(alike, key=lambda pieces: len(pieces - first.keys()))
+            for piece in best:
+                first.setdefault(piece, alike[best])
+            alike = {pieces: place for pieces, place in alike.items() if pieces - first.keys()}
+        return first
 
     def _rest(self, place: Place, parts: Sequence[int | None]) -> int:
         """What is beside cache and parts, for the lengths from which one rule holds."""
@@ -464,9 +481,11 @@ class _Runs:
         early = [len(amount["early"]["first"]) for amount in amounts if isinstance(amount, dict) and "early" in amount]
         return self._pools.put("rests", {**pieces["rests"][rest], "least_tokens": 1 + max(early)}) if any(early) else rest
 
-    def _pieces(self, place: Place, cells: Sequence[int | None], first: dict[tuple[Any, ...], Place]) -> Iterator[int | None]:
+    def _pieces(
+        self, place: Place, cells: Sequence[int | None], first: Mapping[tuple[int, int, int | None], Place]
+    ) -> Iterator[int | None]:
         """The places of the curve and of the parts by hand, up to the first that is no polynomial."""
-        tp = self._sizes(place).tp
+        tp = self._sizes[place[2]].tp
         for number, cell in enumerate(cells):
             # A curve that is none in one format is none in others, and on other accelerators.
             key = (tp, number, cell) if number else (tp, 0)
@@ -476,7 +495,7 @@ class _Runs:
                 if cell is None or number in self._still:
                     yield cell
                 else:
-                    known = first.setdefault((tp, number, cell), place)
+                    known = first[tp, number, cell]
                     if (known, number) not in self._made:
                         self._made[known, number] = self._part(known, number, cell) if number else self._curve(known)
                     yield self._made[known, number]
@@ -538,11 +557,11 @@ class _Runs:
 
     def _merged_of(self, place: Place, of: Callable[[dict[str, Any]], Any], like: Any = None) -> dict[str, Any]:
         """As :meth:`_merged`, of all forms, or with the monomials of ``like`` of as many as tell them and check them."""
-        tp = self._sizes(place).tp
+        tp = self._sizes[place[2]].tp
         nodes = self._family.nodes(tp)
         numbers = tuple(range(len(nodes)))
         if like is not None:
-            numbers = numbers[: _ALWAYS + _unknowns(like)]
+            numbers = numbers[: max(_ALWAYS, _telling(like))]
         names = set(self._names(place).values())
         trees = [self._tree(place, nodes, number) for number in numbers]
         if any(tree["parts"].keys() != names for tree in trees):
@@ -557,7 +576,7 @@ class _Runs:
             return self._trees[place, number]
         if place not in self._opened:
             dtype, _, _, gpu = place
-            name, sizes = None if dtype == 0 else self._own["dtypes"][dtype], self._sizes(place)
+            name, sizes = None if dtype == 0 else self._own["dtypes"][dtype], self._sizes[place[2]]
             given = {"gpu": self._axes.gpus[gpu], "dtype": name, "tp": sizes.tp, "pp": sizes.pp, "dp": sizes.dp}
             self._opened[place] = usual_request(self._family.at(nodes[0]), self._engine, self._axes, **given)
         opened = self._opened[place]

@@ -117,7 +117,10 @@ def drawn_form(opened: Occupancy) -> forms.MemoryForm | None:
     form = closed_form(opened)
     if form is None or not form.drawable:
         return None
-    least = max((one.before for part in form.parts for one in part.amounts if isinstance(one, forms.Early)), default=1)
+    early = [one for part in form.parts for one in part.amounts if isinstance(one, forms.Early)]
+    if not early:
+        return replace(form, least_tokens=LEAST_TOKENS)
+    least = max(one.before for one in early)
     if least <= LEAST_TOKENS:
         return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=LEAST_TOKENS)
     # None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.

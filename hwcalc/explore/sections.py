@@ -61,35 +61,51 @@ def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
         variants.append((one.name, told, one.change))
     if any(isinstance(group.kind, AttentionKind) for group in model.stack.groups):
         variants.append(("MLA", _AS_DEEPSEEK, _with_latent))
+    changed = {name: changed_model(model, change) for name, _, change in variants}
+    alike = {
+        engine: _alike(model, next(iter(changed.values()), model), engine, axes, pools, runs[engine]) for engine in axes.engines
+    }
     rows = []
-    for name, told, change in variants:
-        changed = changed_model(model, change)
-        same_kinds = {type(group.kind) for group in changed.stack.groups} == {type(group.kind) for group in model.stack.groups}
+    for name, told, _ in variants:
         curves = {}
         for engine in axes.engines:
-            # GPUs on which the model has the same cache are alike, unless attention of another kind has other kernels there.
-            alike = _alike(runs[engine], len(axes.gpus)) if same_kinds else [[number] for number in range(len(axes.gpus))]
             cells: dict[tuple[int, ...], int | None] = {}
-            for numbers in alike:
+            for numbers in (
+                alike[engine] if _kinds(changed[name]) == _kinds(model) else [[number] for number in range(len(axes.gpus))]
+            ):
                 place = (0, 0, 0, numbers[0])
-                if changed.stack == model.stack and "curve" in runs[engine] and cell_of(runs[engine]["refused"], place) is None:
-                    cells |= {(number,): cell_of(runs[engine]["curve"], place) for number in numbers}
-                    continue
-                first, last = (_curve(changed, engine, axes.gpus[number], axes, pools) for number in (numbers[0], numbers[-1]))
-                for number in numbers:
-                    cells[number,] = first if first == last else _curve(changed, engine, axes.gpus[number], axes, pools)
+                own = (
+                    changed[name].stack == model.stack
+                    and "curve" in runs[engine]
+                    and cell_of(runs[engine]["refused"], place) is None
+                )
+                curve = cell_of(runs[engine]["curve"], place) if own else _curve(changed[name], engine, numbers[0], axes, pools)
+                cells |= {(number,): curve for number in numbers}
             curves[engine] = grid_of(cells, (len(axes.gpus),))
         rows.append({"name": name, "note": told, "engines": curves})
     return rows
 
 
-def _alike(runs: Mapping[str, Any], gpus: int) -> list[list[int]]:
-    """The numbers of the GPUs by the cache that the model has there on one of them, or by why it is refused."""
+def _kinds(model: ModelSpec) -> set[type[LayerKind]]:
+    return {type(group.kind) for group in model.stack.groups}
+
+
+def _alike(
+    model: ModelSpec, other: ModelSpec, engine: str, axes: PageAxes, pools: Pools, runs: Mapping[str, Any]
+) -> list[list[int]]:
+    """The numbers of GPUs that are alike: the model has the same cache there, or is refused alike, and so is it with other heads.
+
+    Attention of another kind may have other kernels on each.
+    """
     groups: dict[tuple[Any, Any], list[int]] = {}
-    for number in range(gpus):
+    for number in range(len(axes.gpus)):
         place = (0, 0, 0, number)
         groups.setdefault((cell_of(runs["refused"], place), cell_of(runs.get("curve"), place)), []).append(number)
-    return list(groups.values())
+    alike = []
+    for numbers in groups.values():
+        same = len(numbers) == 1 or len({_curve(other, engine, number, axes, pools) for number in (numbers[0], numbers[-1])}) == 1
+        alike += [numbers] if same else [[number] for number in numbers]
+    return alike
 
 
 def changed_model(model: ModelSpec, change: Callable[[LayerKind], LayerKind]) -> ModelSpec:
@@ -120,10 +136,10 @@ def _has_latents(stack: Stack) -> bool:
     return any(isinstance(group.kind, LatentAttention) for group in stack.groups)
 
 
-def _curve(model: ModelSpec, engine: str, gpu: str, axes: PageAxes, pools: Pools) -> int:
+def _curve(model: ModelSpec, engine: str, gpu: int, axes: PageAxes, pools: Pools) -> int:
     """The place of a curve on one GPU, or -1 less the place of why there is none."""
     try:
-        opened = usual_request(model, engine, axes, gpu=gpu)
+        opened = usual_request(model, engine, axes, gpu=axes.gpus[gpu])
         if _has_latents(model.stack) and not _has_latents(opened.stack):
             return -1 - pools.text(f"{opened.engine.label} has latent attention for models that are made with it.")
         form = drawn_form(opened)

@@ -8,7 +8,7 @@ made and compared with the tables; where it differs, all forms of that pair are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import product
 from typing import Any, Final, TypeAlias
@@ -23,6 +23,8 @@ REFUSED: Final = "refused"
 OPEN: Final = "open"
 ABSENT: Final = -1
 """The number of a piece that a form does not have."""
+UNSEEN: Final = -2
+"""Stands where no form was made that would say."""
 OF_GPU: Final = frozenset({"gpu", "host", OPEN})
 """Pieces that hardly two GPUs have in common."""
 OF_REPLICAS: Final = frozenset({"replicas", "limits", "host"})
@@ -82,7 +84,9 @@ class _Search:
         refused = self._refusals()
         names = dict.fromkeys(name for _, cell in sorted(self._cells.items()) for name in cell if name != REFUSED)
         pieces = {name: self._table(name, refused) for name in names}
-        for dtype, weights in product(range(self._making.sizes[_DTYPE]), range(self._making.sizes[_WEIGHTS])):
+        dtypes, stored = self._making.sizes[:2]
+        # Both formats are unusual, where there are any others: of these pairs no form was made.
+        for dtype, weights in product(range(min(1, dtypes - 1), dtypes), range(min(1, stored - 1), stored)):
             block = refused[dtype, weights][:, self._gpus]
             for there in (block == ABSENT, block != ABSENT):
                 alike = [(dtype, weights, int(layout), self._gpus[gpu]) for layout, gpu in np.argwhere(there)]
@@ -168,14 +172,18 @@ class _Search:
         return kinds
 
     def _telling(self) -> list[int]:
-        """A few GPUs on which each piece has all the values that it has on any."""
-        kinds, unseen = self._kinds_of_gpus, dict[int, set[Any]]()
-        for gpu in sorted(set(kinds.values())):
-            cells = [self._cell((0, 0, layout, gpu)) for layout in (0, self._largest)]
-            names = dict.fromkeys(name for cell in cells for name in cell if name not in OF_GPU)
-            unseen[gpu] = {(name, *(cell.get(name) for cell in cells)) for name in names}
-        usual = kinds.get(self._making.usual, self._making.usual)
-        chosen, missing = [self._making.usual], set[Any]().union(*unseen.values()) - unseen.get(usual, set())
+        """A few GPUs on which each piece has all the values that it has on any. A piece that is the same in every layout has none to tell."""
+        kinds, usual = self._kinds_of_gpus, self._making.usual
+        ends = {
+            gpu: [self._cell((0, 0, layout, gpu)) for layout in (0, self._largest)] for gpu in sorted({*kinds.values(), usual})
+        }
+        layouts = [self._cell((0, 0, layout, usual)) for layout in range(self._making.sizes[_LAYOUT])]
+        rows = [[cell for cell in cells if REFUSED not in cell] for cells in (layouts, *ends.values())]
+        names = dict.fromkeys(name for cells in rows for cell in cells for name in cell if name not in OF_GPU)
+        follows = [name for name in names if any(len({cell.get(name) for cell in cells}) > 1 for cells in rows)]
+        unseen = {gpu: {(name, *(cell.get(name) for cell in cells)) for name in follows} for gpu, cells in ends.items()}
+        chosen = [usual]
+        missing = set[Any]().union(*unseen.values()) - unseen[kinds.get(usual, usual)]
         while missing:
             best = max(unseen, key=lambda gpu: (len(unseen[gpu] & missing), -gpu))
             chosen.append(best)
@@ -234,79 +242,78 @@ class _Search:
         """The numbers of one piece at all places. Further forms are made of what was not seen together."""
         import numpy as np
 
+        seen = self._seen_of(name)
+        places = np.argwhere(seen != UNSEEN)
+        values = np.unique(seen[tuple(places.T)])
+        if len(values) <= 1 and name not in self._making.of_rest:
+            return np.full(self._making.sizes, values[0] if len(values) else ABSENT, dtype=np.int64)
         kinds = [self._kinds(name, axis) for axis in range(4)]
-        known: dict[Place, int] = {}
-        for place, cell in self._cells.items():
-            if REFUSED not in cell:
-                known[self._kind_of(place, kinds)] = cell.get(name, ABSENT)
-        if name == OPEN:
-            for place, cell in self._remarks.items():
-                if REFUSED not in cell:
-                    known.setdefault(self._kind_of(place, kinds), cell[OPEN])
-        firsts = [sorted(set(axis)) for axis in kinds]
-        numbers = [np.array([firsts[axis].index(kind) for kind in kinds[axis]]) for axis in range(4)]
-        values = np.full([len(axis) for axis in firsts], ABSENT, dtype=np.int64)
-        for at in np.ndindex(*values.shape):
-            kind = tuple(firsts[axis][number] for axis, number in enumerate(at))
-            if kind not in known:
-                alike = [np.flatnonzero(numbers[axis] == number) for axis, number in enumerate(at)]
-                for inside in np.argwhere(refused[np.ix_(*alike)] == ABSENT):
-                    place = tuple(int(alike[axis][number]) for axis, number in enumerate(inside))
-                    if self._accepts(place):
-                        known[kind] = self._cell(place).get(name, ABSENT)
-                        break
-                    refused[place] = self._cell(place)[REFUSED]
-            values[at] = known.get(kind, ABSENT)
-        return values[np.ix_(*numbers)]
-
-    @staticmethod
-    def _kind_of(place: Place, kinds: Sequence[Sequence[int]]) -> Place:
-        return tuple(axis[number] for axis, number in zip(kinds, place, strict=True))
+        firsts, numbers = zip(*(np.unique(axis, return_inverse=True) for axis in kinds), strict=True)
+        known = np.full([len(axis) for axis in firsts], UNSEEN, dtype=np.int64)
+        known[tuple(axis[places[:, number]] for number, axis in enumerate(numbers))] = seen[tuple(places.T)]
+        for at in np.argwhere(known == UNSEEN):
+            alike = [np.flatnonzero(axis == number) for axis, number in zip(numbers, at, strict=True)]
+            known[tuple(at)] = ABSENT
+            for inside in np.argwhere(refused[np.ix_(*alike)] == ABSENT):
+                place = tuple(int(axis[number]) for axis, number in zip(alike, inside, strict=True))
+                if self._accepts(place):
+                    known[tuple(at)] = self._cell(place).get(name, ABSENT)
+                    break
+                refused[place] = self._cell(place)[REFUSED]
+        return known[np.ix_(*numbers)]
 
     def _kinds(self, name: Hashable, axis: int) -> list[int]:
         """For each value of a choice the first with which the piece was the same, wherever both were seen, and was seen to be so."""
+        import numpy as np
+
         if name in self._making.of_rest:
             others = {each for cell in self._cells.values() for each in cell if isinstance(each, tuple) or each == "gpu"}
             numbered = zip(*(self._kinds(other, axis) for other in sorted(others - self._making.of_rest, key=str)), strict=True)
             places: dict[tuple[int, ...], int] = {}
             return [places.setdefault(alike, number) for number, alike in enumerate(numbered)]
         rows = self._rows(name, axis)
-        merged: dict[int, dict[Place, int]] = {}
+        # Two GPUs are seen together in a large layout too, where there is more to differ in.
+        telling = np.ones(rows.shape[1:], dtype=bool)
+        if axis == _GPU and self._largest:
+            telling[..., 0] = False
+        seen = rows != UNSEEN
         kinds: list[int] = []
         for number, row in enumerate(rows):
-            for first, other in merged.items():
-                both = row.keys() & other.keys()
-                if self._enough(both, axis) and all(row[place] == other[place] for place in both):
+            for first in dict.fromkeys(kinds):
+                both = seen[number] & seen[first]
+                if (both & telling).any() and not (both & (row != rows[first])).any():
                     kinds.append(first)
-                    other.update(row)
+                    rows[first] = np.where(seen[number], row, rows[first])
+                    seen[first] |= seen[number]
                     break
             else:
                 kinds.append(number)
-                merged[number] = dict(row)
         if axis == _GPU:
             for gpu in self._making.nowhere:
                 kinds[gpu] = kinds[self._making.usual]
         return kinds
 
-    def _enough(self, both: AbstractSet[Place], axis: int) -> bool:
-        """Whether two values of a choice were seen together: two GPUs in a large layout too, where there is more to differ in."""
-        return any(place[_LAYOUT] for place in both) if axis == _GPU and self._largest else bool(both)
+    def _seen_of(self, name: Hashable) -> Any:
+        """A piece at all places, :data:`UNSEEN` where its form was not made, or is refused."""
+        import numpy as np
 
-    def _rows(self, name: Hashable, axis: int) -> list[dict[Place, int]]:
-        """For each value of a choice the piece in the forms that were made with it, by the other three making."""
-        rows: list[dict[Place, int]] = [{} for _ in range(self._making.sizes[axis])]
-        cells: list[tuple[Place, Cell]] = [*self._cells.items()]
-        if name == OPEN:
-            cells += self._remarks.items()
-        for place, cell in cells:
+        seen = np.full(self._making.sizes, UNSEEN, dtype=np.int64)
+        for place, cell in (*self._remarks.items(), *self._cells.items()) if name == OPEN else self._cells.items():
             if REFUSED not in cell:
-                rows[place[axis]][place[:axis] + place[axis + 1 :]] = cell.get(name, ABSENT)
+                seen[place] = cell.get(name, ABSENT)
+        return seen
+
+    def _rows(self, name: Hashable, axis: int) -> Any:
+        """For each value of a choice, the first axis, the piece in the forms that were made with it, by the other three choices."""
+        import numpy as np
+
+        rows = np.moveaxis(self._seen_of(name), axis, 0)
         if axis == _GPU and name not in OF_GPU:
             for gpu, first in self._kinds_of_gpus.items():
-                rows[gpu] = rows[first] | rows[gpu]
+                rows[gpu] = np.where(rows[gpu] == UNSEEN, rows[first], rows[gpu])
         if axis == _LAYOUT:
             for layout, alone in enumerate(self._making.alone):
-                both = rows[layout].keys() & rows[alone].keys()
-                if layout != alone and both and all(rows[layout][place] == rows[alone][place] for place in both):
-                    rows[layout] = rows[alone] | rows[layout]
+                both = (rows[layout] != UNSEEN) & (rows[alone] != UNSEEN)
+                if both.any() and (rows[layout][both] == rows[alone][both]).all():
+                    rows[layout] = np.where(rows[layout] == UNSEEN, rows[alone], rows[layout])
         return rows

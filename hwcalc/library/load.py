@@ -71,9 +71,9 @@ def load(
         return model
     raw = _described(model, access, revision, headers=headers)
     if dimensions:
-        from hwcalc.parsers.dimensions import changed_model
+        from hwcalc.parsers.dimensions import Changes
 
-        return changed_model(raw, dimensions, assume)
+        return Changes(raw, assume).model(dimensions)
     try:
         return parse(raw, assume=assume)
     except ConfigError as error:
@@ -98,10 +98,10 @@ def with_dimensions(
         return lambda dimensions: _equation({**given, **dimensions})
     if not isinstance(model, (str, os.PathLike, Mapping)) or model == "-":
         return None
-    from hwcalc.parsers.dimensions import changed_model
+    from hwcalc.parsers.dimensions import Changes
 
-    described = cache(lambda: _described(model, access, revision, headers=False))
-    return lambda dimensions: changed_model(described(), {**given, **dimensions}, assume)
+    changes = cache(lambda: Changes(_described(model, access, revision, headers=False), assume))
+    return lambda dimensions: changes().model({**given, **dimensions})
 
 
 def _equation(dimensions: Mapping[str, Any]) -> ModelSpec:

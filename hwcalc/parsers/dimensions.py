@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -91,43 +92,57 @@ def _written(given: Mapping[str, Any]) -> ModelSpec:
     return replace(spec, read_with=_words(given))
 
 
-def changed_model(raw: RawModel, given: Mapping[str, Any], assume: str | None) -> ModelSpec:
-    """The model with other dimensions than its own; every number of it is assumed, and a note names what was changed.
+class Changes:
+    """The models that a description has with other dimensions than its own; every number of them is assumed, and a note names what was changed."""
 
-    Raises :class:`~hwcalc.errors.UsageError` for a dimension that the model cannot have, or that changes nothing.
-    """
-    if LAYERS_OF in given:
-        message = f"{_flag(LAYERS_OF)} describes all layers of a model, and {raw.id} has its own."
-        raise UsageError(message, hint="Leave out the MODEL, or the layers.")
-    if is_written(raw.config):
-        raise UsageError(f"{raw.id} is written down: it has no dimensions to change.", hint="Change them in its layers.")
-    if "parameters" in given:
-        message = "--parameters counts the weights of the bare equation; those of a MODEL follow from its config."
-        raise UsageError(message, hint="Leave it out, or leave out the MODEL.")
-    own = parse(raw, assume=assume)
-    level = language_config(raw, assume)
-    spec = _parsed(_with(raw, level, given), assume)
-    values = {name: level.get(_FACTS[name]) for name in given}
-    for name in given:
-        if given[name] == values[name]:
-            continue
-        others = {key: value for key, value in given.items() if key != name}
-        try:
-            without = parse(_with(raw, level, others), assume=assume)
-        except KvplanError:
-            continue
-        if _same(without, spec) and not _follows(raw, level, given, name, assume):
-            kinds = ", ".join(dict.fromkeys(group.kind.title for group in own.stack.groups))
-            message = f"{_flag(name)} changes nothing: a {own.model_type} model with {kinds} does not follow it."
-            raise UsageError(message, hint="Leave it out.")
-    changes = ", ".join(
-        f"{_FACTS[name]} {given[name]:,}" + ("" if values[name] is None else f" instead of {brief(str(values[name]), 40)}")
-        for name in given
-    )
-    message = f"What if: {changes}. The numbers are those of the changed config, not of the model's files."
-    note = Note(code="what-if", message=message)
-    spec = replace(spec, variants={engine: _assumed(variant, note, given) for engine, variant in spec.variants.items()})
-    return _assumed(spec, note, given)
+    def __init__(self, raw: RawModel, assume: str | None) -> None:
+        self._raw, self._assume = raw, assume
+        self._followed: set[str] = set()
+        """Dimensions that the model was seen to follow."""
+
+    @cached_property
+    def _own(self) -> tuple[ModelSpec, Config]:
+        """The model as it is, and the level of its description that has the dimensions."""
+        return parse(self._raw, assume=self._assume), language_config(self._raw, self._assume)
+
+    def model(self, given: Mapping[str, Any]) -> ModelSpec:
+        """The model with these dimensions.
+
+        Raises :class:`~hwcalc.errors.UsageError` for a dimension that the model cannot have, or that changes nothing.
+        """
+        raw, assume = self._raw, self._assume
+        if LAYERS_OF in given:
+            message = f"{_flag(LAYERS_OF)} describes all layers of a model, and {raw.id} has its own."
+            raise UsageError(message, hint="Leave out the MODEL, or the layers.")
+        if is_written(raw.config):
+            raise UsageError(f"{raw.id} is written down: it has no dimensions to change.", hint="Change them in its layers.")
+        if "parameters" in given:
+            message = "--parameters counts the weights of the bare equation; those of a MODEL follow from its config."
+            raise UsageError(message, hint="Leave it out, or leave out the MODEL.")
+        own, level = self._own
+        spec = _parsed(_with(raw, level, given), assume)
+        values = {name: level.get(_FACTS[name]) for name in given}
+        for name in given:
+            if given[name] == values[name] or name in self._followed:
+                continue
+            others = {key: value for key, value in given.items() if key != name}
+            try:
+                without = parse(_with(raw, level, others), assume=assume)
+            except KvplanError:
+                continue
+            if _same(without, spec) and not _follows(raw, level, given, name, assume):
+                kinds = ", ".join(dict.fromkeys(group.kind.title for group in own.stack.groups))
+                message = f"{_flag(name)} changes nothing: a {own.model_type} model with {kinds} does not follow it."
+                raise UsageError(message, hint="Leave it out.")
+            self._followed.add(name)
+        changes = ", ".join(
+            f"{_FACTS[name]} {given[name]:,}" + ("" if values[name] is None else f" instead of {brief(str(values[name]), 40)}")
+            for name in given
+        )
+        message = f"What if: {changes}. The numbers are those of the changed config, not of the model's files."
+        note = Note(code="what-if", message=message)
+        spec = replace(spec, variants={engine: _assumed(variant, note, given) for engine, variant in spec.variants.items()})
+        return _assumed(spec, note, given)
 
 
 def _same(one: ModelSpec, other: ModelSpec) -> bool:

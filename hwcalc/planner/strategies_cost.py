@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -163,7 +163,8 @@ def head_what_ifs(stack: Stack) -> tuple[HeadWhatIf, ...]:
 
 def with_kinds(stack: Stack, change: Callable[[LayerKind], LayerKind]) -> Stack:
     """The layers with their kinds changed."""
-    return Stack(tuple(tuple(map(change, layer)) for layer in stack.layers))
+    changed = cache(change)
+    return Stack(tuple(tuple(map(changed, layer)) for layer in stack.layers))
 
 
 def head_choices(opened: Occupancy, lengths: Lengths) -> tuple[HeadChoice, ...]:
