@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from hwcalc.engines.forms import (
@@ -28,12 +29,24 @@ from hwcalc.engines.forms import (
     Product,
     Term,
 )
+from hwcalc.explore.build import PageModel, payload_of
+from hwcalc.explore.runs import PageAxes
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["curve_of", "form_at", "grid_at", "options_at"]
+__all__ = ["curve_of", "form_at", "grid_at", "options_at", "payload_of_memory"]
 
 Document = Mapping[str, Any]
+
+
+def payload_of_memory(models: Sequence[PageModel], axes: PageAxes) -> dict[str, Any]:
+    """The payload without what stands on the page beside the memory of the model: kinds of attention, policies, speed, commands."""
+    beside = dict.fromkeys(("variants", "saved", "policies", "strategies"))
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("speeds_of", "starts_of"):
+            patched.setattr(f"hwcalc.explore.build.{name}", lambda *_: None)
+        patched.setattr("hwcalc.explore.build.sections_of", lambda *_: beside)
+        return payload_of(models, axes)
 
 
 def grid_at(grid: Any, places: Sequence[int]) -> int | None:

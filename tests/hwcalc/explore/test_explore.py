@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import hwcalc
 from hwcalc.errors import UsageError
 from hwcalc.explore.build import MOST_MODELS, page_of
+from hwcalc.explore.runs import PageAxes
 from tests.hwcalc.command import QWEN, Capture, run
 
 _FAST = ("--gpu", "l4")
@@ -28,6 +30,13 @@ _CONFIG: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of a single engine without dimensions by hand, for tests of anything else."""
+    monkeypatch.setattr("hwcalc.explore.build.PageAxes", partial(PageAxes, engines=("reference",)))
+    monkeypatch.setattr("hwcalc.explore.build.MOST_BY_HAND", 0)
+
+
 def _payload(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text.split('id="payload">', 1)[1].split("</script>", 1)[0])
     return found
@@ -38,6 +47,7 @@ def _line(model: dict[str, Any]) -> str:
     return " ".join(["kvplan", *([] if model["argument"] is None else [model["argument"]]), *model["words"]])
 
 
+@pytest.mark.usefixtures("formulas")
 def test_a_file_is_written(capsys: Capture, tmp_path: Path) -> None:
     """Nothing on standard output; where it is on standard error. Standard output has the same page."""
     target = tmp_path / "page.html"
@@ -49,6 +59,7 @@ def test_a_file_is_written(capsys: Capture, tmp_path: Path) -> None:
     assert hwcalc.explore(QWEN, gpu="l4") == target.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("formulas")
 def test_the_file_has_a_name_of_its_own(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is said."""
     monkeypatch.chdir(tmp_path)
@@ -58,6 +69,7 @@ def test_the_file_has_a_name_of_its_own(capsys: Capture, tmp_path: Path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["kvplan.html"]
 
 
+@pytest.mark.usefixtures("formulas")
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
@@ -96,8 +108,9 @@ def test_a_terminal_gets_no_page(capsys: Capture, monkeypatch: pytest.MonkeyPatc
     assert "-o page.html" in err
 
 
-def test_what_is_chosen_first() -> None:
+def test_what_is_chosen_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The options of the command line, in lists where those lack them."""
+    monkeypatch.setattr("hwcalc.explore.build.MOST_BY_HAND", 0)
     page = hwcalc.explore(
         QWEN, seq="2M", batch=3, dtype="fp8_e5m2", weights="gptq", engine="vllm", gpus=6, tp=3, gpu=["l4", "h100"]
     )
@@ -113,6 +126,7 @@ def test_what_is_chosen_first() -> None:
     assert "fp8_e5m2" in payload["models"][0]["engines"]["vllm"]["dtypes"]
 
 
+@pytest.mark.usefixtures("formulas")
 def test_every_state_has_the_other_options() -> None:
     """They are in the command lines of the page, and so is how a model was read."""
     (model,) = _payload(hwcalc.explore(QWEN, gpu="l4", margin="10%", memory_utilization=0.5, layers=4))["models"]
@@ -120,6 +134,7 @@ def test_every_state_has_the_other_options() -> None:
     assert _line(model) == "kvplan Qwen/Qwen3-8B --memory-utilization 0.5 --margin 10% --layers 4"
 
 
+@pytest.mark.usefixtures("formulas")
 def test_without_a_model_it_is_the_bare_equation(capsys: Capture) -> None:
     """Of the dimensions of a Llama, or of those that are given. Its command line plans it again."""
     (model,) = _payload(hwcalc.explore(gpu="l4"))["models"]
@@ -130,6 +145,7 @@ def test_without_a_model_it_is_the_bare_equation(capsys: Capture) -> None:
     assert run(capsys, *shlex.split(_line(model))[1:], "--seq", "4k", "--gpu", "l4")[0] == 0
 
 
+@pytest.mark.usefixtures("formulas")
 def test_models_without_a_name_of_their_own_have_one_on_the_page() -> None:
     """Two configs from Python are both called config."""
     models = _payload(hwcalc.explore([_CONFIG, _CONFIG], gpu="l4"))["models"]
@@ -137,6 +153,7 @@ def test_models_without_a_name_of_their_own_have_one_on_the_page() -> None:
     assert [(model["id"], model["argument"]) for model in models] == [("config", "-"), ("config (2)", "-")]
 
 
+@pytest.mark.usefixtures("formulas")
 @pytest.mark.parametrize(
     "name",
     [
@@ -152,15 +169,20 @@ def test_models_without_a_name_of_their_own_have_one_on_the_page() -> None:
 def test_a_hostile_name_is_text(name: str) -> None:
     """The page has the elements of any other page, and is written as any other."""
     hostile = {**_CONFIG, "_name_or_path": name, "architectures": [name], "quantization_config": {"quant_method": name}}
-    harmless = hwcalc.explore({**_CONFIG, "quantization_config": {"quant_method": "x"}}, gpu="l4")
     page = hwcalc.explore(hostile, gpu="l4")
 
-    assert page.count("<") == harmless.count("<")
+    assert page.count("<") == _harmless().count("<")
     assert page.encode()
     assert page.isascii()
     (model,) = _payload(page)["models"]
     assert len(model["id"]) <= 200
     assert model["id"].isprintable()
+
+
+@cache
+def _harmless() -> str:
+    """A page of the same model with a harmless name."""
+    return hwcalc.explore({**_CONFIG, "quantization_config": {"quant_method": "x"}}, gpu="l4")
 
 
 def test_too_many_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +192,7 @@ def test_too_many_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         page_of([_CONFIG] * (MOST_MODELS + 1), {})
 
 
+@pytest.mark.usefixtures("formulas")
 @pytest.mark.parametrize(
     ("name", "word"),
     [

@@ -11,27 +11,27 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc.explore.build import PageModel, payload_of
+from hwcalc.explore.build import PageModel
 from hwcalc.explore.hand import on_rank
 from hwcalc.explore.runs import PageAxes, PageLayout, every, page_engines
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.options import Access
-from tests.hwcalc.explore.evaluate import form_at, options_at
+from tests.hwcalc.explore.evaluate import form_at, options_at, payload_of_memory
 from tests.hwcalc.form_answers import differences
 
 MODELS: Final = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "google/gemma-3-27b-it")
 LAYOUTS: Final = ((1, 1), (2, 2), (4, 1), (8, 4), (8, 8))
 AXES: Final = PageAxes(gpus=("l4", "h200-sxm-141gb"), layouts=tuple(PageLayout(count=count, tp=tp) for count, tp in LAYOUTS))
 ACCESS: Final = Access(offline=True)
-POINTS: Final = 50
+POINTS: Final = 30
 
 
 @cache
 def _payload(name: str) -> dict[str, Any]:
     model = PageModel(spec=load(name, ACCESS), argument=name, changed=with_dimensions(name, ACCESS, {}))
-    found: dict[str, Any] = json.loads(json.dumps(payload_of((model,), AXES)))
+    found: dict[str, Any] = json.loads(json.dumps(payload_of_memory((model,), AXES)))
     return found
 
 
@@ -113,6 +113,6 @@ def test_a_model_that_cannot_have_other_dimensions_says_so_at_once() -> None:
         asked.append(dimensions)
         return changed(dimensions)
 
-    payload = payload_of((PageModel(spec=load(name, ACCESS), argument=name, changed=counted),), AXES)
+    payload = payload_of_memory((PageModel(spec=load(name, ACCESS), argument=name, changed=counted),), AXES)
     assert "--kv-heads changes nothing" in payload["models"][0]["hand"]
     assert len(asked) <= 4, "all dimensions, then all but the layers"
