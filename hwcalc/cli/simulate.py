@@ -89,7 +89,7 @@ _FILES: Final = (
         "plot",
         ("--plot",),
         "FILE",
-        "Draw the pool and the requests over time, as .png, .svg or .pdf. Needs matplotlib: pip install 'hwcalc[plot]'.",
+        "Draw the pool and the requests over time, as .html to point at, or as .png, .svg or .pdf (needs matplotlib: pip install 'hwcalc[plot]').",
         complete="files",
         short="Draw the pool and the requests over time.",
     ),
@@ -161,10 +161,11 @@ def simulate(
         raise UsageError(
             "--steps-csv - and --requests-csv - are two tables on standard output.", hint="Name a file for one of them."
         )
+    is_page = False
     if plot is not None:
         from hwcalc.plot.build import format_of
 
-        format_of(plot, "--plot")
+        is_page = format_of(plot, "--plot", ".html") == "html"
     of_parts = {"--workers": workers, "--dask": dask, "--out": out}
     if not compare and (named := [option for option, value in of_parts.items() if value is not None]):
         message = f"{named[0]} is for several replays, and this is one."
@@ -191,9 +192,11 @@ def simulate(
     traffic = replayed.traffic
     status = int(bool(traffic.warnings))
     if plot is not None:
-        from hwcalc.plot.timeline import save_timeline
-
-        save_timeline(replayed.timeline, plot, "--plot")
+        if is_page:
+            from hwcalc.explore.timeline import save_timeline_page as save
+        else:
+            from hwcalc.plot.timeline import save_timeline as save
+        save(replayed.timeline, plot, "--plot")
     printed = _rows_written(replayed, steps_csv, requests_csv)
     if printed is not None:
         return Answer(text=printed, status=status)

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 
-MAIN: Final = "main.js"
-"""The module that starts the page. All others are found from its imports."""
 _IMPORT: Final = re.compile(r'^import \{ ([\w$, ]+) \} from "\./([\w-]+\.js)";$')
 _EXPORT: Final = re.compile(r"^export (?=(?:async function|function|const|class)\b)")
 _DECLARED: Final = re.compile(r"^(?:async function\*?|function\*?|const|let|var|class) ([\w$]+)")
@@ -57,6 +55,18 @@ _WHERE: Final = {
     False: "Everything is in this file. It makes no request.",
     True: "It asks only <code>kvplan explore --serve</code> on this machine, for further models.",
 }
+
+
+class Frame(Record):
+    """What one page differs in from another but for its payload: the module that starts it, which imports all others, and its words."""
+
+    main: str = "main.js"
+    lead: str = "Does it fit, how long, how many at once?"
+    about: str = (
+        "An estimate has a low and a high end beside it; the other bytes are exact by the formulas, or by the engine's own rule."
+    )
+
+
 _ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 """What could end the element of the payload, as JSON writes it."""
 
@@ -82,10 +92,13 @@ def page_files() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str) -> Html:
+_EXPLORER: Final = Frame()
+
+
+def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str, frame: Frame = _EXPLORER) -> Html:
     """The page made of these sources."""
     own_style = "".join(text for name, text in sources.items() if "/" not in name and name.endswith(".css"))
-    script = _ascii(_vendored(sources, ".js") + bundle(sources), lambda letter: json.dumps(letter)[1:-1])
+    script = _ascii(_vendored(sources, ".js") + bundle(sources, frame.main), lambda letter: json.dumps(letter)[1:-1])
     style = _ascii(_vendored(sources, ".css") + own_style, lambda letter: f"\\{ord(letter):06x}")
     for name, text, end in (("script", script, r"</script|<!--"), ("style", style, "</style")):
         if re.search(end, text, re.IGNORECASE):
@@ -96,7 +109,8 @@ def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str)
     policy += "; connect-src 'self'" if payload["live"] else ""
     holes = {
         "title": escape(title),
-        "where": _WHERE[bool(payload["live"])],
+        "lead": f"{frame.lead} {_WHERE[bool(payload['live'])]}",
+        "about": frame.about,
         "version": escape(str(payload["kvplan"])),
         "csp": escape(policy),
         "style": style,
@@ -134,11 +148,11 @@ def packed(payload: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def bundle(sources: Mapping[str, str]) -> str:
-    """The modules as one script. Raises :class:`ValueError` if two of them declare the same name, or import each other."""
+def bundle(sources: Mapping[str, str], main: str = _EXPLORER.main) -> str:
+    """The module ``main`` and those that it imports as one script. Raises :class:`ValueError` if two of them declare the same name, or import each other."""
     declared: dict[str, str] = {}
     out = ['(() => {\n"use strict";\n']
-    for name in _in_order(sources, MAIN, []):
+    for name in _in_order(sources, main, []):
         lines = []
         for line in sources[name].split("\n"):
             if _IMPORT.match(line):

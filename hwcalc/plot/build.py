@@ -144,10 +144,12 @@ def _ends(seq: Any) -> tuple[int, ...] | None:
     return lengths
 
 
-def format_of(name: str, option: str = "--output") -> str:
-    """The format of a file that an option names, by its suffix."""
+def format_of(name: str, option: str = "--output", *others: str) -> str:
+    """The format of a file that an option names, by its suffix: one of a picture, or of the ``others`` that the option takes."""
     suffix = PurePath(name).suffix.lower()
+    if suffix in others:
+        return suffix[1:]
     if suffix not in SUFFIXES:
         what = f"the suffix {brief(suffix, 20)} of {option}" if suffix else f"{option} {shown(name, 60)}"
-        raise UsageError(f"{what} names no format.", hint=f"Use {', '.join(SUFFIXES)}: {option} picture.svg")
+        raise UsageError(f"{what} names no format.", hint=f"Use {', '.join((*SUFFIXES, *others))}: {option} picture.svg")
     return SUFFIXES[suffix]

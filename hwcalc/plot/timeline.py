@@ -34,7 +34,7 @@ def timeline_file(timeline: Timeline, format_: str) -> bytes:
 
 def _draw(figure: Any, timeline: Timeline) -> None:
     pool, requests = figure.subplots(2, 1, sharex=True)
-    unit, size = _unit(timeline)
+    unit, size = timeline.unit
     times = [time / size for time in timeline.times]
     mean, most = ([100 * share for share in shares] for shares in (timeline.use, timeline.use_max))
     pool.fill_between(times, most, color=COLORS[5], linewidth=0, label="most")
@@ -52,11 +52,3 @@ def _draw(figure: Any, timeline: Timeline) -> None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0)
-
-
-def _unit(timeline: Timeline) -> tuple[str, float]:
-    """The unit of the axis of times, and how many of the clock's units it is."""
-    if timeline.clock == "steps":
-        return "steps", 1.0
-    longest = timeline.times[-1]
-    return ("hours", 3600.0) if longest > 3 * 3600 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)

@@ -209,3 +209,11 @@ class Timeline(Record):
     use_max: tuple[float, ...]
     running: tuple[float, ...]
     waiting: tuple[float, ...]
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """The unit in which people read the times, and how many of the clock's units it is."""
+        if self.clock == "steps":
+            return "steps", 1.0
+        longest = self.times[-1]
+        return ("hours", 3600.0) if longest > 3 * 3600 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)

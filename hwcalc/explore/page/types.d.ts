@@ -488,3 +488,24 @@ interface Section {
 
 /** For tests, and for whoever has a console. */
 declare var kvplan: { speed(state?: Partial<State>): { tokens: number; by: string } | null; payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string; settled(): boolean };
+
+/** A replay over time (`hwcalc/explore/timeline.py`): in parts that end at `times`, counted in `unit`. */
+interface Timeline {
+  caption: string;
+  unit: string;
+  times: number[];
+  /** Shares of the pool: the mean of all servers, and the fullest. */
+  use: number[];
+  use_max: number[];
+  running: number[];
+  waiting: number[];
+}
+
+interface TimeChart {
+  id: string;
+  title: string;
+  unit: string;
+  /** The least height of the axis. */
+  least: number;
+  lines: { label: string; values: number[]; dash?: number[]; area?: boolean }[];
+}

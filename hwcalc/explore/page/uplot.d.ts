@@ -23,7 +23,7 @@ declare namespace uPlot {
     /** 1: linear, 3: logarithmic. */
     distr?: 1 | 3;
     log?: 2 | 10;
-    range?: () => [number, number];
+    range?: (chart: uPlot, least: number, most: number) => [number, number];
   }
   /** The lines of a grid, or of ticks of such a size. */
   interface Rule {
@@ -34,16 +34,21 @@ declare namespace uPlot {
   interface Axis {
     stroke: string;
     font: string;
-    size: number;
+    size?: number;
+    label?: string;
     grid: Rule;
     ticks: Rule;
-    filter: (chart: uPlot, splits: number[]) => number[];
-    splits: (chart: uPlot, axis: number, least: number, most: number) => number[];
-    values: (chart: uPlot, splits: number[]) => string[];
+    filter?: (chart: uPlot, splits: number[]) => number[];
+    splits?: (chart: uPlot, axis: number, least: number, most: number) => number[];
+    values?: (chart: uPlot, splits: number[]) => string[];
   }
   interface Series {
     show?: boolean;
+    label?: string;
+    /** What the legend shows of the value below the pointer. */
+    value?: (chart: uPlot, value: number | null) => string;
     stroke?: string;
+    fill?: string;
     width?: number;
     dash?: number[];
     points?: { show: boolean };
@@ -57,7 +62,7 @@ declare namespace uPlot {
     /** Top, right, bottom and left. */
     padding?: [number, number, number, number];
     legend?: { show: boolean };
-    cursor?: { y?: boolean; drag?: { x: boolean; y: boolean }; points?: { show: boolean } };
+    cursor?: { y?: boolean; drag?: { x: boolean; y: boolean }; points?: { show: boolean }; sync?: { key: string } };
     scales: { x: Scale; y: Scale };
     axes: Axis[];
     series: Series[];

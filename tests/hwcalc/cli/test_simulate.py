@@ -81,6 +81,17 @@ def test_a_picture(capsys: Capture, tmp_path: Path) -> None:
     assert (refused[0], "--plot" in refused[2], [path.name for path in tmp_path.iterdir()]) == (2, True, ["pool.svg"])
 
 
+def test_a_page(capsys: Capture, tmp_path: Path) -> None:
+    """A page needs no matplotlib, and has the times and the pool of the replay."""
+    target = tmp_path / "pool.html"
+    status, out, _ = run(capsys, *LINE, "--plot", str(target))
+    payload = json.loads(target.read_text().split('id="payload">', 1)[1].split("</script>", 1)[0])
+
+    assert (status, "pool: 600 blocks" in out) == (0, True)
+    assert max(payload["use_max"]) <= 1
+    assert {len(payload[name]) for name in ("use", "use_max", "running", "waiting")} == {len(payload["times"])}
+
+
 def test_settings_side_by_side(capsys: Capture) -> None:
     """A row for each combination; one that vLLM refuses has its error."""
     line = (*LINE, "--compare", "max_num_seqs=4,16", "--compare", "max_num_batched_tokens=8,512")
