@@ -210,13 +210,7 @@ def server() -> Any:
             return types.CallToolResult(content=[types.TextContent(type="text", text=said)], is_error=True)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=document)
 
-    return Server(
-        "kvplan",
-        version=__version__,
-        instructions=_INSTRUCTIONS,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-    )
+    return Server("kvplan", version=__version__, instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 @command(

@@ -222,8 +222,7 @@ def root() -> Any:
 
 
 def _root(
-    ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False
 ) -> None:
     if version:
         from hwcalc._version import __version__

@@ -224,10 +224,7 @@ def live_line(stream: TextIO) -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     console = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False)
-    with (
-        Live(console=console, auto_refresh=False) as live,
-        Unfinished(lambda _status: os.write(stream.fileno(), _LEFT)),
-    ):
+    with Live(console=console, auto_refresh=False) as live, Unfinished(lambda _status: os.write(stream.fileno(), _LEFT)):
         yield lambda text: live.update(Text(clean(text), overflow="ellipsis", no_wrap=True), refresh=True)
 
 

@@ -120,19 +120,7 @@ def _planned(command: str) -> tuple[Option, ...]:
 
 
 @command(
-    (
-        MODEL,
-        _TRACE,
-        *OF_TRACE,
-        *_OWN,
-        *_COMPARE,
-        *_POOL,
-        *_APART,
-        *_planned("simulate"),
-        *_FILES,
-        *OF_PARTS,
-        *OUTPUT,
-    ),
+    (MODEL, _TRACE, *OF_TRACE, *_OWN, *_COMPARE, *_POOL, *_APART, *_planned("simulate"), *_FILES, *OF_PARTS, *OUTPUT),
     {
         "What do users wait for?": "kvplan simulate Qwen/Qwen3-8B --gpu h100 --trace 'prompt=2k output=100 arrival=poisson=4'",
         "Which setting serves most in time?": "kvplan simulate Qwen/Qwen3-8B --gpu l4 --trace 'prompt=1k output=9' --compare dtype=fp8,bf16",

@@ -22,12 +22,7 @@ OF_TRACE: Final = grouped(
     Option(
         "arrival", ("--arrival",), "A", "Other arrivals: once, rate=4, poisson=4 (requests a second). Default: the trace's own."
     ),
-    Option(
-        "concurrency",
-        ("--concurrency",),
-        "N",
-        "At most so many requests together: the next is sent when one is answered.",
-    ),
+    Option("concurrency", ("--concurrency",), "N", "At most so many requests together: the next is sent when one is answered."),
     Option("speedup", ("--speedup",), "X", "The same arrivals, so many times as fast. Default: 1."),
     Option("seed", ("--seed",), "N", "Seed of all that is random. Default: 0."),
 )

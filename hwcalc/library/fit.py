@@ -521,10 +521,7 @@ class Search:
         line = CommandLine(model=candidate.word, given={**asked.values, "seq": seq, "weights": weights})
         figures = ("weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq")
         unknown = ("file_type", "expected_max_seq", "gpu_layers", "all_layers", "host_bytes", "host_experts")
-        without: dict[str, Any] = {
-            **dict.fromkeys(figures, 0),
-            **dict.fromkeys((*unknown, *SPEED_COLUMNS, "bound_by")),
-        }
+        without: dict[str, Any] = {**dict.fromkeys(figures, 0), **dict.fromkeys((*unknown, *SPEED_COLUMNS, "bound_by"))}
         return Runnable(
             id=candidate.id,
             also=candidate.also,

@@ -239,12 +239,7 @@ def speed(
 
     def shown(quantity: Quantity, bound: Numbers) -> SpeedQuantity:
         return SpeedQuantity(
-            bound=bound,
-            expected=quantity.expected,
-            low=quantity.low,
-            high=quantity.high,
-            definition=definition,
-            source=source,
+            bound=bound, expected=quantity.expected, low=quantity.low, high=quantity.high, definition=definition, source=source
         )
 
     def rate(time: Quantity, tokens: Numbers, loose_time: Quantity, all_tokens: Numbers) -> SpeedQuantity:

@@ -46,13 +46,7 @@ _SHORT: Final = frozenset({"brief", "screen"})
 
 
 def plan_table(
-    plan: Plan,
-    *,
-    color: bool = False,
-    width: int = PIPED_WIDTH,
-    quiet: bool = False,
-    detail: Detail = "usual",
-    command: str = "",
+    plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False, detail: Detail = "usual", command: str = ""
 ) -> str:
     """The answer on the first screen, then where it comes from: figures, a bar for each group of layers, and notes.
 

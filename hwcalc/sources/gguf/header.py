@@ -304,8 +304,7 @@ class _Reader:
             elif magic.lstrip()[:1] == b"<":
                 hint = "It looks like a web page: on the Hub the address of a file has /resolve/, not /blob/."
             raise ConfigError(
-                f"{self.name} is no GGUF file: it begins with {shown(magic.decode('latin-1'))}, not with 'GGUF'.",
-                hint=hint,
+                f"{self.name} is no GGUF file: it begins with {shown(magic.decode('latin-1'))}, not with 'GGUF'.", hint=hint
             )
         (version,) = self._unpack("I")
         if version and not version & 0xFFFF:  # as llama.cpp and gguf-py tell the order of the bytes
