@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.reconcile.facts import Number, Row
 from hwcalc.reconcile.result import Reconciliation
-from hwcalc.report.drawing import AGREES, DIFFERS, hanging, marked, rendered
-from hwcalc.report.text import csv_text, escaped, plural
+from hwcalc.report.text import csv_text, plural
 from hwcalc.report.view import View
-from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 _HEADER: Final = ("", "figure", "predicted", "range", "reported", "difference", "%", "is")
@@ -51,11 +48,7 @@ def reconcile_text(reconciliation: Reconciliation, view: View) -> str:
 
 def compared_text(reconciliation: Reconciliation, title: str, view: View) -> str:
     """The verdict and the figures below a title, and what was planned with."""
-    title, said = clean(title), verdict(reconciliation)
-    if view.format == "markdown":
-        head = f"### {title}\n\n**{clean(said)}**\n\n"
-    else:
-        head = f"{title}\n{marked(said, AGREES if reconciliation.within else DIFFERS, color=view.color)}\n"
+    head = view.headed(title, verdict(reconciliation), agrees=reconciliation.within)
     figures = view.table(_HEADER, [_cells(row) for row in reconciliation.rows], right=(2, 3, 4, 5, 6))
     return f"{head}{figures}{_ranks(reconciliation, view)}{'' if view.quiet else _foot(reconciliation, view)}"
 
@@ -133,14 +126,7 @@ def _foot(reconciliation: Reconciliation, view: View) -> str:
         lines.append(("kept", f"{', '.join(sizes)}: {reconciliation.saved.path}"))
     lines += [("note", note.message) for note in reconciliation.notes]
     lines += unread_rows(reconciliation)
-    return "\n" + labelled(lines, view)
-
-
-def labelled(lines: Sequence[tuple[str, str]], view: View) -> str:
-    """Texts behind their labels: a list in Markdown."""
-    if view.format == "markdown":
-        return "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
-    return rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=view.color, width=view.width)
+    return "\n" + view.labelled(lines)
 
 
 def unread_rows(reconciliation: Reconciliation) -> list[tuple[str, str]]:

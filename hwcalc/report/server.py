@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.reconcile.server import Room, Serving
-from hwcalc.report.reconcile import compared_text, labelled
+from hwcalc.report.reconcile import compared_text
 from hwcalc.report.text import csv_text, plural
 from hwcalc.report.view import View
 from hwcalc.text import clean
@@ -22,15 +22,14 @@ def server_text(serving: Serving, view: View) -> str:
     engine = f"{serving.engine} {serving.engine_version or ''}".rstrip()
     title = clean(f"{serving.address} ({engine}, {serving.model or 'a model without a name'})")
     head = f"## {title}\n\n" if view.format == "markdown" else f"{title}\n"
-    text = head + labelled(
-        [("pool", _pool(serving)), ("in use", _used(serving)), ("requests", _requests(serving)), ("more users", _rooms(serving))],
-        view,
+    text = head + view.labelled(
+        [("pool", _pool(serving)), ("in use", _used(serving)), ("requests", _requests(serving)), ("more users", _rooms(serving))]
     )
     compared = serving.reconciliation
     if compared is not None:
         text += "\n" + compared_text(compared, f"{compared.model} as it is planned with the server's settings", view)
     if serving.notes and not view.quiet:
-        text += "\n" + labelled([("note", note.message) for note in serving.notes], view)
+        text += "\n" + view.labelled(("note", note.message) for note in serving.notes)
     return text
 
 

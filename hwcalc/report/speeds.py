@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.reconcile.speeds import BenchReconciliation, SpeedRow
-from hwcalc.report.drawing import AGREES, DIFFERS, hanging, marked, rendered
-from hwcalc.report.text import csv_text, escaped
+from hwcalc.report.text import csv_text
 from hwcalc.report.view import View
-from hwcalc.text import clean
 from hwcalc.units import human_duration
 
 _HEADER: Final = ("", "run", "figure", "measured", "expected", "range", "bound", "times")
@@ -33,14 +31,9 @@ def bench_csv(compared: BenchReconciliation) -> str:
 def bench_text(compared: BenchReconciliation, view: View) -> str:
     """The verdict, the figures side by side, and what to do with them."""
     version = f" {compared.engine_version}" if compared.engine_version else ""
-    title = clean(
-        f"{compared.model} on {compared.gpus:,} x {compared.gpu} beside {compared.file} ({compared.tool}, {compared.engine}{version})"
-    )
-    said = verdict(compared)
-    if view.format == "markdown":
-        head = f"### {escaped(title)}\n\n**{said}**\n\n"
-    else:
-        head = f"{title}\n{marked(said, DIFFERS if compared.within is False else AGREES, color=view.color)}\n"
+    on = f"{compared.model} on {compared.gpus:,} x {compared.gpu}"
+    title = f"{on} beside {compared.file} ({compared.tool}, {compared.engine}{version})"
+    head = view.headed(title, verdict(compared), agrees=compared.within is not False)
     table = view.table(_HEADER, [_cells(row) for row in compared.rows], right=(3, 4, 5, 6, 7))
     if view.quiet:
         return head + table
@@ -52,14 +45,7 @@ def bench_text(compared: BenchReconciliation, view: View) -> str:
     elif compared.decode_times is not None and compared.within is False:
         lines.append(("keep", f"--calibrate keeps it for later plans: {factors(compared)}"))
     lines += [("note", note.message) for note in compared.notes]
-    if view.format == "markdown":
-        return head + table + "\n" + view.paragraphs([f"{label}: {text}" for label, text in lines])
-    return (
-        head
-        + table
-        + "\n"
-        + rendered(hanging([(label, clean(text), "") for label, text in lines]), color=view.color, width=view.width)
-    )
+    return f"{head}{table}\n{view.labelled(lines)}"
 
 
 def verdict(compared: BenchReconciliation) -> str:

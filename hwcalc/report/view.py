@@ -50,3 +50,19 @@ class View(Record):
         if self.format == "markdown":
             return "".join(f"- {escaped(line)}\n" for line in lines)
         return "".join(f"{filled(clean(line), self.width)}\n" for line in lines)
+
+    def labelled(self, lines: Iterable[tuple[str, str]]) -> str:
+        """Texts after their labels: a list in Markdown."""
+        if self.format == "markdown":
+            return "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
+        from hwcalc.report.drawing import hanging, rendered
+
+        return rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=self.color, width=self.width)
+
+    def headed(self, title: str, verdict: str, *, agrees: bool) -> str:
+        """A title, and below it whether measured and expected agree."""
+        if self.format == "markdown":
+            return f"### {escaped(title)}\n\n**{escaped(verdict)}**\n\n"
+        from hwcalc.report.drawing import AGREES, DIFFERS, marked
+
+        return f"{clean(title)}\n{marked(clean(verdict), AGREES if agrees else DIFFERS, color=self.color)}\n"
