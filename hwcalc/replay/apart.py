@@ -26,17 +26,17 @@ class Handover:
         self.decode = decode
         self.seconds = seconds
         self.route = route
-        """Which server for tokens gets a request."""
+        """The choice among the servers for tokens."""
         self.prompts: RequestLog = prefill[0].scheduler.requests
         self.answers: RequestLog = decode[0].scheduler.requests
         self._requests: dict[int, Request] = {}
         """Those whose cache has not moved."""
         self._coming: list[tuple[float, int, bool]] = []
-        """When the prompt of a request is computed, or its cache has moved: the second, its number, and whether that is so."""
+        """The seconds at which prompts are computed or caches have moved, with the request's number and whether its cache has."""
 
     @property
     def next_time(self) -> float | None:
-        """When the next request or its cache comes to a server for tokens."""
+        """The second at which the next request or its cache comes to a server for tokens."""
         return self._coming[0][0] if self._coming else None
 
     def take(self, request: Request, arrival: float, place: int) -> None:

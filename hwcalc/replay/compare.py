@@ -130,7 +130,7 @@ class Opened(Record):
 
     @property
     def words(self) -> str:
-        """What is changed, in a line."""
+        """The changes in a line."""
         return ", ".join(f"{name}={value}" for name, value in self.changed.items())
 
 
@@ -229,14 +229,14 @@ def replays_in(out: str | os.PathLike[str] | None) -> Dataset[Traffic] | None:
 
 
 def _traffic(model: ModelLike, requests: Any, options: Mapping[str, Any]) -> Traffic:
-    """What one replay tells; a function that another process can import."""
+    """The figures of a replay, by a function that another process can import."""
     from hwcalc.replay.simulate import simulate
 
     return simulate(model, requests, **options).traffic
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a setting is an option of a plan or of the replay, and not of the engine."""
+    """True if a setting is an option of a plan or of the replay, and not of the engine."""
     from hwcalc.planner.options import options_of
     from hwcalc.replay.simulate import OF_POOL, OF_REPLAY
     from hwcalc.workload.opening import OF_TRACE

@@ -69,7 +69,7 @@ class Content:
         return runs[bisect_right(runs, place, key=_end)][0]
 
     def shared_tokens(self, other: Content, most: int) -> int:
-        """How many tokens at the beginning are the same, at most ``most``."""
+        """The tokens at the beginning that are the same, at most ``most``."""
         if self.own == other.own:
             return most
         mine, theirs = self.runs, other.runs

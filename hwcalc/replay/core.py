@@ -70,7 +70,7 @@ class StepLog:
 
 
 class RequestLog:
-    """What became of each request, by its number."""
+    """The course of each request, by its number."""
 
     def __init__(self) -> None:
         self.scheduled: list[int | None] = []
@@ -81,7 +81,7 @@ class RequestLog:
         self.hits: list[int | None] = []
         """Tokens that it found in the prefix cache when it was first admitted."""
         self.preempted: list[int] = []
-        """How often it was preempted."""
+        """The times that it was preempted."""
         self.produced: list[int] = []
         """Output tokens that it had when it ended."""
         self.reasons: list[str | None] = []
@@ -99,7 +99,7 @@ class RequestLog:
         """Requests of which the allowed length ends the answer early."""
         self.cancelled: list[int] = []
         self.prefixes_known = False
-        """Whether a request said what its prompt has in common with others."""
+        """True if a request said what its prompt has in common with others."""
         self.gone: list[int] = []
         """Requests that ended since the clock looked last."""
 
@@ -151,7 +151,7 @@ class RequestLog:
 
 
 class StepLoad(Struct):
-    """What a step computes."""
+    """The work of a step."""
 
     decode_requests: int = 0
     decode_tokens: int = 0
@@ -187,11 +187,11 @@ class Measures(Struct, frozen=True):
     waiting: str
     used: str
     unit: str = "blocks"
-    """What the pool is counted in."""
+    """The unit of the pool."""
 
 
 class Role(StrEnum):
-    """What a server does: all of a request, or a part."""
+    """The part of a request that a server does."""
 
     BOTH = "both"
     PREFILL = "prefill"
@@ -204,7 +204,7 @@ class Scheduler(ABC):
     """An engine's scheduler with its memory."""
 
     measures: ClassVar[Measures]
-    """Which columns of a step have what all engines have."""
+    """The columns of a step for what all engines have."""
     stalls_when: ClassVar[str]
     """Why requests may be left that it will never serve, and what to do, in sentences."""
     fails_when: ClassVar[str] = ""
@@ -212,7 +212,7 @@ class Scheduler(ABC):
     most_per_step: int = 1
     """The most tokens that a request can gain in a step."""
     lag: int = 0
-    """How many turns after a batch was scheduled its results are looked at: 0 or 1."""
+    """The turns after which the results of a batch are looked at: 0 or 1."""
 
     request_columns: ClassVar[tuple[str, ...]] = ("scheduled", "firsts", "finishes", "hits", "preempted")
     """The lists of :class:`RequestLog` that are a request's row in the engine's own log."""
@@ -223,12 +223,12 @@ class Scheduler(ABC):
         self.steps = StepLog(columns, words)
         self.requests = RequestLog() if requests is None else requests
         self.load = StepLoad()
-        """What the last step computed."""
+        """The work of the last step."""
         self.role = Role.BOTH
         self.pulls: list[tuple[int, int]] = []
         """Requests with room for the cache of their prompts, which moves here from now on, and how many tokens of it."""
         self.progressed = False
-        """Whether the last turn scheduled anything or gave anything out."""
+        """True if the last turn scheduled anything or gave anything out."""
         self.retraction_log: list[tuple[int, list[int], list[int], float]] = []
         """Where an engine takes back requests to make room (SGLang): the turn, those retracted, those aborted, and the share of the tokens
         to come that is reserved from then on."""
@@ -236,7 +236,7 @@ class Scheduler(ABC):
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """Whether no request is left and no batch is under way."""
+        """True if no request is left and no batch is under way."""
 
     @abstractmethod
     def add(self, request: Request) -> None:
@@ -271,7 +271,7 @@ class Scheduler(ABC):
     @property
     @abstractmethod
     def capacity(self) -> int:
-        """What its pool holds, in the unit of the column ``used``."""
+        """The size of its pool, in the unit of the column ``used``."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Scheduler(ABC):
     @property
     @abstractmethod
     def refuses_when(self) -> str:
-        """Which requests it refuses: those that ..."""
+        """The requests that it refuses, as a clause: those that ..."""
 
     @abstractmethod
     def totals(self, turns: int) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def pressure(self) -> tuple[int, int, float]:
-        """How many requests run, how many wait, and the share of the pool that is held."""
+        """The requests that run, those that wait, and the share of the pool that is held."""
 
     @abstractmethod
     def cached_tokens(self, request: Request) -> int:
@@ -305,9 +305,9 @@ class Scheduler(ABC):
 
 
 Seconds = Callable[[StepLoad], float]
-"""How long a step takes."""
+"""The time of a step."""
 Router = Callable[["Request", Sequence[Scheduler]], int]
-"""Which server a request is sent to."""
+"""The place of the server that a request is sent to."""
 
 
 class Server:
@@ -321,11 +321,11 @@ class Server:
         self.turns = 0
         """Turns that were taken."""
         self.now = self.before = 0.0
-        """When its last step ends, and the one before it."""
+        """The ends of its last step, and of the one before it."""
         self.ends = array("d")
-        """When the step of each turn ends, where steps take time."""
+        """The end of the step of each turn, where steps take time."""
         self.lengths = array("d")
-        """How long the step of each turn takes, where steps take time."""
+        """The length of the step of each turn, where steps take time."""
         self.decoded = array("l")
         """The requests that decoded in the step of each turn, where steps take time."""
         self.gaps = array("d")
@@ -333,18 +333,18 @@ class Server:
         self._paused = 0.0
         self.quiet = 0
         self.stalled = False
-        """Whether requests are left that it will never serve."""
+        """True if requests are left that it will never serve."""
 
     @property
     def plans_at(self) -> float:
-        """When it plans its next step: while the one before runs, where results are looked at a turn late."""
+        """The time at which it plans its next step: while the one before runs, where results are looked at a turn late."""
         if self.seconds is None:
             return self.turn
         return self.before if self.scheduler.lag else self.now
 
     @property
     def busy(self) -> bool:
-        """Whether it has a next step."""
+        """True if it has a next step."""
         return not self.scheduler.idle and not self.stalled
 
     def take(self, request: Request, arrival: float) -> None:
@@ -407,7 +407,7 @@ class Server:
         return steps
 
     def second_of(self, turn: int) -> float:
-        """When what came back in a turn was there."""
+        """The second at which what came back in a turn was there."""
         return self.ends[max(0, turn - self.scheduler.lag)]
 
 
@@ -481,7 +481,7 @@ def _plans_at(server: Server) -> float:
 
 
 def _ended_at(log: RequestLog, servers: Sequence[Server], number: int) -> float | None:
-    """When a request ended: the second, or the turn after it."""
+    """The second at which a request ended, or the turn after it."""
     finish = log.finishes[number] if number < len(log) else None
     if finish is None:
         return None
@@ -507,9 +507,9 @@ class _Arrivals:
         self._later: list[tuple[float, int, bool, Request]] = []
         """Times, numbers, whether the user gives up then, and requests."""
         self.follows = concurrency is not None
-        """Whether a request was seen that waits for another."""
+        """True if a request was seen that waits for another."""
         self._room = UNBOUNDED if concurrency is None else concurrency
-        """How many more may be with the servers."""
+        """The number of further ones that may be with the servers."""
         self._room_since = 0.0
         self._full: deque[Request] = deque()
         """Turns that are due while there is no room."""
@@ -522,7 +522,7 @@ class _Arrivals:
 
     @property
     def next_time(self) -> float | None:
-        """When the next thing happens, as far as that is known."""
+        """The time at which the next thing happens, as far as it is known."""
         later = self._later[0][0] if self._later else None
         if self._next is None or not self._room:
             return later
@@ -530,7 +530,7 @@ class _Arrivals:
         return first if later is None else min(later, first)
 
     def until(self, now: float) -> Iterator[tuple[Request, float, bool]]:
-        """What has happened by now: a request, when it arrived, and whether it is one that is given up."""
+        """The events by now: a request, when it arrived, and whether it is one that is given up."""
         self._now = now
         while True:
             first = None if self._next is None or not self._room else max(self._next.arrival_s, self._room_since)

@@ -46,7 +46,7 @@ class Decoding(Generic[Live]):
         self._offsets = 0
         """The sum of their offsets."""
         self._rests = Counter[int]()
-        """How many of those whose pages are counted have an offset with this rest."""
+        """The number of those whose pages are counted, by the rest of their offset."""
         self._due: dict[int, dict[int, Live]] = {}
         """A step -> those who are looked at with it, by their numbers. Some may have left since, or have come back for the same step."""
         self._due_steps: list[int] = []
@@ -71,7 +71,7 @@ class Decoding(Generic[Live]):
             self._rests[offset % self.page] -= 1
 
     def takes_page(self, offset: int) -> bool:
-        """Whether a request takes a page with the next step."""
+        """True if a request takes a page with the next step."""
         return (offset + self.steps) % self.page == 0
 
     def pages_next(self) -> int:

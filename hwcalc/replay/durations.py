@@ -1,4 +1,4 @@
-"""How long the steps of a replay take: a constant time, or that of the speed model for a deployment (:mod:`hwcalc.planner.step_time`)."""
+"""The times of a replay's steps: a constant time, or that of the speed model for a deployment (:mod:`hwcalc.planner.step_time`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of a replayed server wait for, and how full its pool is, from the rows of the replay."""
+"""The times that users of a replayed server wait, and how full its pool is, from the rows of the replay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PREFIXES_UNKNOWN: Final = Note(
 
 
 class Times:
-    """When each request arrived, was scheduled, answered and finished: arrays by request, with NaN for what never happened."""
+    """The times at which each request arrived, was scheduled, answered and finished: arrays by request, with NaN for what never happened."""
 
     def __init__(self, simulation: Simulation) -> None:
         from numpy import array, frombuffer
@@ -98,7 +98,7 @@ def request_records(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def traffic_of(simulation: Simulation) -> Traffic:
-    """What a replay tells, without its rows."""
+    """The figures of a replay, without its rows."""
     from numpy import isnan, maximum
 
     occupancy, log, totals = simulation.occupancy, simulation.log, simulation.totals
@@ -149,7 +149,7 @@ def traffic_of(simulation: Simulation) -> Traffic:
 
 
 def _prefill(traffic: Traffic) -> Prefill:
-    """What is told of the servers for prompts."""
+    """The figures of the servers for prompts."""
     return Prefill(
         computed=traffic.e2e, **{name: getattr(traffic, name) for name in Prefill.__struct_fields__ if name != "computed"}
     )
@@ -256,7 +256,7 @@ def timeline_of(simulation: Simulation) -> Timeline:
 
 
 def _spans(server: Server) -> NDArray[Any]:
-    """When each step of a server begins and ends."""
+    """The begin and the end of each step of a server."""
     from numpy import frombuffer, stack
 
     steps = server.scheduler.steps
@@ -280,7 +280,7 @@ def _between_tokens(simulation: Simulation) -> Spread | None:
 
 
 def _remarks(simulation: Simulation, *, known: bool) -> Iterator[Note]:
-    """What bears on how the figures are read. ``known`` says whether the trace tells what prompts have in common."""
+    """Notes on how the figures are read. ``known`` says whether the trace tells what prompts have in common."""
     log = simulation.log
     if not known:
         yield _PREFIXES_UNKNOWN
@@ -293,7 +293,7 @@ def _remarks(simulation: Simulation, *, known: bool) -> Iterator[Note]:
 
 
 def _warnings(simulation: Simulation) -> tuple[Note, ...]:
-    """What went wrong."""
+    """Warnings of what went wrong."""
     log, out = simulation.log, []
     if simulation.totals["stalled"]:
         message = f"Requests are left that the engine will never serve: {simulation.scheduler.stalls_when}"

@@ -44,7 +44,7 @@ class BlockPool:
         self._held: dict[int, int] = {}
         """Each named block -> how many requests hold it; 0 if it is free."""
         self._queue: deque[_Released] = deque()
-        """What was released, in this order. A block that was held again stays in it as a stale entry."""
+        """The blocks in the order in which they were released. A block that was held again stays in it as a stale entry."""
         self._stale: dict[int, int] = {}
         """A block -> how many of its entries in the queue are stale: the foremost ones."""
         self._stales = 0
@@ -82,7 +82,7 @@ class BlockPool:
         return out
 
     def idle(self, blocks: Iterable[int]) -> int:
-        """How many of these named blocks are free."""
+        """The number of these named blocks that are free."""
         held = self._held
         return sum([not held[block] for block in blocks])
 
@@ -174,7 +174,7 @@ class BlockPool:
             del self._copies[name]
 
     def _was_stale(self, block: int) -> bool:
-        """Whether an entry that was just taken from the queue is stale, which it counts no longer."""
+        """True if an entry that was just taken from the queue is stale, which it counts no longer."""
         times = self._stale.get(block)
         if times is None:
             return False
@@ -193,7 +193,7 @@ class BlockPool:
 
 
 class _Released:
-    """What was released at once: first of all ``ended`` blocks are given away, then ``blocks`` from the last on."""
+    """Blocks that were released at once: first of all ``ended`` blocks are given away, then ``blocks`` from the last on."""
 
     __slots__ = ("blocks", "ended")
 

@@ -83,7 +83,7 @@ class Simulation(Answer, Record):
 
     @cached_property
     def traffic(self) -> Traffic:
-        """What the replay tells as a whole."""
+        """The figures of the replay as a whole."""
         return traffic_of(self)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Which of several replicas a request is sent to."""
+"""The choice among several replicas for a request."""
 
 from __future__ import annotations
 

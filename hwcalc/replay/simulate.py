@@ -34,7 +34,7 @@ OF_REPLAY: Final = frozenset({"clock", "step_time", "ttft", "itl", "e2e", "repli
 OF_POOL: Final = frozenset({"blocks", "tokens"})
 """Keywords that replace the plan's pool."""
 CLOCKS: Final = ("seconds", "steps")
-"""What the clock of a replay may count."""
+"""The units of a replay's clock."""
 
 
 def simulate(
@@ -164,7 +164,7 @@ def _transfer(prefill: Occupancy, decode: Occupancy, link: str | None) -> tuple[
 
 
 def _is_timed(clock: str | None, step_time: float | str | None, requests: Any) -> bool:
-    """Whether steps take time."""
+    """True if steps take time."""
     if clock is None:
         rows = not isinstance(requests, (str, os.PathLike, Workload, Mapping))
         return step_time is not None or not rows
@@ -216,7 +216,7 @@ class Deployed(Record):
         return self.make(log)
 
     def seconds(self, constant: float | None, notes: list[Note]) -> Seconds:
-        """How long steps take; what is assumed goes to ``notes``."""
+        """The times of steps; what is assumed goes to ``notes``."""
         from hwcalc.replay.durations import Constant, Modelled
 
         if constant is not None:

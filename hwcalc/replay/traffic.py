@@ -1,4 +1,4 @@
-"""What a replay tells, without its rows: quantiles, goodput, throughput, and all of it together (:class:`Traffic`)."""
+"""The figures of a replay, without its rows: quantiles, goodput, throughput, and all of it together (:class:`Traffic`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUANTILES: Final = (50, 90, 95, 99)
 
 
 class Spread(Record):
-    """How values are spread: their mean, quantiles, and the largest."""
+    """The spread of values: their mean, quantiles, and the largest."""
 
     mean: float
     p50: float
@@ -57,7 +57,7 @@ class Spread(Record):
 
 
 class Limits(Record):
-    """How long users wait at most, in the clock's unit; ``None`` is as long as it takes."""
+    """The longest that users wait, in the clock's unit; ``None`` is as long as it takes."""
 
     ttft: float | None = None
     """Until the first token."""
@@ -68,7 +68,7 @@ class Limits(Record):
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit."""
+        """True if there is a limit."""
         return (self.ttft, self.itl, self.e2e) != (None, None, None)
 
 
@@ -105,7 +105,7 @@ class Prefill(Record):
 
 
 class Traffic(Answer, Record):
-    """What a replay tells, without its rows. Times are seconds, or steps where steps take no time (``clock``).
+    """The figures of a replay, without its rows. Times are seconds, or steps where steps take no time (``clock``).
 
     ``hit_share`` is the share of looked-up tokens that the prefix cache held; null where a trace does not say what prompts have in common.
     A server's pool holds ``capacity`` blocks or tokens (``unit``). ``use`` is the share of it that requests hold, ``running`` and ``waiting`` are requests, each over the time of the

@@ -84,7 +84,7 @@ class Trial(Record):
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """What is smaller for the better of two: of those that hold, more goodput; of others, more requests within the limits.
+        """A key that is smaller for the better of two: of those that hold, more goodput; of others, more requests within the limits.
 
         Of equals it is the one that is farther within the limits.
         """
@@ -295,7 +295,7 @@ def _places(
 
 
 def rounds_for(settings: int, budget: int, requests: int) -> tuple[int, int]:
-    """How many settings can be replayed within the budget, and how often they are halved until all requests are replayed.
+    """The settings that can be replayed within the budget, and how often they are halved until all requests are replayed.
 
     Each round has half of the settings and twice the requests of the one before it, so that all rounds cost the same.
 

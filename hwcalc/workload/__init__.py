@@ -1,4 +1,4 @@
-"""What users send to a server: requests with their lengths, arrivals and common prefixes, made from words or read from a trace.
+"""The requests that users send to a server, with their lengths, arrivals and common prefixes, made from words or read from a trace.
 
 Nothing here knows an engine. ``request`` has the records, and puts requests in order. ``made`` makes a workload of words, with the
 distributions of ``lengths``; ``trace`` reads files of the ``formats`` that are published. ``opening`` takes any of them, and plain rows.

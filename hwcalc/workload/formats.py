@@ -117,7 +117,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "samples": ("samples", "n"),
     "max_tokens": ("max_tokens", "max_new_tokens"),
 }  # fmt: skip
-"""What a row says -> the names of columns that are taken for it, without capitals and with _ for blanks."""
+"""The kind of a row's value -> the names of columns that are taken for it, without capitals and with _ for blanks."""
 NEEDED: Final = ("prompt", "output")
 MOST_IDS: Final = 1_000_000
 """The most blocks with an id that a prompt may have."""
@@ -125,14 +125,14 @@ MOST_SECONDS: Final = 1e12
 
 
 class Rules(Struct, frozen=True):
-    """How rows are read, where formats differ."""
+    """The ways in which formats differ."""
 
     arrival_unit_s: float = 1.0
     """Seconds in a unit of the times, where they are numbers."""
     hash_block_tokens: int = 512
     """Tokens of a block that has an id."""
     leaves_failures_out: bool = False
-    """Whether a row without a prompt or an output is a request that failed; else it is an error."""
+    """True if a row without a prompt or an output is a request that failed; else it is an error."""
 
 
 def simple(name: str) -> str:
@@ -141,7 +141,7 @@ def simple(name: str) -> str:
 
 
 def parse_columns(value: str | Mapping[str, str] | None) -> dict[str, str]:
-    """What the user says of columns: ``prompt=tokens_in,output=tokens_out``, or a dict.
+    """The columns by the user's words: ``prompt=tokens_in,output=tokens_out``, or a dict.
 
     Raises :class:`~hwcalc.errors.UsageError` for what no row says.
     """
@@ -156,7 +156,7 @@ def parse_columns(value: str | Mapping[str, str] | None) -> dict[str, str]:
 
 
 def find_columns(header: Sequence[str], named: Mapping[str, str], place: str) -> dict[str, str]:
-    """What rows say -> its column in the header. Raises :class:`~hwcalc.errors.TraceError` if there are no lengths."""
+    """The kind of a value -> its column in the header. Raises :class:`~hwcalc.errors.TraceError` if there are no lengths."""
     known = {simple(column): column for column in header}
     columns: dict[str, str] = {}
     for says, names in NAMES.items():

@@ -1,4 +1,4 @@
-"""How long prompts and outputs are: distributions of lengths in tokens, and the words that name them.
+"""The lengths of prompts and outputs: distributions of lengths in tokens, and the words that name them.
 
 ========================  =========================================================================================
 ``2k``                    always 2,048 tokens
@@ -72,7 +72,7 @@ class Lengths(Record):
 
     @property
     def is_constant(self) -> bool:
-        """Whether all lengths are the same."""
+        """True if all lengths are the same."""
         return self.shortest == self.longest
 
 
@@ -343,7 +343,7 @@ def _limited(lengths: Lengths, high: int | None) -> Lengths:
 
 
 def _names_file(words: str) -> bool:
-    """Whether words name a file of lengths: a path, which a list of numbers is not."""
+    """True if words name a file of lengths: a path, which a list of numbers is not."""
     return bool(re.search(r"[A-Za-z]{2}|/|\\", words)) and not re.fullmatch(r"[0-9.,_*kKmMgG ]+", words)
 
 

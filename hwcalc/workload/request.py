@@ -126,7 +126,7 @@ class Spread(Part, Record):
 
 
 class Prefixes(Part, Record):
-    """What prompts begin with that an earlier prompt had, in whole blocks of ``block_size``: what a prefix cache that forgets nothing hits.
+    """The beginnings of prompts that an earlier prompt had, in whole blocks of ``block_size``: what a prefix cache that forgets nothing hits.
 
     ``share`` is of all prompt tokens. Of each prompt the last token is computed in any case.
     """
@@ -137,11 +137,11 @@ class Prefixes(Part, Record):
     requests: int
     """Requests that share anything."""
     known: bool
-    """Whether the workload says what prompts have in common at all."""
+    """True if the workload says what prompts have in common at all."""
 
 
 class Summary(Answer, Record):
-    """What a workload is. ``duration_s`` is from the first to the last arrival, and ``rate_per_s`` the requests over it.
+    """A workload in numbers. ``duration_s`` is from the first to the last arrival, and ``rate_per_s`` the requests over it.
 
     ``trace`` is the format of the file, with the ``source`` and the ``licence`` of what is published in it; ``None`` if it is made.
     """
@@ -170,7 +170,7 @@ class Summary(Answer, Record):
     """Outputs of all requests."""
     cancelled: int
     priorities: int
-    """How many different priorities there are."""
+    """The number of different priorities."""
     notes: tuple[str, ...]
 
     def headline(self) -> str:
@@ -202,15 +202,15 @@ class Workload(Record):
     """
 
     name: str
-    """What it is, in a line: the name of its file, or its words."""
+    """A line that names it: the name of its file, or its words."""
     make: Callable[[], Iterator[Request]]
     """Begins to make the requests."""
     count: int | None = None
-    """How many requests it has, if that is known before they are made."""
+    """The number of its requests, if that is known before they are made."""
     concurrency: int | None = None
     """The most requests that are with the servers at once: the next one is sent when one of them ends. ``None`` is any number."""
     notes: tuple[str, ...] = ()
-    """What was assumed, in sentences."""
+    """The assumptions, in sentences."""
     trace: str | None = None
     """The format of the trace that it is read from; ``None`` if it is made."""
     source: str | None = None
@@ -237,7 +237,7 @@ class Workload(Record):
         return replace(self, make=partial(iter, requests), count=len(requests), counting=None)
 
     def summary(self, block_size: int = BLOCK_SIZE) -> Summary:
-        """What it is, in numbers. It is read once. Raises :class:`~hwcalc.errors.UsageError` if it has no requests."""
+        """The workload in numbers. It is read once. Raises :class:`~hwcalc.errors.UsageError` if it has no requests."""
         return _summary(self, block_size)
 
     def first(self, count: int) -> Workload:

@@ -65,7 +65,7 @@ class Trace(Record):
         return (run.max_concurrency or None) if run.start_times is None else None
 
     def notes(self) -> tuple[str, ...]:
-        """What is assumed of the file, in sentences."""
+        """The assumptions on the file, in sentences."""
         if self.format.kind == "conversations":
             return (
                 f"Tokens are counted as {LETTERS_OF_TOKEN:g} bytes of text each: the file has no counts.",
@@ -184,7 +184,7 @@ def _of_parquet(trace: Trace, left_out: Counter[str]) -> Iterator[Request]:
 
 
 class _Run(Struct):
-    """What is read of the result of a benchmark. All else in it is passed over."""
+    """The part of a benchmark's result that is read. All else in it is passed over."""
 
     input_lens: list[int] | None = None
     output_lens: list[int] | None = None

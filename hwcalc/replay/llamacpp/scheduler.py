@@ -41,7 +41,7 @@ class SlotRules(Record):
     n_ctx_slot: int
     """The most tokens of a request."""
     kv_unified: bool
-    """Whether all slots share the cells."""
+    """True if all slots share the cells."""
     n_batch: int
     n_ubatch: int
     """The most tokens of a pass over the model."""
@@ -67,7 +67,7 @@ class Prompt:
         self.tokens = tokens
 
     def shared(self, other: Prompt) -> int:
-        """How many tokens at the beginning are the same in both."""
+        """The tokens at the beginning that are the same in both."""
         return self.content.shared_tokens(other.content, min(self.tokens, other.tokens))
 
 
@@ -102,7 +102,7 @@ class Slot:
         self.stored = Prompt(_NOTHING, 0)
         self.live: Live | None = None
         self.begun = False
-        """Whether it has looked at the prompt of its request."""
+        """True if it has looked at the prompt of its request."""
         self.last_used = -1
         self.sampled_at = -1
         """The place in the batch of the token from which the next one is sampled; -1 if there is none."""
@@ -113,7 +113,7 @@ class Slot:
 
     @property
     def generates(self) -> bool:
-        """Whether its request's prompt is complete."""
+        """True if its request's prompt is complete."""
         return self.live is not None and self.live.produced > 0
 
 

@@ -46,7 +46,7 @@ _TOKEN_BYTES: Final = 12
 
 
 def remarks(occupancy: LlamacppOccupancy, options: Mapping[str, object]) -> tuple[Note, ...]:
-    """What is assumed of the server."""
+    """Notes on what is assumed of the server."""
     one = occupancy.settings
     slots = "1 slot" if one.n_seq_max == 1 else f"{one.n_seq_max:,} slots"
     notes = [
@@ -66,7 +66,7 @@ def remarks(occupancy: LlamacppOccupancy, options: Mapping[str, object]) -> tupl
 def maker(
     occupancy: Occupancy, options: Mapping[str, object], *, blocks: int | str | None, tokens: int | str | None
 ) -> Callable[[RequestLog | None], Scheduler]:
-    """What makes servers of a deployment."""
+    """A maker of servers of a deployment."""
     assert isinstance(occupancy, LlamacppOccupancy)
     if blocks is not None or tokens is not None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Whether a prompt is admitted: SGLang's estimate of the tokens that everything which runs and is admitted will still take.
+"""The rule of admission: SGLang's estimate of the tokens that everything which runs and is admitted will still take.
 
 Source: SGLang 0.5.23, managers/schedule_policy.py ``PrefillAdder``, mem_cache/prefill_budget.py.
 """
@@ -18,7 +18,7 @@ _RESERVED: Final = 1
 
 
 class Verdict(IntEnum):
-    """What becomes of the queue after an attempt to admit."""
+    """The consequence of an attempt to admit for those behind."""
 
     GO_ON = 0
     NO_TOKEN = 1
@@ -61,12 +61,12 @@ class Admission:
 
     @property
     def has_room(self) -> bool:
-        """Whether the pool has tokens left for this batch and for later."""
+        """True if the pool has tokens left for this batch and for later."""
         return self.left > 0 and self.cache.available - self.current > 0
 
     @property
     def verdict(self) -> Verdict:
-        """Whether another request may be tried."""
+        """The verdict on those behind: another may be tried, or not."""
         if not self.has_room:
             return Verdict.NO_TOKEN
         spent = self.input_left <= 0 or (self.chunk_left is not None and self.chunk_left <= 0)
@@ -78,7 +78,7 @@ class Admission:
         return room if room > 0 else most
 
     def check(self, live: Live, extend: int) -> tuple[bool, int | None]:
-        """Whether a prompt fits, and the tokens of it that this batch may compute."""
+        """True for a prompt that fits, and the tokens of it that this batch may compute."""
         needed = extend + max(0, min(live.left, CLIP)) + self.rules.page_size
         return needed < self.left, self.chunk_left
 
@@ -177,7 +177,7 @@ class Admission:
         return needed <= min(self.cache.available - self.current, self.left)
 
     def _lasts(self, needed: int) -> bool:
-        """Whether the pool holds all until each has ended."""
+        """True if the pool holds all until each has ended."""
         assert self._course is not None
         room, freed = self.cache.available - self.current - needed, 0
         for place, (left, occupied) in enumerate(self._course):

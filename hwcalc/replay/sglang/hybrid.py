@@ -56,7 +56,7 @@ class WindowAdmission(Admission):
         return room if room > 0 else None
 
     def _window_tokens(self, extend: int, to_come: int, limit: int | None) -> int:
-        """What a prompt takes of the pool of windows at the most."""
+        """The most tokens of the pool of windows that a prompt takes."""
         window = self.cache.window
         taken = extend if limit is None else min(extend, limit)
         return max(taken - window, 0) + min(extend + to_come, window) + self.rules.page_size

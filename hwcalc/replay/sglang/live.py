@@ -64,10 +64,10 @@ class Live:
         self.max_new = max_new
         """The most tokens that it may have, as far as the scheduler knows."""
         self.stops = stops
-        """Whether its last token is a stop token, which the scheduler does not foresee."""
+        """True if its last token is a stop token, which the scheduler does not foresee."""
         self.priority = priority
         self.refused = False
-        """Whether its prompt was too long, so that one token stands for it."""
+        """True if its prompt was too long, so that one token stands for it."""
         self.cancelled = False
         self.state = State.WAITING
         self.entry = 0
@@ -85,7 +85,7 @@ class Live:
         self.finish_step = -1
         """The decode step, by the scheduler's count, that computes its last token."""
         self.later = False
-        """Whether another that waits has the same beginning, and goes first."""
+        """True if another that waits has the same beginning, and goes first."""
         self.known = 0
         """Tokens to compute, the outputs before a retraction among them; 0 before it was looked up."""
         self.forget()
@@ -106,7 +106,7 @@ class Live:
         self.node: Node | None = None
         """The node that it pins."""
         self.mark: int | None = None
-        """What the tree gave for that pin."""
+        """The mark that the tree gave for that pin."""
         self.chunks = 0
         """Batches in which its prompt was computed."""
         self.since = 0
@@ -116,11 +116,11 @@ class Live:
         self.branch: int | None = None
         """Up to where its tokens are cached, but not its window."""
         self.slot = False
-        """Whether it has a slot for states."""
+        """True if it has a slot for states."""
 
     @property
     def is_foreseen(self) -> bool:
-        """Whether it ends because it may have no more tokens."""
+        """True if it ends because it may have no more tokens."""
         return self.output >= self.max_new
 
     @property
@@ -130,7 +130,7 @@ class Live:
 
 
 class Batch:
-    """What was launched in a turn."""
+    """The batch that was launched in a turn."""
 
     __slots__ = ("chunk", "decoding", "kind", "requests", "step", "tokens")
 

@@ -1,4 +1,4 @@
-"""Who is next in SGLang's queue: ``schedule_policy``.
+"""The order of SGLang's queue: ``schedule_policy``.
 
 Source: SGLang 0.5.23, managers/schedule_policy.py ``SchedulePolicy``.
 """
@@ -136,7 +136,7 @@ def _work(live: Live) -> int:
 
 
 def _response(live: Live, prefilled: int) -> float:
-    """How long it has waited by what it has to compute, of which the highest goes first (hrrn)."""
+    """The time that it has waited by what it has to compute, of which the highest goes first (hrrn)."""
     if live.later:
         return _NEVER
     uncached = live.prompt - live.found

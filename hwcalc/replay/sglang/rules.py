@@ -78,7 +78,7 @@ class SchedulerRules(Record):
 
     @property
     def sign(self) -> int:
-        """What makes a priority a rank, of which the least goes first."""
+        """The factor that makes a priority a rank, of which the least goes first."""
         return 1 if self.schedule_low_priority_values_first else -1
 
     def pages(self, tokens: int) -> int:

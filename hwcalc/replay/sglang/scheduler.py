@@ -67,11 +67,11 @@ class SglangScheduler(Scheduler):
         """The ratio after each step was planned."""
         self._last: Batch | None = None
         self._full = False
-        """Whether nobody is admitted until a request leaves the running batch."""
+        """True if nobody is admitted until a request leaves the running batch."""
         self._left = False
-        """Whether a request has finished since the last plan."""
+        """True if a request has finished since the last plan."""
         self._ended = False
-        """Whether it did so in the running batch."""
+        """True if it did so in the running batch."""
         self._rows = rules.max_running_requests
         """Rows of requests that are free."""
         self._now = 0
@@ -118,7 +118,7 @@ class SglangScheduler(Scheduler):
         return maxsize if self.rules.schedule_low_priority_values_first else -maxsize - 1
 
     def _displaces(self, live: Live) -> bool:
-        """Whether the queue is full and another leaves it for a more urgent request."""
+        """True if the queue is full and another leaves it for a more urgent request."""
         if not self.rules.enable_priority_scheduling or not self.waiting:
             return False
         sign = self.rules.sign
@@ -225,7 +225,7 @@ class SglangScheduler(Scheduler):
                 self.running.begin(live)
 
     def _in_flight(self, live: Live) -> bool:
-        """Whether a token of a running request is computed, and not looked at."""
+        """True if a token of a running request is computed, and not looked at."""
         last = self._last
         return self.lag > 0 and last is not None and (last.kind != PREFILL or live.joined == self._now)
 
@@ -425,7 +425,7 @@ class SglangScheduler(Scheduler):
         return batch
 
     def _decodes_fit(self) -> bool:
-        """Whether the pool has a token for each running request, after evictions."""
+        """True if the pool has a token for each running request, after evictions."""
         return self.cache.evict(self.rules.page_size * self.running.pages_next())
 
     def _take_decode(self) -> None:
@@ -625,7 +625,7 @@ class SglangScheduler(Scheduler):
         self.ratios.append(self.ratio)
 
     def _second(self) -> tuple[int, ...]:
-        """What a step's row has of a second pool: used, and evictable."""
+        """The part of a step's row on a second pool: used, and evictable."""
         return ()
 
     def cancel(self, number: int) -> None:

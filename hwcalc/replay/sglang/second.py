@@ -74,7 +74,7 @@ class SecondCache(RadixCache):
 
     @property
     def second_used(self) -> int:
-        """What requests hold of the second pool."""
+        """The part of the second pool that requests hold."""
         return self.second_size - self.second_free - self.second_evictable
 
     def evict_second(self, free: int) -> bool:

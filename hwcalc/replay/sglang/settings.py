@@ -54,14 +54,14 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
 
 
 def remarks(occupancy: Occupancy, options: Mapping[str, object]) -> tuple[Note, ...]:
-    """What is assumed of the scheduler: nothing that the plan does not say."""
+    """Notes on what is assumed of the scheduler: nothing that the plan does not say."""
     return ()
 
 
 def maker(
     occupancy: Occupancy, options: Mapping[str, object], *, blocks: int | str | None, tokens: int | str | None
 ) -> Callable[[RequestLog | None], Scheduler]:
-    """What makes schedulers of a deployment, with a pool of so many tokens, or of the plan's."""
+    """A maker of schedulers of a deployment, with a pool of so many tokens, or of the plan's."""
     assert isinstance(occupancy, SglangOccupancy)
     if blocks is not None:
         raise UsageError("SGLang's pool has no blocks: it is counted in tokens.", hint="Give tokens in place of blocks.")

@@ -58,17 +58,17 @@ class Node:
         """Publications through it, by requests that had not counted it."""
         self.priority = priority
         self.part = 0
-        """What it has of a second pool."""
+        """The part that it has of a second pool."""
         self.part_locks = 0
         """Running requests that need this part."""
         self.mark: int | None = None
         """Where it ends the window of requests: a number by which they know it."""
         self.queued = False
-        """Whether it stands among the candidates for eviction."""
+        """True if it stands among the candidates for eviction."""
 
     @property
     def tokens(self) -> int:
-        """How many tokens it has."""
+        """The number of its tokens."""
         return self.end - self.start
 
     def path(self) -> Iterator[Node]:
@@ -96,7 +96,7 @@ class RadixCache:
     """A pool of ``size`` tokens in pages, and the tree of what is cached in it."""
 
     splits_at_prompt = True
-    """Whether outputs become nodes of their own, which go before their prompts."""
+    """True if outputs become nodes of their own, which go before their prompts."""
 
     def __init__(self, size: int, page: int, *, policy: str = "lru", enabled: bool = True) -> None:
         self.size = size
@@ -107,7 +107,7 @@ class RadixCache:
         self.root = Node(None, None, 0, 0, priority=0, now=0)
         self._key = EVICTION[policy]
         self._moves_forward = policy == "mru"
-        """Whether a node that is used goes earlier."""
+        """True if a node that is used goes earlier."""
         self._leaves: list[tuple[Any, int, Node]] = []
         """Candidates for eviction. Those that are no longer are passed over, and those that were used since are put back."""
         self._clock = 0
@@ -134,7 +134,7 @@ class RadixCache:
     # Looking up.
 
     def match(self, content: Content, tokens: int) -> tuple[int, Node]:
-        """How many of the first ``tokens`` tokens are cached, in whole pages, and the node at their end. It is used now.
+        """The number of the first ``tokens`` tokens that are cached, in whole pages, and the node at their end. It is used now.
 
         A node that is matched in part is split.
         """
@@ -158,7 +158,7 @@ class RadixCache:
         return node, at
 
     def peek(self, content: Content, tokens: int) -> int:
-        """How many of the first tokens are cached. Nothing changes."""
+        """The number of the first tokens that are cached. Nothing changes."""
         tokens = tokens // self.page * self.page
         node, at = self.root, 0
         while at < tokens:

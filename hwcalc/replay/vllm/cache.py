@@ -22,7 +22,7 @@ _GROUP: Final = 1 << 56
 
 
 class Hit:
-    """What a request finds: ``columns`` of each group, ``tokens``, and where a longer prefix ends of which sparse groups kept no state."""
+    """The prefix that a request finds: ``columns`` of each group, ``tokens``, and where a longer prefix ends of which sparse groups kept no state."""
 
     __slots__ = ("columns", "junction", "tokens")
 
@@ -33,7 +33,7 @@ class Hit:
 
 
 class Held:
-    """What one request holds, and how many of its tokens are where."""
+    """The blocks of a request, and how many of its tokens are where."""
 
     __slots__ = ("computed", "content", "filled", "in_flight", "junction", "known", "own", "prompt", "tables")
 
@@ -50,12 +50,12 @@ class Held:
         self.filled = 0
         """Tokens whose blocks are to be named, at the latest when they are given back."""
         self.own = False
-        """Whether all its blocks are named that another request may have, too."""
+        """True if all its blocks are named that another request may have, too."""
         self.tables: list[Table] = []
 
 
 class CacheRules(Record):
-    """How the cache of a deployment works."""
+    """The rules of a deployment's cache."""
 
     groups: tuple[Group, ...]
     caching: bool
@@ -224,7 +224,7 @@ class PagedCache:
         held.tables = [Table() for _ in self.groups]
 
     def is_settled(self, held: Held) -> bool:
-        """Whether the request only takes further blocks, in which nobody else can find anything."""
+        """True if the request only takes further blocks, in which nobody else can find anything."""
         return self._only is not None and (held.own or not self.rules.caching)
 
     def catch_up(self, held: Held) -> None:

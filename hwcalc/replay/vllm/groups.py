@@ -24,7 +24,7 @@ NEVER: Final = 2**62
 
 
 class Table:
-    """What one request holds in one group."""
+    """The columns that a request holds in a group."""
 
     __slots__ = ("allocated", "checkpoint", "columns", "hashed", "last_state", "retired")
 
@@ -35,11 +35,11 @@ class Table:
         self.retired = 0
         """Leading columns that are gone; of states those that were looked at for that."""
         self.allocated = False
-        """Whether the request has got blocks in this group itself, not by a hit alone (states)."""
+        """True if the request has got blocks in this group itself, not by a hit alone (states)."""
         self.last_state: int | None = None
         """The column of the state before the current one (states)."""
         self.checkpoint = False
-        """Whether this step exports a state from inside the prompt (states)."""
+        """True if this step exports a state from inside the prompt (states)."""
 
 
 class Kept:
@@ -58,7 +58,7 @@ class Group:
     """A group that keeps every token; the base of all others."""
 
     sparse = False
-    """Whether ``prefix_cache_retention_interval`` bears on it."""
+    """True if ``prefix_cache_retention_interval`` bears on it."""
 
     def __init__(self, number: int, size: int, *, cap: int | None = None, rule: Hashable = None) -> None:
         self.number = number
@@ -281,7 +281,7 @@ class StateGroup(Group):
         return [[] for _ in names], 0
 
     def exports(self, start: int, end: int, position: int) -> bool:
-        """Whether the kernels can export the state at ``position`` from the chunk of tokens ``start`` to ``end``."""
+        """True if the kernels can export the state at ``position`` from the chunk of tokens ``start`` to ``end``."""
         return checkpoint_valid(start, end, position, hash_size=self.size, size=self.size, alignment=self.checkpoint_alignment)
 
     def needed(
@@ -366,7 +366,7 @@ class StateGroup(Group):
 
 
 def checkpoint_valid(start: int, end: int, position: int, *, hash_size: int, size: int, alignment: int | None) -> bool:
-    """Whether kernels that export states at multiples of ``alignment`` can export the one at ``position`` from the chunk ``start`` to ``end``.
+    """True if kernels that export states at multiples of ``alignment`` can export the one at ``position`` from the chunk ``start`` to ``end``.
 
     Source: v1/kv_cache_interface.py ``is_mamba_prefill_checkpoint_valid``.
     """

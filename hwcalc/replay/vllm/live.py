@@ -47,16 +47,16 @@ class Live(Held):
         self.last = last
         """The tokens that are computed when its last token is sampled."""
         self.unforeseen = unforeseen
-        """Whether it stops before the most tokens that it may have, so that the scheduler learns of its end from its last token."""
+        """True if it stops before the most tokens that it may have, so that the scheduler learns of its end from its last token."""
         self.remote = False
-        """Whether another server has computed its prompt, whose cache is still there."""
+        """True if another server has computed its prompt, whose cache is still there."""
         self.preemptions = 0
         self.hit = 0
         """Tokens that it found when it was first admitted."""
         self.offset = 0
         """While it decodes: its computed tokens less the scheduler's count of steps."""
         self.counted = False
-        """Whether the blocks that it takes while it decodes are counted, so that its table is behind."""
+        """True if the blocks that it takes while it decodes are counted, so that its table is behind."""
         self.event_at = -1
         """The step, by that count, in which it is looked at next."""
         self.forced = 0
@@ -69,7 +69,7 @@ class Live(Held):
 
 
 class Batch:
-    """What was scheduled in a step, as far as its results matter."""
+    """The part of a step that its results depend on."""
 
     __slots__ = ("ending", "firsts", "sampled")
 

@@ -93,9 +93,9 @@ class VllmScheduler(Scheduler):
         self._pending: Batch | None = None
         """The batch under way (async scheduling)."""
         self._flushes = False
-        """Whether a call is still due that tells the workers who has finished."""
+        """True if a call is still due that tells the workers who has finished."""
         self._blocked = False
-        """Whether the first waiting request does not fit, as long as nobody gives anything back."""
+        """True if the first waiting request does not fit, as long as nobody gives anything back."""
         self._cancellable: dict[int, Live] = {}
         self._now = 0
         self._next_order = self._next_seq = 0
@@ -293,7 +293,7 @@ class VllmScheduler(Scheduler):
         return taken
 
     def _is_tight(self, budget: int, threshold: int) -> bool:
-        """Whether the order of running requests decides who gets tokens."""
+        """True if the order of running requests decides who gets tokens."""
         if self.decoding.count > budget:
             return True
         if not self.prefilling:
@@ -329,7 +329,7 @@ class VllmScheduler(Scheduler):
             left -= tokens
 
     def _is_looked_at(self, live: Live) -> bool:
-        """Whether a decoding request takes or gives back something in this step, or ends."""
+        """True if a decoding request takes or gives back something in this step, or ends."""
         if live.state is not State.DECODE:
             return False
         return live.event_at == self.decoding.steps or (live.counted and self.decoding.takes_page(live.offset))

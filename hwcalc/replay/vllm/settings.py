@@ -45,7 +45,7 @@ RULES: Final = "0.33"
 
 
 def remarks(occupancy: VllmOccupancy, options: Mapping[str, object]) -> tuple[Note, ...]:
-    """What is assumed of the scheduler."""
+    """Notes on what is assumed of the scheduler."""
     notes, settings = list[Note](), occupancy.settings
     if settings.version != RULES:
         message = f"The scheduler is replayed by the rules of vLLM {RULES}; the pool is that of {settings.version}."
@@ -59,7 +59,7 @@ def remarks(occupancy: VllmOccupancy, options: Mapping[str, object]) -> tuple[No
 def maker(
     occupancy: Occupancy, options: Mapping[str, object], *, blocks: int | str | None, tokens: int | str | None
 ) -> Callable[[RequestLog | None], Scheduler]:
-    """What makes schedulers of a deployment, with so many blocks, or those of the plan's pool."""
+    """A maker of schedulers of a deployment, with so many blocks, or those of the plan's pool."""
     assert isinstance(occupancy, VllmOccupancy)
     if tokens is not None:
         raise UsageError("vLLM's pool is counted in blocks.", hint="Give blocks in place of tokens.")
@@ -131,7 +131,7 @@ def rules_of(occupancy: VllmOccupancy, options: Mapping[str, object], blocks: in
 
 
 def _speculation(deployment: VllmDeployment, acceptance: float) -> tuple[Speculating | None, dict[str, int]]:
-    """How drafts are verified, and what they ask of the cache (config/vllm.py ``num_lookahead_tokens``, ``num_hash_lookahead_tokens``)."""
+    """The rules by which drafts are verified, and what they ask of the cache (config/vllm.py ``num_lookahead_tokens``, ``num_hash_lookahead_tokens``)."""
     given = deployment.settings.speculation
     if given is None:
         return None, {}

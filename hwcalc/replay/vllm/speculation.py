@@ -22,7 +22,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 def is_accepted(number: int, place: int, acceptance: float) -> bool:
-    """Whether a drafted token of a request is right, by a number between 0 and 1 that follows from both.
+    """True if a drafted token of a request is right, by a number between 0 and 1 that follows from both.
 
     >>> 650 < sum(is_accepted(7, place, 0.7) for place in range(1000)) < 750
     True
@@ -34,7 +34,7 @@ def is_accepted(number: int, place: int, acceptance: float) -> bool:
 
 
 class _Drafts:
-    """What is drafted for a request, and what is under way of it."""
+    """The drafts of a request, and its tokens under way."""
 
     __slots__ = ("drafted", "is_chunk", "most", "padded", "placeholders")
 
@@ -46,13 +46,13 @@ class _Drafts:
         self.placeholders = 0
         """Tokens of steps under way whose number is not known (async scheduling)."""
         self.is_chunk = True
-        """Whether its last step ended inside its prompt."""
+        """True if its last step ended inside its prompt."""
         self.padded = False
-        """Whether it was given places for drafts that it does not have."""
+        """True if it was given places for drafts that it does not have."""
 
 
 class _Entry:
-    """What a request got in a step."""
+    """The tokens that a request got in a step."""
 
     __slots__ = ("drafts", "live", "padded", "preemptions", "sampled", "tokens")
 
@@ -199,7 +199,7 @@ class SpeculatingScheduler(VllmScheduler):
                 drafts.drafted = self.speculation.tokens
 
     def _accepted(self, live: Live, drafts: int) -> int:
-        """How many drafted tokens are right, from the first on."""
+        """The number of drafted tokens that are right, from the first on."""
         accepted = 0
         while accepted < drafts and is_accepted(live.number, live.known + accepted, self.speculation.acceptance):
             accepted += 1
