@@ -25,7 +25,7 @@ class KvplanError(Exception):
 
     exit_code: ClassVar[int] = 2
     type: ClassVar[str] = "error"
-    keywords: ClassVar[frozenset[str]] = frozenset({"kind", "scale"})
+    keywords: ClassVar[frozenset[str]] = frozenset({"kind", "out", "scale"})
     """Options that are keywords in Python. The table of options adds its own (:mod:`hwcalc.planner.options`)."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:

@@ -305,6 +305,7 @@ def _progress(total: int | None, *, parts: bool = False) -> Iterator[_Told]:
 
 def _rows_written(replayed: Simulation, steps_csv: str | None, requests_csv: str | None) -> str | None:
     """Write the rows that were asked for; returns those for standard output (``-``)."""
+    from hwcalc.files import write_file
     from hwcalc.report.text import csv_text
 
     printed = None
@@ -317,24 +318,9 @@ def _rows_written(replayed: Simulation, steps_csv: str | None, requests_csv: str
             records = replayed.records()
             names = tuple(records[0]) if records else ("request",)
             rows = (tuple(row.values()) for row in records)
+        text = csv_text(names, rows)
         if path == STDOUT:
-            printed = csv_text(names, rows)
+            printed = text
         else:
-            _write(path, option, names, rows)
+            write_file(path, text.encode("utf-8", "surrogateescape"), option)
     return printed
-
-
-def _write(path: str, option: str, names: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:
-    """Write a CSV file, which appears when it is whole."""
-    import csv
-    import io
-
-    from hwcalc.files import whole_file
-
-    with whole_file(path, option) as file:
-        text = io.TextIOWrapper(file, "utf-8", newline="")
-        writer = csv.writer(text)
-        writer.writerow(names)
-        writer.writerows(rows)
-        text.flush()
-        text.detach()

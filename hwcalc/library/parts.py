@@ -75,7 +75,7 @@ class Dataset(Generic[T]):
         read: Callable[[Path, Part], T],
     ) -> None:
         if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder) or "\0" in os.fspath(folder):
-            raise UsageError(f"--out {quoted(folder, 40)} names no folder.", hint="Write: --out points")
+            raise UsageError(f"--out {quoted(folder, 40)} names no folder.", hint="Write: --out 'points'")
         self.folder, self._write, self._read = Path(folder), write, read
         self._known: dict[int, tuple[str, Any]] = {}
         parquet_ready("leave out --out")
@@ -91,7 +91,7 @@ class Dataset(Generic[T]):
         for part in parts:
             if keys.setdefault(self._path(part), key := self._key(part)) != key:
                 message = f"two models are called {shown(part.model)}, and a dataset could not tell them apart."
-                raise UsageError(message, hint="Keep them in two folders: --out first, then --out second")
+                raise UsageError(message, hint="Keep them in two folders: --out 'first', then --out 'second'")
 
     def has(self, part: Part) -> bool:
         """True if the part is finished: its file is there, with its digest."""
@@ -134,7 +134,7 @@ class Dataset(Generic[T]):
             yield
         except (OSError, UnicodeError) as error:
             message = f"--out {shown(str(self.folder))} cannot be written: {getattr(error, 'strerror', None) or error}."
-            raise UnwritableFileError(message, hint="Name a folder: --out points") from error
+            raise UnwritableFileError(message, hint="Name another folder: --out 'points'") from error
 
 
 def results(
@@ -221,7 +221,7 @@ def _lost(setting: str, lost: Exception) -> WorkerError:
     what = (
         f"{_TRIES} workers died or could not run {setting}" if setting else "a worker died, and this executor takes no more work"
     )
-    hint = "Give workers more memory, or take fewer: --workers 1. With --out the same call goes on with the parts that are left."
+    hint = "Give workers more memory, or take fewer: --workers 1. If --out keeps finished parts, the same call goes on with the others."
     return WorkerError(f"{what}: {type(lost).__name__}: {lost}", hint=hint)
 
 

@@ -111,7 +111,7 @@ def test_a_worker_that_is_killed_costs_its_part(workers: str, request: pytest.Fi
 def test_parts_that_are_left_are_done(tmp_path: Path) -> None:
     """Two workers die with the third part: two are kept, and two are left for the next call, which need not have an executor."""
     with pytest.raises(
-        WorkerError, match=r"2 workers died or could not run dtype=auto, gpu=l4: BrokenProcessPool: terminated.*out"
+        WorkerError, match=r"2 workers died or could not run dtype=auto, gpu=l4: BrokenProcessPool: terminated.* If out keeps"
     ):
         swept(Here(dies=3)).save(tmp_path)
     kept = sorted(tmp_path.rglob("*.parquet"))
@@ -230,7 +230,7 @@ def test_the_script_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         ("sweep gpt2 --workers 0", 2, "workers"),
         ("sweep gpt2 --workers 1k", 2, "At most 512; --dask takes more."),
         ("sweep gpt2 --dask tcp://127.0.0.1:1", 4, "no Dask scheduler answers at 'tcp://127.0.0.1:1'. Start one: dask scheduler"),
-        ("sweep gpt2 --out file", 74, "--out 'file' cannot be written: File exists. Name a folder: --out points"),
+        ("sweep gpt2 --out file", 74, "--out 'file' cannot be written: File exists. Name another folder: --out 'points'"),
         ("sweep gpt2 --out file/points", 74, "--out 'file/points' cannot be written: Not a directory."),
         ("simulate gpt2 --trace prompt=9 --out points", 2, "--out is for several replays, and this is one. Leave it out, or add: --compare"),
     ],
