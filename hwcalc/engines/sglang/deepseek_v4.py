@@ -22,6 +22,7 @@ from hwcalc.engines.sglang.pools import (
     around,
     limited_tokens,
     most_running,
+    of_fewest,
     request_cap,
     tokens_in_share,
     tokens_of_bytes,
@@ -174,12 +175,7 @@ class CompressedPools(PoolRules):
 
     def figures(self, budget: int, steps: list[Step] | None = None) -> Figures:
         layout, limit, above = self.layout, self.settings.total_tokens, False
-        (tokens, left), fullest = self._stage_tokens(0, budget), 0
-        for place in range(1, len(layout.stages)):
-            stage_tokens, own_left = self._stage_tokens(place, budget)
-            fewer = stage_tokens < tokens
-            tokens, left = either(fewer, stage_tokens, tokens), either(fewer, own_left, left)
-            fullest = either(fewer, place, fullest)
+        tokens, left, fullest = of_fewest(self._stage_tokens(place, budget) for place in range(len(layout.stages)))
         if limit is not None:
             above = tokens > limit
             tokens, left = either(above, limited_tokens(self.settings, limit, None), tokens), either(above, budget, left)

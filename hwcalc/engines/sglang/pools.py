@@ -190,6 +190,16 @@ def tokens_in_share(settings: SglangSettings, ratio: float, tokens: int, steps: 
     return figure(kept, "window_tokens", formula, places, unit="tokens", **terms)
 
 
+def of_fewest(stages: Iterator[tuple[int, Any]]) -> tuple[int, Any, int]:
+    """The tokens of the stage that has the fewest, what it has beside them, and its place."""
+    (tokens, beside), fullest = next(stages), 0
+    for place, (own, own_beside) in enumerate(stages, 1):
+        fewer = own < tokens
+        tokens, fullest = either(fewer, own, tokens), either(fewer, place, fullest)
+        beside = None if beside is None else either(fewer, own_beside, beside)
+    return tokens, beside, fullest
+
+
 class PoolRules(Record):
     """How SGLang makes pools of any budget, with these settings."""
 
@@ -357,14 +367,8 @@ class LayerPools(PoolRules):
 
     def figures(self, budget: int, steps: list[Step] | None = None) -> Figures:
         slots, left = (None, budget) if not self.layout.has_states else self._slots(budget, steps)
-        first, *others = self.stages
         more = self._headroom(slots)
-        (tokens, swa), fullest = self._stage_tokens(first, left, more), 0
-        for place, stage in enumerate(others, 1):
-            own, own_swa = self._stage_tokens(stage, left, more)
-            fewer = own < tokens
-            tokens, fullest = either(fewer, own, tokens), either(fewer, place, fullest)
-            swa = None if swa is None else either(fewer, own_swa, swa)
+        tokens, swa, fullest = of_fewest(self._stage_tokens(stage, left, more) for stage in self.stages)
         limit, above = self.settings.total_tokens, False
         if self.settings.rules.windows_from_tokens and self.layout.window is not None:
             limit = None
