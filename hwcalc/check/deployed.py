@@ -126,7 +126,7 @@ class ServerCheck(Check):
         """
         if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
             return None
-        flags, blamed = flags_of(self.server), None
+        flags, culprit = flags_of(self.server), None
         for flag in flags.flags:
             word, key = word_of(self.server, flag), key_of(flag)
             if word is None or not word.line or key in _OF_MODEL or flag.option in self.given:
@@ -136,14 +136,14 @@ class ServerCheck(Check):
             try:
                 attempt(replace(self, options=planned(replace(self.server, settings=said, extra=extra), self.given).options))
             except KvplanError as other:
-                if blamed is None and other.message != error.message:
-                    blamed = flag, word
+                if culprit is None and other.message != error.message:
+                    culprit = flag, word
             else:
-                blamed = flag, word
+                culprit = flag, word
                 break
-        if blamed is None:
+        if culprit is None:
             return None
-        flag, word = blamed
+        flag, word = culprit
         hint, label = error.hint.partition(" This works: ")[0], find_engine(flags.engine)[0].label
         told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
         return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
