@@ -1,8 +1,9 @@
-"""Prompts and tokens on servers of their own: what happens to a request between the two.
+"""Prompts and tokens on servers of their own: the way of a request from the one to the other.
 
 A server for prompts computes a prompt and its first token, and keeps the cache until it has moved. The request then waits at a server for
 tokens for room; from then on its cache moves, over a link of its own, and when it is there the last token of the prompt is computed again, from
-which the user gets the first one. So vLLM does it (0.33, v1/core/sched/scheduler.py, NIXL connector).
+which the user gets the first one. So vLLM does it (v1/core/sched/scheduler.py ``WAITING_FOR_REMOTE_KVS``, kv_connector/v1/nixl
+``get_num_new_matched_tokens``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Handover:
-    """Requests on their way from ``prefill`` to ``decode`` servers. ``seconds`` is how long the cache of so many tokens moves."""
+    """Requests on their way from ``prefill`` to ``decode`` servers. ``seconds`` are those in which the cache of so many tokens moves."""
 
     def __init__(
         self, prefill: Sequence[Server], decode: Sequence[Server], seconds: Callable[[int], float], route: Router | None
