@@ -29,7 +29,7 @@ if str(ROOT) not in sys.path:
 from hwcalc.errors import KvplanError  # noqa: E402
 from hwcalc.planner.aiconfigurator import NoAnswerError, composed  # noqa: E402
 from scripts.fit_speed import Fits, counted  # noqa: E402
-from scripts.speed_rows import LEFT_OUT, UNTUNED, Compared, Row, compared, kind_of, opened_row, rows_of  # noqa: E402
+from scripts.speed_rows import Compared, Row, compared, is_plain, kind_of, opened_row, rows_of  # noqa: E402
 
 PEERS: Final[dict[tuple[str, str], tuple[tuple[str, int, float], ...]]] = {
     ("llama.cpp, NVIDIA", "decode"): (
@@ -121,11 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("rows", type=Path, help="the file of rows")
     parser.add_argument("--measured", action="store_true", help="ask aiconfigurator too")
     options = parser.parse_args(arguments)
-    usable = [
-        row
-        for row in rows_of(options.rows)
-        if row.source not in UNTUNED and not any(part in flag for flag in row.flags for part in LEFT_OUT)
-    ]
+    usable = list(filter(is_plain, rows_of(options.rows)))
     found, refused = compared(usable)
     unseen = without_source(usable)
     groups: dict[tuple[str, str], list[Compared]] = defaultdict(list)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import convert, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import records
@@ -66,18 +66,17 @@ class StepParameters(Record):
     stages_together: float = 1.0
     """How much of the chunks of a prompt the stages compute at the same time: with 0 one after another."""
 
-    def slower(self, times: float) -> StepParameters:
-        """Parameters with which every term of a step takes so many times as long."""
-        shares = ("bandwidth_share", "attention_share", "link_share")
-        spans = ("step_us", "sequence_us", "layer_us", "exchange_us", "peer_us", "stage_us")
-        changes: dict[str, Any] = {name: getattr(self, name) / times for name in shares}
-        changes |= {name: getattr(self, name) * times for name in spans}
-        changes |= {
-            name: {key: share / times for key, share in getattr(self, name).items()}
-            for name in ("compute_shares", "unpack_shares")
-        }
-        if self.expert_layer_us is not None:
-            changes["expert_layer_us"] = self.expert_layer_us * times
+    def slower(self, times: float, arithmetic_times: float) -> StepParameters:
+        """Parameters with which matrices and attention, which prompts are made of, take ``arithmetic_times`` as long, and other terms ``times``."""
+        changes: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            factor = arithmetic_times if name in ("compute_shares", "attention_share") else times
+            if isinstance(value, Mapping):
+                changes[name] = {key: share / factor for key, share in value.items()}
+            elif name.endswith("_share"):
+                changes[name] = value / factor
+            elif name.endswith("_us") and value is not None:
+                changes[name] = value * factor
         return replace(self, **changes)
 
 
@@ -130,7 +129,7 @@ class SpeedClass(Record):
         times = self.untuned_times
         if times is None:
             return self
-        parameters, wider = self.parameters.slower(times), {}
+        parameters, wider = self.parameters.slower(times, times), {}
         for kind, spread in self.ranges.items():
             wider[kind] = SpeedRange(low=spread.low / _UNTUNED_WIDER, high=spread.high * _UNTUNED_WIDER)
         return replace(self, parameters=parameters, ranges=wider, name=f"{self.name}, by default settings")

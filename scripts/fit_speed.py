@@ -44,7 +44,7 @@ from hwcalc.planner.step_time import StepTimes  # noqa: E402
 from hwcalc.profiles.catalog import built_in  # noqa: E402
 from hwcalc.profiles.gpus import find_gpu  # noqa: E402
 from hwcalc.profiles.speed import FEW, FOLDER, SpeedClass, SpeedRange, StepParameters, narrowest_first, of_classes  # noqa: E402
-from scripts.speed_rows import LEFT_OUT, UNTUNED, Row, kind_of, opened_row, rows_of  # noqa: E402
+from scripts.speed_rows import UNTUNED, Row, is_plain, kind_of, opened_row, rows_of  # noqa: E402
 
 Array = Any
 MULTIPLIED: Final = ("floats", "eight_bit", "four_bit", "weight_only", "gguf")
@@ -487,7 +487,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write profiles/speed/*.yaml")
     parser.add_argument("--only", default="", help="only classes whose id has this in it")
     options = parser.parse_args(arguments)
-    usable = [row for row in rows_of(options.rows) if not any(part in flag for flag in row.flags for part in LEFT_OUT)]
+    usable = [row for row in rows_of(options.rows) if is_plain(row, untuned=True)]
     rows, refused = counted(usable)
     for reason, number in Counter(refused).most_common():
         print(f"left out, {number} rows: {reason}", file=sys.stderr)

@@ -21,7 +21,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hwcalc.profiles.speed import speed_classes  # noqa: E402
-from scripts.speed_rows import LEFT_OUT, UNTUNED, Compared, compared, kind_of, rows_of  # noqa: E402
+from scripts.speed_rows import Compared, compared, is_plain, kind_of, rows_of  # noqa: E402
 
 _COLUMNS: Final = 4
 _COLOURS: Final = {"decode": "#1f6feb", "prompt": "#c2410c", "serving": "#15803d"}
@@ -38,12 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("rows", type=Path, help="the file of rows")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "speed.png", help="the picture to write")
     options = parser.parse_args(arguments)
-    usable = [
-        row
-        for row in rows_of(options.rows)
-        if row.source not in UNTUNED and not any(part in flag for flag in row.flags for part in LEFT_OUT)
-    ]
-    found, refused = compared(usable)
+    found, refused = compared(filter(is_plain, rows_of(options.rows)))
     by_class: dict[str, list[Compared]] = defaultdict(list)
     for one in found:
         by_class[one.speed_class].append(one)

@@ -26,7 +26,7 @@ if str(ROOT) not in sys.path:
 from hwcalc import simulate  # noqa: E402
 from hwcalc.engines import find_engine  # noqa: E402
 from hwcalc.errors import KvplanError  # noqa: E402
-from scripts.speed_rows import LEFT_OUT, UNTUNED, Row, compared, model_of, rows_of  # noqa: E402
+from scripts.speed_rows import Row, compared, is_plain, model_of, rows_of  # noqa: E402
 
 _ROUNDS: Final = 5
 """Requests for each that is served at a time."""
@@ -83,10 +83,7 @@ def served(path: Path) -> tuple[list[Served], Counter[str]]:
     found, refused = list[Served](), Counter[str]()
     for row in rows_of(path):
         wanted = row.quantity in _NAMES and not row.saturated and row.concurrency > 1 and not row.cached_prefix
-        plain = row.source not in UNTUNED and not any(
-            part in flag for flag in row.flags for part in LEFT_OUT if part != _ALL_SERVED
-        )
-        if not (wanted and plain):
+        if not wanted or not is_plain(row, even=_ALL_SERVED):
             continue
         try:
             if find_engine(row.engine)[0].scheduler is None:

@@ -84,10 +84,8 @@ _MEASURES: Final = {
 """The measured quantities by the names that :func:`hwcalc.speed` gives them."""
 MIXING: Final = ("vllm", "sglang", "tensorrt-llm", "atom")
 """Engines that mix prompts into their steps, where they are planned by the formulas."""
-LEFT_OUT: Final = ("bad:", "speculative", "neighbours", "unit ambiguous")
+_LEFT_OUT: Final = ("bad:", "speculative", "neighbours", "unit ambiguous")
 """Beginnings or parts of flags of rows that no model of a plain run can be measured on."""
-
-
 UNTUNED: Final = ("sgl-cookbook", "InferenceX token-position", "ree2raz inference-bench", "mlc llm-perf-bench")
 """Sources that measured servers as they start by default, or old or small runs: they are no part of what the parameters are fitted to."""
 
@@ -113,6 +111,12 @@ class Row(Struct, frozen=True):
     value: float
     flags: tuple[str, ...]
     file_bytes: int | None
+
+
+def is_plain(row: Row, *, untuned: bool = False, even: str = "") -> bool:
+    """Whether it was measured on a tuned server, or anywhere else, in a plain run. A flag with ``even`` in it does not matter."""
+    left_out = any(part in flag for flag in row.flags for part in _LEFT_OUT if part != even)
+    return not left_out and (untuned or row.source not in UNTUNED)
 
 
 @cache

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.forecast import forecast
-from hwcalc.planner.measured_speed import scaled
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
@@ -149,7 +148,7 @@ def with_mean(times: StepTimes, theirs: Composed, prompt: int, output: int, conc
     assert chosen is not None
 
     def changed(decode_times: float, prompt_times: float) -> StepTimes:
-        return replace(times, speed_class=replace(scaled(chosen, decode_times, prompt_times), ranges=chosen.ranges))
+        return replace(times, speed_class=replace(chosen, parameters=chosen.parameters.slower(decode_times, prompt_times)))
 
     ours = forecast(times, *load)
     # No term becomes so short that a step or a prompt is faster than the fast end of its range, which keeps to the bound.

@@ -7,10 +7,9 @@ root: half of what measurements of a class lie apart is the machine and its sett
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from hwcalc.engines.memory import measurements
 from hwcalc.model import Note
@@ -26,8 +25,6 @@ NO_CALIBRATION: Final = "no_calibration"
 """The option that leaves all measurements of the user out."""
 CALIBRATED: Final = "speed-calibrated"
 """The code of the note that names a measurement."""
-_OF_ARITHMETIC: Final = frozenset({"compute_shares", "attention_share"})
-"""Parameters of the terms that prompts are made of."""
 
 
 def layers_word(model: ModelSpec) -> str:
@@ -38,20 +35,9 @@ def layers_word(model: ModelSpec) -> str:
 
 
 def scaled(chosen: SpeedClass, decode_times: float, prompt_times: float) -> SpeedClass:
-    """The class with its times multiplied."""
-    changed: dict[str, Any] = {}
-    for name, value in asdict(chosen.parameters).items():
-        times = prompt_times if name in _OF_ARITHMETIC else decode_times
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            changed[name] = {key: share / times for key, share in value.items()}
-        elif name.endswith("_us"):
-            changed[name] = value * times
-        elif name.endswith("_share"):
-            changed[name] = value / times
+    """The class with its times multiplied, and narrower ranges."""
     ranges = {kind: replace(one, low=one.low**0.5, high=one.high**0.5) for kind, one in chosen.ranges.items()}
-    return replace(chosen, parameters=replace(chosen.parameters, **changed), ranges=ranges)
+    return replace(chosen, parameters=chosen.parameters.slower(decode_times, prompt_times), ranges=ranges)
 
 
 def is_measured(gpu: Gpu, engine: str) -> bool:

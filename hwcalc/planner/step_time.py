@@ -102,6 +102,16 @@ class _Work(Struct, frozen=True):
     caches: tuple[Number, ...]
     scored: Number
 
+    def __add__(self, other: _Work) -> _Work:
+        """Both in one step."""
+        return _Work(
+            tokens=self.tokens + other.tokens,
+            decoding=self.decoding + other.decoding,
+            prompts=self.prompts + other.prompts,
+            caches=tuple(one + another for one, another in zip(self.caches, other.caches, strict=True)),
+            scored=self.scored + other.scored,
+        )
+
 
 class StepTimes(Struct, frozen=True):
     """The steps of one replica of a deployment; :func:`step_times` makes it.
@@ -166,17 +176,14 @@ class StepTimes(Struct, frozen=True):
         pairs = self.prompt_flops(prompt_context + prompt_tokens) - self.prompt_flops(prompt_context)
         # A chunk reads what lies before it once.
         ahead = smaller(prompt_tokens, 1) * smaller(prompt_context, 1)
-        work = _Work(
-            tokens=prompt_tokens + decoding * self.verified_tokens,
-            decoding=decoding * self.verified_tokens,
+        prompt = _Work(
+            tokens=prompt_tokens,
+            decoding=0,
             prompts=ending,
-            caches=tuple(
-                decoding * self._read(place, larger(context, 1)) + ahead * self._read(place, larger(prompt_context, 1))
-                for place in self.places
-            ),
-            scored=decoding * self.verified_tokens * _sum(self.form.attention, larger(context, 1)) + pairs,
+            caches=tuple(ahead * self._read(place, larger(prompt_context, 1)) for place in self.places),
+            scored=pairs,
         )
-        return self._time(work, "decode" if _is_zero(prompt_tokens) else "serving")
+        return self._time(self._decoding_work(decoding, context) + prompt, "decode" if _is_zero(prompt_tokens) else "serving")
 
     def decode(self, sequences: Number, context: Number) -> StepTime:
         """The time of a step in which each of so many sequences, on all replicas and stages, gains a token or what is accepted."""
@@ -224,18 +231,19 @@ class StepTimes(Struct, frozen=True):
 
     def with_prompts(self, chunk: Number, prompt: Number, prompt_context: Number, decoding: Number, context: Number) -> StepTime:
         """The time of a step that decodes, and computes ``chunk`` tokens of prompts of ``prompt`` tokens: parts of one, or several."""
-        added = self._chunk_work(chunk, prompt, prompt_context)
-        work = _Work(
-            tokens=chunk + decoding * self.verified_tokens,
-            decoding=decoding * self.verified_tokens,
-            prompts=added.prompts,
-            caches=tuple(
-                decoding * self._read(place, larger(context, 1)) + read
-                for place, read in zip(self.places, added.caches, strict=True)
-            ),
-            scored=decoding * self.verified_tokens * _sum(self.form.attention, larger(context, 1)) + added.scored,
-        )
+        work = self._decoding_work(decoding, context) + self._chunk_work(chunk, prompt, prompt_context)
         return self._time(work, "serving")
+
+    def _decoding_work(self, sequences: Number, context: Number) -> _Work:
+        """The work of a token, or of what is verified, of each of these sequences."""
+        tokens, length = sequences * self.verified_tokens, larger(context, 1)
+        return _Work(
+            tokens=tokens,
+            decoding=tokens,
+            prompts=0,
+            caches=tuple(sequences * self._read(place, length) for place in self.places),
+            scored=tokens * _sum(self.form.attention, length),
+        )
 
     def _chunk_work(self, chunk: Number, prompt: Number, context: Number) -> _Work:
         """The work of ``chunk`` tokens of prompts: chunks differ in what lies before them alone, so the middle of the prompt counts for all."""

@@ -198,7 +198,7 @@ _SERVED: Final = ("ttft_s", "itl_s", "e2e_s")
 
 def _expected(run: BenchRun, opened: Occupancy, times: StepTimes) -> dict[str, TimeInfo]:
     """What is expected of a run, by figure."""
-    from hwcalc.planner.forecast import Quantity, forecast
+    from hwcalc.planner.forecast import forecast, quantity_of
 
     if run.kind == SERVING:
         from hwcalc.planner.solve import most
@@ -212,7 +212,7 @@ def _expected(run: BenchRun, opened: Occupancy, times: StepTimes) -> dict[str, T
     else:
         step = times.step(decoding=1, context=run.depth + max(1, run.output // 2))
         tokens, name = 1, "decode_tokens_per_s"
-    return {name: TimeInfo.of(Quantity(step.bound, step.expected, step.low, step.high).per_s(tokens))}
+    return {name: TimeInfo.of(quantity_of(step).per_s(tokens))}
 
 
 def _rows(run: BenchRun, opened: Occupancy, times: StepTimes) -> list[SpeedRow]:
