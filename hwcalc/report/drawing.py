@@ -12,6 +12,7 @@ from rich.text import Span
 from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
+from hwcalc.report.columns import GAP
 from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.text import LONGEST_MESSAGE, clean, cut
 
@@ -24,8 +25,6 @@ VERDICT_COLORS: Final = {"fits": "green", "probably fits": UNSURE, "probably not
 """The colour of each verdict's words."""
 AGREES: Final = "green"
 DIFFERS: Final = "red"
-BETWEEN: Final = 2
-"""Blanks between two columns."""
 _OPTION: Final = r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])"
 _LABEL: Final = 36
 """Characters of a label; a longer one takes several lines, so that there is room for its text."""
@@ -228,7 +227,7 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
 
     Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all.
     """
-    return Grid(columns=_sized(rows, width, frozenset(right)), rows=tuple(map(tuple, rows)), gap=BETWEEN)
+    return Grid(columns=_sized(rows, width, frozenset(right)), rows=tuple(map(tuple, rows)), gap=GAP)
 
 
 def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[Piece]:
@@ -236,7 +235,7 @@ def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = (
     sized = _sized([row[:-1] for row in rows], width, frozenset(right))
     parts: list[Piece] = []
     for row in rows:
-        parts.append(Grid(columns=sized, rows=(tuple(row[:-1]),), gap=BETWEEN))
+        parts.append(Grid(columns=sized, rows=(tuple(row[:-1]),), gap=GAP))
         parts += [indented(row[-1])] if row[-1].plain else []
     return parts
 
@@ -245,7 +244,7 @@ def _sized(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int]) 
     """Columns as wide as these rows need, and no wider than there is room."""
     cells = list(zip(*rows, strict=True))
     natural = [max(cell.cell_len for cell in column) for column in cells]
-    room = width - BETWEEN * (len(natural) - 1)
+    room = width - GAP * (len(natural) - 1)
     widths = natural
     if sum(natural) > room:
         least = [
@@ -296,7 +295,7 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
         texts.append(Text(re.sub(_OPTION, rf"\1{BOUND}", message) if "--" in message else message, style=style))
     widest = max(cell_len(line) for label in labels for line in label.plain.split("\n"))
     columns = (Column(width=widest, folds=False), Column(least=max(map(longest_word, texts))))
-    return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=BETWEEN)]
+    return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=GAP)]
 
 
 def _titled(
@@ -304,18 +303,18 @@ def _titled(
 ) -> list[Piece]:
     """A header and rows below their titles, indented; with ``below`` the last cell of each row is a paragraph below the others."""
     cells = [line[:-1] if below else line for line in lines]
-    sized = (Column(width=0), *_sized(cells, width - BETWEEN, frozenset(right)))
+    sized = (Column(width=0), *_sized(cells, width - GAP, frozenset(right)))
     parts: list[Piece] = []
     before = ""
     for title, line, row in zip(("", *titles), lines, cells, strict=True):
         if title != before:
             parts.append(Text(clean(cut(title, LONGEST_MESSAGE)), style="bold"))
             before = title
-        parts.append(Grid(columns=sized, rows=((Text(), *row),), gap=BETWEEN))
+        parts.append(Grid(columns=sized, rows=((Text(), *row),), gap=GAP))
         if below and line is not lines[0] and line[-1].plain:
             parts.append(
                 Grid(
-                    columns=(Column(width=2 * BETWEEN, folds=False), Column(least=longest_word(line[-1]))),
+                    columns=(Column(width=2 * GAP, folds=False), Column(least=longest_word(line[-1]))),
                     rows=((Text(), line[-1]),),
                 )
             )
@@ -339,6 +338,6 @@ def table(
     if titles:
         return rendered(_titled(lines, titles, width=width, right=right, below=bool(last)), color=color, width=width)
     *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
-    below = last and min(last, longest) > width - sum(one + BETWEEN for one in others)
+    below = last and min(last, longest) > width - sum(one + GAP for one in others)
     parts = over(lines, width=width, right=right) if below else [columns(lines, width=width, right=right)]
     return rendered(parts, color=color, width=width)

@@ -11,7 +11,8 @@ from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, ExplainedLimit, QuotedFormula, number_text, symbols_in
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.report.drawing import BETWEEN, Column, Grid, Piece, Text, hanging, indented, rendered
+from hwcalc.report.columns import GAP
+from hwcalc.report.drawing import Column, Grid, Piece, Text, hanging, indented, rendered
 from hwcalc.report.exports import foot_markdown, head_markdown
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.text import both, csv_text, escaped, exact, layer_words, percent, plural
@@ -82,7 +83,7 @@ def explain_text(explanation: Explanation, view: View) -> str:
                 words = ["  where", *["       "] * (len(part.symbols) - 1)]
                 cells = [(word, *symbol) for word, symbol in zip(words, part.symbols, strict=True)]
                 lines_of = tuple(tuple(Text(cell, style="dim") for cell in line) for line in cells)
-                out.append(Grid(columns=(_UNCUT, _UNCUT, Column()), rows=lines_of, gap=BETWEEN))
+                out.append(Grid(columns=(_UNCUT, _UNCUT, Column()), rows=lines_of, gap=GAP))
         out.append(Text())
     if not view.quiet:
         messages = (missing_line(explanation), source_line(plan), *(clean(note.message) for note in plan.notes))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines import DEFAULT
 from hwcalc.library.explained import symbols_in
 from hwcalc.library.strategies import strategy_section
+from hwcalc.report.columns import GAP
 from hwcalc.report.explain import figure_lines
 from hwcalc.report.text import csv_text, escaped, parameters, plural
 from hwcalc.report.view import View
 from hwcalc.text import TIMES, clean
-from hwcalc.units import human_bytes
+from hwcalc.units import human_bytes, human_duration
 
 if TYPE_CHECKING:
     from hwcalc.planner.strategies_result import HeadChoice, Strategies, Strategy
@@ -21,8 +22,6 @@ _POWERS: Final = ("", "K", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 _BYTES: Final = ("strategy", "when full", "now", "wasted now", "most wasted", "peak")
 _COST: Final = ("on host", "last step", "all steps")
 _HEADS: Final = ("heads", "key/value heads", "when full", "of its own", "parameters")
-_BETWEEN: Final = 2
-"""Blanks between two columns."""
 _BOUND: Final = "\N{GREATER-THAN OR EQUAL TO} "
 
 
@@ -64,13 +63,13 @@ def _parted(rows: Sequence[tuple[str, ...]], together: int, width: int) -> list[
     >>> _parted([("name", "bytes", "cost"), ("a", "10 B", "1 s")], 2, 12)
     [[('name', 'bytes'), ('a', '10 B')], [('name', 'cost'), ('a', '1 s')]]
     """
-    sizes = [max(map(len, column)) + _BETWEEN for column in zip(*rows, strict=True)]
-    if sum(sizes) - _BETWEEN <= width:
+    sizes = [max(map(len, column)) + GAP for column in zip(*rows, strict=True)]
+    if sum(sizes) - GAP <= width:
         return [list(rows)]
     places: list[list[int]] = []
     for place in range(1, len(sizes)):
         taken = sizes[0] + sum(sizes[column] for column in places[-1]) if places else 0
-        if not places or place == together or taken + sizes[place] - _BETWEEN > width:
+        if not places or place == together or taken + sizes[place] - GAP > width:
             places.append([])
         places[-1].append(place)
     return [[(row[0], *(row[column] for column in part)) for row in rows] for part in places]
@@ -126,11 +125,7 @@ def _row(strategy: Strategy, *, timed: bool) -> tuple[str, ...]:
     row = (strategy.name, human_bytes(strategy.full_bytes), *now, peak, host, operations(step), operations(total))
     if not timed:
         return row
-    return (*row, "" if strategy.step_s_bound is None else f"{_BOUND}{_seconds(strategy.step_s_bound)}")
-
-
-def _seconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
+    return (*row, "" if strategy.step_s_bound is None else f"{_BOUND}{human_duration(strategy.step_s_bound)}")
 
 
 def _head_row(choice: HeadChoice) -> tuple[str, ...]:
@@ -158,7 +153,7 @@ def _tail(answer: Strategies) -> list[str]:
     if moved is not None:
         link, time = answer.host_link, ""
         if link is not None and moved.bus_s_bound is not None:
-            time = f", {_seconds(moved.bus_s_bound)} at least over {link.name} ({link.gbps:.1f} GB/s)"
+            time = f", {human_duration(moved.bus_s_bound)} at least over {link.name} ({link.gbps:.1f} GB/s)"
         moves = f"moves {human_bytes(moved.bus_bytes_per_step)} to the device in a step, and as much back{time}"
         lines.append(f"bus: offloading {moves}.")
     lines += [clean(note.message) for note in answer.notes]

@@ -12,7 +12,8 @@ from typing import Final
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
-from hwcalc.report.drawing import BETWEEN, SCREEN, VERDICT_COLORS, Piece, Text, columns, hanging, height, indented, rendered
+from hwcalc.report.columns import GAP
+from hwcalc.report.drawing import SCREEN, VERDICT_COLORS, Piece, Text, columns, hanging, height, indented, rendered
 from hwcalc.report.summary import (
     DEVICE_HEADER,
     advice_command,
@@ -234,11 +235,11 @@ def _layers(plan: Plan, width: int) -> list[Piece]:
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
     bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
     lines: list[Piece] = [Text(model_lines(plan)[2], style="bold")]
-    strip = layer_strip(plan, width - BETWEEN)
+    strip = layer_strip(plan, width - GAP)
     # Letters that are all the same show no pattern.
     if strip is not None and len(set(strip[0])) > 1:
         pattern, meanings = strip
-        if BETWEEN + len(pattern) + BETWEEN + len(meanings) <= width:
+        if GAP + len(pattern) + GAP + len(meanings) <= width:
             lines.append(indented(Text(pattern, (f"  {meanings}", "dim"))))
         else:
             lines += [indented(Text(pattern)), indented(Text(meanings, style="dim"))]
