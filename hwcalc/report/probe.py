@@ -14,7 +14,7 @@ from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyRun, Probed
 from hwcalc.probe.run import More
 from hwcalc.probe.speed import HERE, SpeedResult
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
-from hwcalc.report.text import both, csv_text, exact, plural
+from hwcalc.report.text import both, csv_text, exact, plural, share_text
 from hwcalc.report.view import View
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
@@ -172,7 +172,7 @@ def _more(more: More, view: View) -> list[str]:
         )
     if more.bandwidth is not None:
         measured = [
-            (name, exact(size), f"{seconds:.6f} s", f"{rate:,.1f} GB/s", "" if share is None else f"{100 * share:.1f} %")
+            (name, exact(size), f"{seconds:.6f} s", f"{rate:,.1f} GB/s", "" if share is None else share_text(share))
             for name, size, seconds, rate, share in more.bandwidth.rows()
         ]
         out.append(view.table(("bandwidth", "bytes", "time", "rate", "of peak"), measured, right=(1, 2, 3, 4)))

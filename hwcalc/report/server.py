@@ -6,7 +6,7 @@ from typing import Final
 
 from hwcalc.reconcile.server import Room, Serving
 from hwcalc.report.reconcile import compared_text
-from hwcalc.report.text import csv_text, plural
+from hwcalc.report.text import csv_text, plural, share_text
 from hwcalc.report.view import View
 from hwcalc.text import clean
 
@@ -47,7 +47,7 @@ def reading_line(serving: Serving, first: Serving) -> str:
     parts += [] if serving.running is None and serving.waiting is None else [_counts(serving)]
     size, before = _sizes(serving)[-1:], _sizes(first)[-1:]
     changed = f"{size[0]} (at first {before[0]})" if size and before and size != before else ""
-    share = "" if serving.used_share is None else _percent(serving.used_share)
+    share = "" if serving.used_share is None else share_text(serving.used_share)
     pool = " of ".join(filter(None, (share, changed)))
     parts += [f"pool {pool}"] if pool else []
     rooms = ", ".join(f"{_most(room)}{room.users:,} x {room.seq:,}" for room in serving.rooms)
@@ -71,13 +71,9 @@ def _pool(serving: Serving) -> str:
 
 
 def _used(serving: Serving) -> str:
-    share = "" if serving.used_share is None else _percent(serving.used_share)
+    share = "" if serving.used_share is None else share_text(serving.used_share)
     tokens = "" if serving.used_tokens is None else f"{serving.used_tokens:,} tokens"
     return ", ".join(filter(None, (share, tokens))) or _UNSAID
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _counts(serving: Serving) -> str:

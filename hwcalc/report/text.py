@@ -82,6 +82,11 @@ def percent(part: int, whole: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %"
 
 
+def share_text(share: float) -> str:
+    """A share in percent with one decimal: ``share_text(0.125)`` is ``"12.5 %"``."""
+    return f"{100 * share:.1f} %"
+
+
 def layer_words(count: int, numbers: LayerNumbers, shown: str | None = None) -> str:
     """Number of layers, and which. ``shown`` replaces the list of layers if it is too long.
 

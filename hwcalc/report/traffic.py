@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.report.text import plural
+from hwcalc.report.text import plural, share_text
 from hwcalc.report.view import View
 from hwcalc.units import human_duration
 
@@ -32,9 +32,9 @@ _COMPARED: Final[Mapping[str, Callable[[Traffic], str]]] = {
     "answer p95": lambda traffic: _p95(traffic.e2e, traffic),
     "tokens/s": lambda traffic: "" if traffic.throughput is None else f"{traffic.throughput.output_tokens_per_s:,.0f}",
     "preempted": lambda traffic: f"{traffic.totals.get('preemptions', 0):,}",
-    "pool at peak": lambda traffic: "" if traffic.use is None else _share(traffic.use.max),
-    "hits": lambda traffic: "" if traffic.hit_share is None else _share(traffic.hit_share),
-    _WITHIN: lambda traffic: "" if traffic.goodput is None else _share(traffic.goodput.share),
+    "pool at peak": lambda traffic: "" if traffic.use is None else share_text(traffic.use.max),
+    "hits": lambda traffic: "" if traffic.hit_share is None else share_text(traffic.hit_share),
+    _WITHIN: lambda traffic: "" if traffic.goodput is None else share_text(traffic.goodput.share),
 }
 """The columns of settings side by side."""
 _TUNED: Final[Mapping[str, Callable[[Traffic], str]]] = {
@@ -59,7 +59,7 @@ def traffic_text(traffic: Traffic, view: View) -> str:
         if (spread := getattr(traffic, field)) is not None
     ]
     if traffic.use is not None:
-        rows.append(["pool in use", *(_share(getattr(traffic.use, name)) for name in _COLUMNS)])
+        rows.append(["pool in use", *(share_text(getattr(traffic.use, name)) for name in _COLUMNS)])
     parts = [view.paragraphs([_head(traffic)])]
     parts += [view.table(("", *_COLUMNS), rows, right=range(1, len(_COLUMNS) + 1))] if rows else []
     lines = [f"{name}: {said}" for name, said in _lines(traffic).items() if said]
@@ -125,7 +125,7 @@ def tuning_text(tuning: Tuning, view: View) -> str:
     }
     tried = "".join(f"{number:,} {words}, " for words, number in left_out.items() if number)
     lines = {
-        "limits": f"{_limits(tuning.limits)}, for {_share(tuning.share)} of the requests",
+        "limits": f"{_limits(tuning.limits)}, for {share_text(tuning.share)} of the requests",
         "searched": "; ".join(f"{name} {', '.join(tuning.searched[name])}" for name in names),
         "best": found,
         "own settings": ""
@@ -176,7 +176,7 @@ def _lines(traffic: Traffic) -> dict[str, str]:
         f"{_p95(prompts.computed, traffic)} (p95), pool of {prompts.capacity:,} {unit}, at most "
         f"{prompts.totals[f'peak_used_{unit}']:,} in use",
         "pool": f"{traffic.capacity:,} {unit}{of_tokens}{each}, at most {peak:,} in use",
-        "prefix cache": f"{_share(traffic.hit_share)} of the looked-up tokens found"
+        "prefix cache": f"{share_text(traffic.hit_share)} of the looked-up tokens found"
         if traffic.hit_share is not None
         else "not known"
         if any(note.code == "prefixes-unknown" for note in traffic.notes)
@@ -186,7 +186,9 @@ def _lines(traffic: Traffic) -> dict[str, str]:
         if throughput is None
         else f"{throughput.requests_per_s:,.3g} requests and {throughput.output_tokens_per_s:,.0f} output tokens a second, "
         f"over {_time(throughput.duration_s, 'seconds')}",
-        "within limits": "" if goodput is None else f"{_share(goodput.share)} of the requests ({_limits(goodput.limits)}){rate}",
+        "within limits": ""
+        if goodput is None
+        else f"{share_text(goodput.share)} of the requests ({_limits(goodput.limits)}){rate}",
         "cancelled": f"{totals['cancelled']:,}" if totals["cancelled"] else "",
     }
 
@@ -216,8 +218,3 @@ def _time(value: float, clock: str) -> str:
     ('12.3 ms', '75 s', '12 steps')
     """
     return f"{value:,.4g} steps" if clock == "steps" else human_duration(value)
-
-
-def _share(share: float) -> str:
-    """A share in percent with one decimal."""
-    return f"{100 * share:.1f} %"
