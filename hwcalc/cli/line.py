@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program
+from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program, starts_server
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.options import ROWS, options_of
@@ -359,15 +359,12 @@ class _Line:
         if self.command == LAUNCH:
             # The words are another program's.
             return
-        serves = self.free[:2] == ["vllm", "serve"]
-        if self.knob and self.command != "reconcile" and not serves and "vllm" not in self.values.get("engine", "").lower():
+        if len(self.free) > 1 and starts_server(self.free):
+            line = " ".join(map(shell_word, self.free))
+            hint = f"Plan what it starts: kvplan -- {line} ..."
+            raise UsageError(f"{self.command} takes a model, and {brief(line, 40)} starts a server.", hint=hint)
+        if self.knob and self.command != "reconcile" and "vllm" not in self.values.get("engine", "").lower():
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
-        if self.free[:1] and self.free[0].rpartition("/")[2] in ("llama-server", "llama-cli"):
-            hint = "Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags after it"
-            raise UsageError(f"kvplan plans what {self.free[0]} would start.", hint=hint)
-        if serves:
-            hint = "Write: kvplan MODEL --engine vllm, and vLLM's flags after it"
-            raise UsageError("kvplan plans what vllm serve would start.", hint=hint)
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
             refuse_command(self.free[0], self.free[1:])

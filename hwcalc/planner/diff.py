@@ -111,7 +111,8 @@ def _check(name: str, document: Mapping[str, Any]) -> None:
         right = False
     if not right:
         hint = "Write a plan: kvplan MODEL --json > a.json. Since an earlier check: kvplan check --baseline FILE"
-        raise ConfigError(f"{name} is no plan, or one of another version of kvplan.", hint=hint)
+        checks = "of kvplan check " if "checks" in document else ""
+        raise ConfigError(f"{name} is a JSON document {checks}that kvplan wrote, and no plan of this version.", hint=hint)
 
 
 def _difference(name_a: str, name_b: str, keys: tuple[KeyChange, ...], a: Mapping[str, Any], b: Mapping[str, Any]) -> Difference:

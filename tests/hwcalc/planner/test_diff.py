@@ -244,4 +244,4 @@ def test_a_document_is_compared_with_a_document(tmp_path: Path, capsys: pytest.C
     for wrong in ({}, {"model": {"id": 1}}, {**json.loads(Path(a).read_text()), "fit": {"verdict": []}}):
         Path(b).write_text(json.dumps({"kvplan_version": "1"} | wrong), encoding="utf-8")
         assert main(["diff", a, b]) == 3
-        assert "is no plan, or one of another version of kvplan" in capsys.readouterr().err
+        assert "is a JSON document that kvplan wrote, and no plan of this version" in capsys.readouterr().err
