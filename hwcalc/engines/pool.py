@@ -69,22 +69,22 @@ class PoolInfo(Part):
     """
 
     budget_bytes: int
-    tokens: int | None
-    bytes_per_token: int | None
-    blocks: int | None
-    block_size: int | None
-    bytes_per_block: int | None
-    blocks_per_request: int | None
-    max_concurrency: float | None
-    max_requests: int | None
-    max_seq: int | None
-    swa_tokens: int | None
-    state_slots: int | None
-    needed_bytes: int | None
+    tokens: int | None = None
+    bytes_per_token: int | None = None
+    blocks: int | None = None
+    block_size: int | None = None
+    bytes_per_block: int | None = None
+    blocks_per_request: int | None = None
+    max_concurrency: float | None = None
+    max_requests: int | None = None
+    max_seq: int | None = None
+    swa_tokens: int | None = None
+    state_slots: int | None = None
+    needed_bytes: int | None = None
     fits: bool
-    message: str | None
-    requires: tuple[Try, ...]
-    definition: Definition
+    message: str | None = None
+    requires: tuple[Try, ...] = ()
+    definition: Definition = Definition.ENGINE
     steps: tuple[Step, ...] = ()
     at_once: int | None = None
     """Requests of ``seq`` tokens that fit at once, where ``max_requests`` is the engine's own limit for any length."""

@@ -21,7 +21,7 @@ from hwcalc.formulas.arithmetic import either
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
-from hwcalc.model import Definition, Noted
+from hwcalc.model import Noted
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
@@ -200,16 +200,11 @@ class PooledOccupancy(GeneralOccupancy):
             block_size=pool.block_size,
             bytes_per_block=pool.block_bytes,
             blocks_per_request=per_request,
-            max_concurrency=None,
             max_requests=requests,
             max_seq=pool.longest(budget_bytes, branches, max(self.tokens, self.model.max_position_embeddings or 0)),
-            swa_tokens=None,
-            state_slots=None,
             needed_bytes=(per_request + pool.reserved) * pool.block_bytes,
             fits=message is None,
             message=message,
-            requires=(),
-            definition=Definition.ENGINE,
             steps=tuple(steps),
         )
 

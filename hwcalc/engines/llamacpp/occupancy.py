@@ -29,7 +29,7 @@ from hwcalc.formulas import LayerKind
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.tensor import Full
-from hwcalc.model import Definition, Note, Noted
+from hwcalc.model import Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import format_name
@@ -326,21 +326,10 @@ class LlamacppOccupancy(GeneralOccupancy):
             PoolInfo(
                 budget_bytes=budget_bytes,
                 tokens=one.n_ctx,
-                bytes_per_token=None,
-                blocks=None,
-                block_size=None,
-                bytes_per_block=None,
-                blocks_per_request=None,
-                max_concurrency=None,
-                max_requests=None,
                 max_seq=one.slot_tokens if self.evicted is None else max(self.tokens, one.slot_tokens),
                 swa_tokens=one.n_stream * one.cells_swa if any(self.hparams.is_swa) else None,
-                state_slots=None,
                 needed_bytes=needed,
                 fits=needed <= budget_bytes,
-                message=None,
-                requires=(),
-                definition=Definition.ENGINE,
             )
         )
 

@@ -554,7 +554,6 @@ class SglangOccupancy(GeneralOccupancy):
             block_size=page,
             bytes_per_block=round(cell * page),
             blocks_per_request=self.deployment.pages[0].at(self.tokens),
-            max_concurrency=None,
             max_requests=sizes.running,
             max_seq=longest,
             swa_tokens=sizes.swa_tokens,
@@ -562,8 +561,6 @@ class SglangOccupancy(GeneralOccupancy):
             needed_bytes=self.needed_bytes,
             fits=at_once > 0 and budget_bytes >= 0,
             message=message,
-            requires=(),
-            definition=Definition.ENGINE,
             steps=(*fraction_steps(self.deployment), *steps) if starts else (),
             at_once=at_once,
         )

@@ -17,7 +17,6 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, figure
 from hwcalc.engines.tensorrt_llm.storage import FOREVER, PAGE, WIDEST_PAGE, Sequences, in_pages, page_bytes
 from hwcalc.formulas.arithmetic import ceil_div, either, every, larger, largest, smaller, some
-from hwcalc.model import Definition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -206,22 +205,12 @@ def plan_pool(occupancy: TensorrtOccupancy, budget: int) -> PoolInfo:
         occupancy,
         PoolInfo(
             budget_bytes=budget,
-            tokens=None,
-            bytes_per_token=None,
-            blocks=None,
             block_size=settings.block,
-            bytes_per_block=None,
             blocks_per_request=layout.blocks(None if None in layout.windows else layout.windows[-1], tokens),
-            max_concurrency=None,
             max_requests=_last(most, lambda requests: replica.sized(batch=requests).needs.holds(budget)),
             max_seq=longest,
-            swa_tokens=None,
-            state_slots=None,
             needed_bytes=single.largest_budget,
             fits=single.holds(budget),
-            message=None,
-            requires=(),
-            definition=Definition.ENGINE,
         ),
     )
     if pool.fits:

@@ -26,7 +26,6 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair
-from hwcalc.model import Definition
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -113,13 +112,10 @@ def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> 
         max_concurrency=float(concurrency.expected) if fits else None,
         max_requests=pool.schedulers * occupancy.most_requests(available),
         max_seq=starts if pool.schedulers == 1 else longest(layout.total_blocks, available, starts),
-        swa_tokens=None,
-        state_slots=None,
         needed_bytes=max(layout.needed(length, stage) for stage in range(settings.pp)),
         fits=fits,
         message=message,
         requires=_requires(layout, settings, blocks) if fits else (),
-        definition=Definition.ENGINE,
         steps=(made, for_requests, *((concurrency, tokens) if fits else ())),
     )
     if occupancy.evicted is not None:
@@ -131,22 +127,11 @@ def _without_cache(budget: int) -> PoolInfo:
     """The pool of a model without any cache, which is only the null block."""
     return PoolInfo(
         budget_bytes=budget,
-        tokens=None,
-        bytes_per_token=None,
         blocks=1,
-        block_size=None,
         bytes_per_block=0,
         blocks_per_request=0,
-        max_concurrency=None,
-        max_requests=None,
-        max_seq=None,
-        swa_tokens=None,
-        state_slots=None,
         needed_bytes=0,
         fits=True,
-        message=None,
-        requires=(),
-        definition=Definition.ENGINE,
     )
 
 
