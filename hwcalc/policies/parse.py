@@ -27,17 +27,17 @@ LONGEST: Final = 100_000
 WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
 
 
-def split_at_commas(text: str) -> Iterator[str]:
-    """``text`` cut at each comma that stands in no bracket. Raises an error where brackets do not close."""
+def split_at_commas(text: str, *, begun: bool = False) -> Iterator[str]:
+    """``text`` cut at each comma that stands in no bracket. Raises an error where brackets do not close, as those of a ``begun`` text may."""
     depth, start = 0, 0
     for place, letter in enumerate(text):
         depth += (letter in "([") - (letter in ")]")
-        if depth < 0:
+        if depth < 0 and not begun:
             break
         if letter == "," and depth == 0:
             yield text[start:place]
             start = place + 1
-    if depth != 0:
+    if depth != 0 and not begun:
         raise UsageError(f"brackets do not close: {shown(text, 60)}", hint=WRITE)
     yield text[start:]
 
@@ -373,7 +373,7 @@ def _of_policy(text: str, names: Iterable[str]) -> list[str]:
         policy = find_policy(name)
     except UnknownNameError:
         return []
-    *before, last = _parts(rest)
+    *before, last = split_at_commas(rest, begun=True)
     key, sign, value = last.partition("=")
     begun = text[: len(text) - len(last)]
     if not sign:
@@ -391,7 +391,7 @@ def _of_value(option: PolicyOption, value: str) -> list[str]:
         default = () if option.default is None else (f"{option.default}",)
         return [one for one in (_TRUTH_VALUES if option.kind == "flag" else default) if one.startswith(value)]
     if option.kind == "prefills" and (not value or value.startswith("[")):
-        last = _parts(value[1:])[-1]
+        *_, last = split_at_commas(value[1:], begun=True)
         return [f"{value[: len(value) - len(last)] or '['}{one}" for one in _bracketed(last, inside)]
     return _bracketed(value, inside)
 
@@ -401,13 +401,3 @@ def _bracketed(text: str, names: Iterable[str]) -> list[str]:
     if text and not text.startswith("("):
         return [one for one in names if one.startswith(text)]
     return [f"({one}" for one in _of_policy(text[1:], names)]
-
-
-def _parts(text: str) -> list[str]:
-    """The text cut at each comma that stands in no bracket; unlike those of a whole policy, brackets may be open."""
-    depth, starts = 0, [0]
-    for number, letter in enumerate(text):
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            starts.append(number + 1)
-    return [text[start : end - 1] for start, end in zip(starts, [*starts[1:], len(text) + 1], strict=True)]
