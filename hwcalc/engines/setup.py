@@ -80,6 +80,11 @@ class Hardware(Record):
     started: bool = False
     """Whether the engine is known to have started on it, such as by its log: nothing is refused or open then."""
 
+    @property
+    def vendor(self) -> str:
+        """The maker of the GPU; NVIDIA where none is named."""
+        return "nvidia" if self.gpu is None else self.gpu.vendor.lower()
+
 
 class Sharing(Record):
     """What sequences have in common: the first ``prefix`` tokens of all, and the prompt of the samples or beams of one request."""

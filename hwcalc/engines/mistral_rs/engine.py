@@ -125,7 +125,7 @@ class MistralDeployment(PooledDeployment):
             message = f"--dtype {brief(spelled, 40)}: mistral.rs keeps its cache in the model's dtype or in f8e4m3."
             raise UnknownNameError(message, option="dtype", hint=f"Use: --dtype {', '.join((AUTO, *_FLOATS, 'fp8'))}")
         return Settings(
-            paged=self.vendor == "nvidia" if mode == AUTO else mode == "on",
+            paged=self.setup.hardware.vendor == "nvidia" if mode == AUTO else mode == "on",
             block_size=int(options.get("pa_block_size", _BLOCK)),
             memory_mb=numbers.get("pa_memory_mb"),
             context_tokens=numbers.get("pa_context_len"),
@@ -161,12 +161,6 @@ class MistralDeployment(PooledDeployment):
         return self.model_format.name
 
     @property
-    def vendor(self) -> str:
-        """The maker of the GPU; NVIDIA where none is named."""
-        gpu = self.setup.hardware.gpu
-        return "nvidia" if gpu is None else gpu.vendor.lower()
-
-    @property
     def block_size(self) -> int:
         return self.settings.block_size
 
@@ -192,7 +186,7 @@ class MistralDeployment(PooledDeployment):
             state_bytes=max(states for _, states in self.stages) if self.setup.hardware.kv_memory is None else 0,
             memory_mb=settings.memory_mb,
             context_tokens=settings.context_tokens,
-            is_metal=self.setup.hardware.gpu is not None and self.vendor == "apple",
+            is_metal=self.setup.hardware.vendor == "apple",
         )
 
     @cached_property
@@ -247,7 +241,7 @@ class MistralDeployment(PooledDeployment):
 
     @cached_property
     def traits(self) -> Traits:
-        on_apple = self.setup.hardware.gpu is not None and self.vendor == "apple"
+        on_apple = self.setup.hardware.vendor == "apple"
         return Traits(expands_latents=not self.settings.paged or on_apple)
 
     def weight_rules(self) -> Rules:

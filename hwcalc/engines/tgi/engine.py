@@ -142,12 +142,6 @@ class TgiDeployment(PooledDeployment):
         return "native" in self.words or "model_type" not in self.model.config
 
     @property
-    def vendor(self) -> str:
-        """The maker of the GPU; NVIDIA where none is named."""
-        gpu = self.setup.hardware.gpu
-        return "nvidia" if gpu is None else gpu.vendor.lower()
-
-    @property
     def quantization_method(self) -> str:
         """The format of the published weights; empty if they are not quantised."""
         return str((self.model.quantization or {}).get("quant_method", "")).lower()
@@ -156,7 +150,7 @@ class TgiDeployment(PooledDeployment):
     def prompt_window(self) -> int | None:
         """The window that limits a prompt: ROCm's attention has no windows. ``None`` if none does."""
         window = self.model.config.get("sliding_window")
-        return window if self.vendor == "amd" and isinstance(window, int) and window >= 0 else None
+        return window if self.setup.hardware.vendor == "amd" and isinstance(window, int) and window >= 0 else None
 
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
@@ -168,7 +162,7 @@ class TgiDeployment(PooledDeployment):
         # An fp8 kv_cache_scheme of compressed-tensors counts with flashinfer on CUDA, and in TGI's own classes.
         scheme = (self.model.quantization or {}).get("kv_cache_scheme")
         is_fp8 = isinstance(scheme, dict) and (scheme.get("type"), scheme.get("num_bits")) == ("float", 8)
-        heeded = self.settings.attention == "flashinfer" and self.vendor == "nvidia" and self.is_native
+        heeded = self.settings.attention == "flashinfer" and self.setup.hardware.vendor == "nvidia" and self.is_native
         if heeded and is_fp8 and self.quantization_method == "compressed-tensors":
             kept, why = known_dtype("fp8_e4m3"), "the kv_cache_scheme of the checkpoint"
         message = f"KV dtype auto: {kept.name}, {why}. Set it with --dtype."
@@ -211,10 +205,10 @@ class TgiDeployment(PooledDeployment):
 
     def _chosen_attention(self, *, flashinfer: bool) -> str:
         """The back end that the launcher chooses: flashinfer, or another where the width of a head or the model is none of its."""
-        if self.vendor == "amd":
+        if self.setup.hardware.vendor == "amd":
             # The images for ROCm set ATTENTION=paged.
             return "paged"
-        if self.vendor == "intel":
+        if self.setup.hardware.vendor == "intel":
             return "flashdecoding-ipex"
         if flashinfer and "no_flashinfer" not in self.words:
             return "flashinfer"
@@ -251,7 +245,7 @@ class TgiDeployment(PooledDeployment):
         if self.settings.attention == "flashdecoding":
             message = "TGI: FP8 KV cache is currently only supported for flashinfer on CUDA and paged attention."
             raise UnsupportedError(message, hint="Use: --dtype auto, or --engine-option attention=paged")
-        if self.vendor == "amd" and kept == "fp8_e5m2":
+        if self.setup.hardware.vendor == "amd" and kept == "fp8_e5m2":
             raise UnsupportedError("TGI: float8_e5m2 FP8 KV cache is not supported on AMD ROCm.", hint="Use: --dtype fp8")
         if not self.is_native:
             message = f"TGI runs {self.model.model_type} by its transformers back end, which takes no --kv-cache-dtype."
