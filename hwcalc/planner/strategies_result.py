@@ -31,14 +31,14 @@ class Strategy(Record):
     full_bytes: int
     held_bytes: int | None
     wasted_bytes: int | None
-    most_wasted_bytes: int | None
+    most_wasted_bytes: int | None = None
     definition: Definition
     peak_bytes: int
     peak_definition: Definition
-    host_bytes: int
-    bus_bytes_per_step: int
-    bus_s_bound: float | None
-    copied_bytes: int
+    host_bytes: int = 0
+    bus_bytes_per_step: int = 0
+    bus_s_bound: float | None = None
+    copied_bytes: int = 0
     cache_bytes_per_step: int
     weight_bytes_per_step: int | None
     attention_flops_per_step: int
