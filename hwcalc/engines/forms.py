@@ -1,7 +1,7 @@
 """The memory of a GPU as a function of length and number of sequences, in one normal form.
 
 :meth:`~hwcalc.engines.deployment.Occupancy.form` returns it for one deployment (a model, formats, layout and GPU); then ``form.holds(tokens, sequences)`` is
-the verdict of the plan at every length and batch, and ``form.needed_bytes(...)`` its bytes, without another plan. A page evaluates the same
+the verdict of the plan at every length and batch, and ``form.at(...).needed_bytes`` its bytes, without another plan. A page evaluates the same
 form in a browser. A sweep calls it with arrays of lengths and of numbers of sequences, which every function here takes in place of integers
 (:mod:`hwcalc.formulas.arithmetic`): nobody repeats a rule. Who asks more than one thing of the same lengths and sequences asks
 :meth:`MemoryForm.at`. An engine whose rule does not fit gives no form.
@@ -524,25 +524,9 @@ class MemoryForm(Record):
         """The memory of ``sequences`` sequences of ``tokens`` tokens each, with all figures that follow from it."""
         return Memory(self, tokens, sequences)
 
-    def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
-        """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
-        return self.at(tokens, sequences).parts_bytes(end, section)
-
-    def left(self, tokens: int, sequences: int, end: str) -> int:
-        """Bytes that the fullest GPU has left for the cache."""
-        return self.at(tokens, sequences).left(end)
-
-    def needed_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes of the cache on the fullest GPU."""
-        return self.at(tokens, sequences).needed_bytes
-
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
         """True if so many sequences of so many tokens fit at one end of the estimates."""
         return self.at(tokens, sequences).holds(end)
-
-    def devices_bytes(self, tokens: int, sequences: int) -> int | None:
-        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
-        return self.at(tokens, sequences).devices_bytes
 
 
 class Memory:

@@ -124,7 +124,7 @@ def drawn_form(opened: Occupancy) -> forms.MemoryForm | None:
     if least <= LEAST_TOKENS:
         return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=LEAST_TOKENS)
     # None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
-    if form.holds(least, form.most_sequences or 1, "low") or form.left(1, 1, "high") < 0:
+    if form.holds(least, form.most_sequences or 1, "low") or form.at(1, 1).left("high") < 0:
         return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=least)
 
     def rule_if_same(amount: forms.Amount) -> forms.Amount:

@@ -53,8 +53,8 @@ def fit(form: MemoryForm, tokens: int, sequences: int) -> dict[str, Any]:
 
 def answer(form: MemoryForm, tokens: int, sequences: int) -> dict[str, Any]:
     """The numbers of a plan, with the names of its JSON; those of ``Answer`` in the page's types."""
-    needed = form.needed_bytes(tokens, sequences)
-    parts = {section.value: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
+    needed = form.at(tokens, sequences).needed_bytes
+    parts = {section.value: form.at(tokens, sequences).parts_bytes("expected", section.value) for section in Section}
     return {
         "cache": {"total_bytes": form.curve.total_bytes(tokens, sequences), "per_gpu_bytes": needed},
         "per_gpu": {**parts, "cache": needed, "total": sum(parts.values()) + needed},

@@ -55,7 +55,7 @@ def compare(opened: Occupancy, draw: random.Random, points: int) -> Compared | N
         own = -(-sequences // dp)
         found = {"needed": curve.needed_bytes(tokens, own), "total": curve.total_bytes(tokens, sequences)}
         if form is not None:
-            found |= {end: form.left(tokens, sequences, end) for end in ENDS}
+            found |= {end: form.at(tokens, sequences).left(end) for end in ENDS}
             found |= {f"holds {end}": form.holds(tokens, sequences, end) for end in ENDS}
         return found
 

@@ -87,9 +87,9 @@ def unlike(form: MemoryForm, request: Occupancy, tokens: int, sequences: int) ->
     budget = asked.budget
     assert budget is not None
     found = {
-        "needed": (form.needed_bytes(tokens, sequences), asked.needed_bytes),
+        "needed": (form.at(tokens, sequences).needed_bytes, asked.needed_bytes),
         "total": (form.curve.total_bytes(tokens, sequences), asked.stored_bytes),
-        **{end: (form.left(tokens, sequences, end), getattr(budget, end)) for end in ENDS},
+        **{end: (form.at(tokens, sequences).left(end), getattr(budget, end)) for end in ENDS},
     }
     for part, planned in zip(form.parts, budget.parts, strict=True):
         own = form.replica(sequences)
@@ -152,9 +152,9 @@ def test_what_was_measured(engine: str, tmp_path: Path, monkeypatch: pytest.Monk
     for tokens, batch in points:
         budget = request.sized(seq=tokens, batch=batch).budget
         assert budget is not None
-        assert [form.left(tokens, batch, end) for end in ENDS] == [getattr(budget, end) for end in ENDS]
-    assert form.parts_bytes(1000, 1, "expected", "activations") >= 10**8 + 1
+        assert [form.at(tokens, batch).left(end) for end in ENDS] == [getattr(budget, end) for end in ENDS]
+    assert form.at(1000, 1).parts_bytes("expected", "activations") >= 10**8 + 1
     measured = {
-        tokens for tokens, batch in points if form.parts_bytes(tokens, batch, "low", "activations") in (10**8 + 1, 10**8 + 2)
+        tokens for tokens, batch in points if form.at(tokens, batch).parts_bytes("low", "activations") in (10**8 + 1, 10**8 + 2)
     }
     assert measured == ({1000, full, 10 * full} if engine == "reference" else {1000, full})

@@ -67,12 +67,12 @@ SAMPLED: Final = cases(16, 25)
 
 def answers(form: MemoryForm) -> Iterator[Callable[[Any, Any], Any]]:
     """All that is asked of a form."""
-    yield form.needed_bytes
+    yield lambda *point: form.at(*point).needed_bytes
     yield form.curve.total_bytes
     for end in ENDS:
-        yield partial(form.left, end=end)
+        yield lambda *point, end=end: form.at(*point).left(end)
         yield partial(form.holds, end=end)
-        yield partial(form.parts_bytes, end=end, section=HOST)
+        yield lambda *point, end=end: form.at(*point).parts_bytes(end, HOST)
 
 
 def unlike(form: MemoryForm) -> list[tuple[int, int, Any, Any]]:

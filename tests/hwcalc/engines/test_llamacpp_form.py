@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.forms import ENDS, OPPOSITE, Curve, Fullest, MemoryForm, Moment, Product
+from hwcalc.engines.forms import ENDS, OPPOSITE, Curve, Fullest, Memory, MemoryForm, Moment, Product
 from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
@@ -144,12 +143,12 @@ def compare(form: MemoryForm | None, opened: Occupancy) -> None:
     assert placement is not None
     assert opened.budget is not None
     size, fullest = (opened.tokens, opened.batch), placement.gpus[placement.fullest]
-    assert form.needed_bytes(*size) == opened.needed_bytes == fullest.cache_bytes
+    assert form.at(*size).needed_bytes == opened.needed_bytes == fullest.cache_bytes
     assert form.curve.total_bytes(*size) == opened.stored_bytes
     for end in ENDS:
-        assert form.left(*size, end) == getattr(opened.budget, end)
+        assert form.at(*size).left(end) == getattr(opened.budget, end)
         parts = sum(getattr(part, OPPOSITE[end]) for part in fullest.parts)
-        assert form.parts_bytes(*size, OPPOSITE[end]) == fullest.weights_bytes + parts
+        assert form.at(*size).parts_bytes(OPPOSITE[end]) == fullest.weights_bytes + parts
         held = opened.devices.lacking(end) is None and opened.holds(getattr(opened.budget, end))
         assert form.holds(*size, end) == held, (opened.model.id, opened.request, end)
 
@@ -191,7 +190,8 @@ def test_a_form_places_layers_as_the_engine_does() -> None:
         points = [(draw.choice((*LENGTHS, draw.randint(1, 9_000))), min(slots, draw.choice(BATCHES))) for _ in range(4)]
         for tokens, batch in points:
             found = opened.sized(seq=tokens, batch=batch)
-            assert (form or curve).needed_bytes(tokens, batch) == found.needed_bytes, (model, asked, tokens, batch)
+            needed = curve.needed_bytes(tokens, batch) if form is None else form.at(tokens, batch).needed_bytes
+            assert needed == found.needed_bytes, (model, asked, tokens, batch)
             assert curve.total_bytes(tokens, batch) == found.stored_bytes, (model, asked, tokens, batch)
             if form is not None:
                 moved.add((model, str(asked), compare_devices(form, found)))
@@ -209,14 +209,14 @@ def compare_devices(form: MemoryForm, opened: Occupancy) -> int | None:
     placement, size = opened.devices.placement(), (opened.tokens, opened.batch)
     assert placement is not None
     fullest = placement.devices[placement.fullest]
-    assert form.devices_bytes(*size) == sum(share.needed() for share in placement.devices)
-    assert form.needed_bytes(*size) == fullest.cache_bytes
+    assert form.at(*size).devices_bytes == sum(share.needed() for share in placement.devices)
+    assert form.at(*size).needed_bytes == fullest.cache_bytes
     for end in ENDS:
-        assert form.left(*size, end) == getattr(opened.budget, end)
+        assert form.at(*size).left(end) == getattr(opened.budget, end)
         for section in Section:
             parts = sum(getattr(part, end) for part in fullest.parts if part.section is section)
             weights = fullest.weights_bytes if section is Section.WEIGHTS else 0
-            assert form.parts_bytes(*size, end, section) == parts + weights, (section, end)
+            assert form.at(*size).parts_bytes(end, section) == parts + weights, (section, end)
         assert form.holds(*size, end) == solve.holds(opened, end), (opened.model.id, opened.request, end)
     return placement.gpu_layers
 
@@ -225,8 +225,9 @@ def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int
     """Of arrays of points as of each point."""
     asked: list[Any] = [curve.needed_bytes, curve.total_bytes]
     if form is not None:
-        asked += [form.needed_bytes, form.devices_bytes]
-        asked += [partial(rule, end=end) for rule in (form.left, form.holds, form.parts_bytes) for end in ENDS]
+        asked += [lambda *point: form.at(*point).needed_bytes, lambda *point: form.at(*point).devices_bytes]
+        rules = (Memory.left, Memory.holds, Memory.parts_bytes)
+        asked += [lambda *point, rule=rule, end=end: rule(form.at(*point), end) for rule in rules for end in ENDS]
     tokens, batches = (np.array(column) for column in zip(*points, strict=True))
     for rule in asked:
         alone = [rule(*point) for point in points]
@@ -252,7 +253,7 @@ def test_a_planned_request_keeps_its_layers(engine: str) -> None:
     assert form is not None
     planned = plan("Qwen/Qwen3-32B", seq=8_192, offline=True, **asked)
     assert differences(form, planned) == {}
-    assert form.needed_bytes(300, 2) < opened.sized(seq=300, batch=2).needed_bytes
+    assert form.at(300, 2).needed_bytes < opened.sized(seq=300, batch=2).needed_bytes
 
 
 @pytest.mark.parametrize(

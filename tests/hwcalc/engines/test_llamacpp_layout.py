@@ -79,8 +79,8 @@ def test_a_page_draws_what_a_layout_has() -> None:
     assert form.drawable
     for tokens, sequences in ((1, 1), (300, 2), (4096, 1), (40_000, 7)):
         made = occupancy.deployment.layout_at(tokens, sequences)
-        assert form.needed_bytes(tokens, sequences) == made.needed_bytes
+        assert form.at(tokens, sequences).needed_bytes == made.needed_bytes
         for end in ("low", "expected", "high"):
-            whole = form.needed_bytes(tokens, sequences) + form.parts_bytes(tokens, sequences, end)
+            whole = form.at(tokens, sequences).needed_bytes + form.at(tokens, sequences).parts_bytes(end)
             assert whole == made.needed_on(0, end)
             assert form.holds(tokens, sequences, end) == (made.hold(made.main, form.usable[0], end) and made.host_holds(end))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.forms import ENDS, Curve, MemoryForm
+from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.engines.tensorrt_llm.memory import PoolForm
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
@@ -79,8 +78,12 @@ def answers(form: MemoryForm | None, curve: Curve) -> list[Callable[[Any, Any], 
     """All that is asked of a form, or of a cache alone."""
     if form is None:
         return [curve.needed_bytes, curve.total_bytes]
-    at_ends = [partial(rule, end=end) for rule in (form.left, form.holds) for end in ENDS]
-    return [form.needed_bytes, curve.total_bytes, *at_ends]
+    at_ends = [
+        lambda tokens, batch, rule=rule, end=end: rule(form.at(tokens, batch), end)
+        for rule in (Memory.left, Memory.holds)
+        for end in ENDS
+    ]
+    return [lambda tokens, batch: form.at(tokens, batch).needed_bytes, curve.total_bytes, *at_ends]
 
 
 def planned(form: MemoryForm | None, opened: Occupancy) -> list[Any]:
@@ -183,7 +186,7 @@ def test_layers_of_a_kind_with_several_windows_have_a_form_up_to_the_first() -> 
     form = opened.form()
     assert form is not None
     assert form.curve.most_tokens == 512
-    assert form.needed_bytes(512, 3) == opened.sized(seq=512, batch=3).needed_bytes
+    assert form.at(512, 3).needed_bytes == opened.sized(seq=512, batch=3).needed_bytes
     assert form.holds(512, 1)
     assert not form.holds(513, 1)
     with pytest.raises(KvplanError):

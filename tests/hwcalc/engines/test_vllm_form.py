@@ -84,10 +84,10 @@ def numbers_of(plan: Plan) -> dict[str, Any]:
 
 def numbers_by(form: MemoryForm, model: ModelSpec, tokens: int, sequences: int) -> dict[str, Any]:
     """The same by the form alone."""
-    needed = form.needed_bytes(tokens, sequences)
-    left = {end: form.left(tokens, sequences, end) for end in ("low", "expected", "high")}
+    needed = form.at(tokens, sequences).needed_bytes
+    left = {end: form.at(tokens, sequences).left(end) for end in ("low", "expected", "high")}
     usable = form.usable[1]
-    sections = [form.parts_bytes(tokens, sequences, "expected", name) for name in ("weights", "activations", "overhead")]
+    sections = [form.at(tokens, sequences).parts_bytes("expected", name) for name in ("weights", "activations", "overhead")]
     holds = {end: form.holds(tokens, sequences, end) for end in left}
     bound = max(model.max_position_embeddings or MOST_TOKENS, tokens)
     many = form.most_sequences
@@ -150,10 +150,10 @@ def test_the_first_lengths() -> None:
     assert other is not None
     assert (form.curve, form.usable, form.blocks) == (other.curve, other.usable, other.blocks)
     ends = ("low", "expected", "high")
-    assert [form.left(tokens, 1, end) for tokens in range(1, 12) for end in ends] == [
-        other.left(tokens, 1, end) for tokens in range(1, 12) for end in ends
+    assert [form.at(tokens, 1).left(end) for tokens in range(1, 12) for end in ends] == [
+        other.at(tokens, 1).left(end) for tokens in range(1, 12) for end in ends
     ]
-    activations = [form.parts_bytes(tokens, 1, "expected", "activations") for tokens in (*range(1, 10), 4_096)]
+    activations = [form.at(tokens, 1).parts_bytes("expected", "activations") for tokens in (*range(1, 10), 4_096)]
     planned = [short.sized(seq=tokens).budget for tokens in (*range(1, 10), 4_096)]
     assert activations == [
         sum(one.expected for one in budget.parts if one.section == "activations") for budget in planned if budget

@@ -118,7 +118,7 @@ def test_early_lengths() -> None:
     early = PartForm(name="early", section="activations", low=part, expected=part, high=part)
     form = replace(toy(), parts=(*toy().parts, early))
 
-    assert [form.left(tokens, 1, "expected") for tokens in (1, 2, 3, 4)] == [60, 40, 20, 20]
+    assert [form.at(tokens, 1).left("expected") for tokens in (1, 2, 3, 4)] == [60, 40, 20, 20]
     assert (longest(form, 1, 1), longest(form, 100, 3), longest(form, 100, 4)) == (2, 1, 0)
 
 
