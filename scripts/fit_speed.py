@@ -189,7 +189,7 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
 
 
 def stretch_of(row: Row, times: StepTimes) -> float:
-    """How many times as long a prompt takes if its chunks pass one stage after another, and not all stages at once."""
+    """The factor by which a prompt takes longer if its chunks pass one stage after another, and not all stages at once."""
     passes = -(-(row.prompt - row.cached_prefix) // times.chunk)
     return passes * times.pp / (passes + times.pp - 1) if kind_of(row) == "prompt" else 1.0
 
@@ -247,7 +247,7 @@ def expected(rows: Rows, values: Mapping[str, float]) -> Array:
 
 
 def telling(rows: Rows, name: str) -> int:
-    """How many rows spend so much of their time on matrices of this format that they tell of its share."""
+    """The number of rows that spend so much of their time on matrices of this format that they tell of its share."""
     count = sum(rows.counts[:, -1, COUNTS.index(f"{kind} {name}")] for kind in ("dense", "expert"))
     return int(np.sum(count / STARTS[name] > TELLS * rows.seconds))
 
@@ -318,7 +318,7 @@ class Fits:
         self._kept: dict[Any, dict[str, float]] = {}
 
     def of_class(self, name: str) -> Array:
-        """Which rows of tuned servers a class has."""
+        """For each row of tuned servers, True if it is of the class."""
         return (self.owners == name) & self.tuned
 
     def fitted(self, name: str, left_out: Array) -> dict[str, float]:
@@ -401,7 +401,7 @@ def parameters_of(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Mapping[str, Array], family: str) -> dict[str, Any]:
-    """What the file of a class gets, printed as well. ``apart`` are the expected times without the part of a row, and without its source."""
+    """The content of the file of a class, printed as well. ``apart`` are the expected times without a row's part or source."""
     times = expected(mine, values)
     out: dict[str, Any] = {"parameters": parameters_of(values), "ranges": {}, "errors": {}, "rows": {}}
     for kind in ("decode", "prompt", "serving"):

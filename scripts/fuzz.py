@@ -103,7 +103,7 @@ class Worker:
         return int(self._at.value)
 
     def hangs(self) -> bool:
-        """Whether it has been at one input for too long."""
+        """True if it has been at one input for too long."""
         if self.number != self._seen:
             self._seen, self._since = self.number, time.monotonic()
         return time.monotonic() - self._since > HANGS_SECONDS
@@ -371,7 +371,7 @@ def _escaped(word: str) -> bool:
 
 
 def _where(outcome: Outcome) -> str:
-    """What tells one fault from another: the last words of the error, without numbers and names."""
+    """The mark that tells one fault from another: the last words of the error, without numbers and names."""
     last = (outcome.err.strip().splitlines() or [""])[0] if outcome.status != 70 else outcome.err.strip()
     last = last.splitlines()[0] if last else ""
     return re.sub(r"'[^']*'|[0-9,]+", "…", last)[:160]

@@ -95,7 +95,7 @@ def differ(expected: Sequence[Mapping[str, Any]], got: Sequence[Mapping[str, Any
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same; nothing, an empty list and an empty mapping are."""
+    """True if two values are the same; nothing, an empty list and an empty mapping are."""
     if one in _EMPTY and other in _EMPTY:
         return True
     return (type(one) is type(other) and one == other) or (
@@ -104,7 +104,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def left_open(said: Sequence[str]) -> set[str]:
-    """What the lines on open points are about: the words before the first sign."""
+    """The subjects of the lines on open points: the words before the first sign."""
     return {re.split(r"[=:(]", each, maxsplit=1)[0].strip() or each for each in said}
 
 

@@ -237,7 +237,7 @@ class Compared(Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """How far the expected speed lies from the measured one, as a share of it."""
+        """The distance of the expected speed from the measured one, as a share of it."""
         return abs(self.expected / self.measured - 1)
 
 
@@ -278,5 +278,5 @@ def compared(rows: Iterable[Row], *, tuned: bool = True) -> tuple[list[Compared]
 
 
 def kind_of(row: Row) -> str:
-    """What a row measures, as the classes have ranges of it."""
+    """The kind of what a row measures, as the classes have ranges of it."""
     return {"decode_tokens_per_s": "decode", "ttft_s": "prompt", "prefill_tokens_per_s": "prompt"}.get(row.quantity, "serving")

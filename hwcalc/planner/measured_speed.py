@@ -41,7 +41,7 @@ def scaled(chosen: SpeedClass, decode_times: float, prompt_times: float) -> Spee
 
 
 def is_measured(gpu: Gpu, engine: str) -> bool:
-    """Whether the user has measured the speed of this engine on this accelerator, with any kind of model."""
+    """True if the user has measured the speed of this engine on this accelerator, with any kind of model."""
     return measurements(gpu.id, speed_kind(engine))[0] is not None
 
 

@@ -147,7 +147,7 @@ def shares_of(places: Iterable[DeviceReads]) -> tuple[WeightShare, ...]:
 
 
 def is_divided(places: Sequence[DeviceReads]) -> bool:
-    """Whether the devices read one after another, so that the rule for GPUs alone does not hold.
+    """True if the devices read one after another, so that the rule for GPUs alone does not hold.
 
     They do if the host holds caches or weights of layers, or if a device works on several parts at once.
     """

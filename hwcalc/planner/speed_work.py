@@ -315,7 +315,7 @@ def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] |
 
 
 def workload_of(opened: Occupancy) -> Workload:
-    """What an occupancy asks of its model."""
+    """The work that an occupancy asks of its model."""
     return Workload(
         seq=opened.tokens,
         batch=opened.batch,
@@ -358,7 +358,7 @@ class _Caches(Struct, frozen=True):
 
     @property
     def reads(self) -> tuple[CacheReads, ...]:
-        """What one decode step reads and writes, for each kind of layer."""
+        """The bytes that one decode step reads and writes, for each kind of layer."""
         out = []
         for count, kind in self.kinds:
             # The bytes of the entries of one layer's cache, by how often a step reads or writes them.

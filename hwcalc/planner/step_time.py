@@ -412,7 +412,7 @@ def _places(
 
 
 def multiplied(form: str) -> str:
-    """How weights of a format are multiplied: the key of ``compute_shares``."""
+    """The way in which weights of a format are multiplied: the key of ``compute_shares``."""
     for name, forms in (("floats", _FLOATS), ("eight_bit", _EIGHT), ("four_bit", _FOUR), ("weight_only", _WEIGHT_ONLY)):
         if form in forms:
             return name
@@ -420,7 +420,7 @@ def multiplied(form: str) -> str:
 
 
 def packed(form: str) -> str:
-    """How the numbers of a format are packed: the key of ``unpack_shares``. GGUF calls groups of blocks superblocks."""
+    """The way in which numbers of a format are packed: the key of ``unpack_shares``. GGUF calls groups of blocks superblocks."""
     if form in _FLOATS or form in _EIGHT:
         return "none"
     return "superblocks" if form.startswith("iq") or form.endswith("_k") else "blocks"

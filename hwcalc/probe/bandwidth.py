@@ -214,8 +214,8 @@ class _AttentionLayer(Record):
         return self.kv_heads * (self.key_width + (0 if self.latent else self.value_width))
 
     def copied(self, dtype: str) -> int:
-        """How often torch copies the cache, rounded up: without a fused kernel it repeats keys and values for every head that shares
-        them, scales the repeated keys into another copy, and does so in four bytes.
+        """The number of times that torch copies the cache, rounded up: without a fused kernel it repeats keys and values for every head
+        that shares them, scales the repeated keys into another copy, and does so in four bytes.
 
         Source: pytorch, aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math.
         """

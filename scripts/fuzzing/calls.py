@@ -81,7 +81,7 @@ _CHECKS: Final[Mapping[str, Any]] = {
 
 
 def tool(chance: random.Random, configs: Sequence[Mapping[str, Any]]) -> Case:
-    """What an agent asks of ``kvplan mcp``: a tool and its arguments, any JSON."""
+    """A case in which an agent asks ``kvplan mcp`` for a tool with arguments, any JSON."""
     name = chance.choices(("plan", "explain", "compare", "check", "fit", "recommend", "nosuch"), (40, 15, 15, 20, 4, 5, 1))[0]
     model: Any = (
         chance.choice(configs) if chance.random() < 0.5 else chance.choice(("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B", "nosuch/x"))

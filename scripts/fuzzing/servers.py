@@ -142,7 +142,7 @@ def _server() -> Any:
 
 
 def asked_page(request: bytes) -> bytes:
-    """What the server of a page answers to the bytes of a request."""
+    """The answer of a page's server to the bytes of a request."""
     server = _server()
     raw = request.replace(b"TOKEN", server.token.encode()).replace(b"PORT", str(server.server_port).encode())
     reply = b""

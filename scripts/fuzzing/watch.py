@@ -137,7 +137,7 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
 
 
 def written_outside(folder: Path) -> bool:
-    """Whether a link of a case was followed out of its folder and something written there."""
+    """True if a link of a case was followed out of its folder and something written there."""
     outside = folder.parent / "outside"
     return {path.name: path.read_bytes() for path in outside.iterdir()} != {"file": OUTSIDE}
 
@@ -220,7 +220,7 @@ def reading_seconds(header: bytes) -> float:
 
 
 def _slowness() -> float:
-    """How many times as long as a usual processor this one takes just now: others may share it. At least 1."""
+    """The factor by which this processor is slower than a usual one just now: others may share it. At least 1."""
     times = []
     for _ in range(7):
         start = time.process_time()
@@ -293,13 +293,13 @@ def _format(words: tuple[str, ...]) -> str:
 
 
 def _has_formula(text: str) -> bool:
-    """Whether a cell of CSV is what a spreadsheet would run."""
+    """True if a cell of CSV is what a spreadsheet would run."""
     cells = (cell.strip() for row in csv.reader(io.StringIO(text)) for cell in row)
     return any(cell[:1] in _FORMULA and not _NUMBER.fullmatch(cell) for cell in cells if len(cell) > 1)
 
 
 def _is_page(text: str) -> bool:
-    """Whether a page holds two scripts, of which the first is data, and nothing that stands in these ends them."""
+    """True if a page holds two scripts, of which the first is data, and nothing that stands in these ends them."""
     _, _, payload = text.partition('<script type="application/json" id="payload">')
     data, _, rest = payload.partition("</script>")
     ends = (

@@ -521,7 +521,7 @@ class Buffers:
         return _rounded(most, end)
 
     def _has(self, part: GpuPart, moment: Moment) -> bool:
-        """Whether a GPU has a moment: logits if it runs the output, copies if it works with what lies on the host."""
+        """True if a GPU has a moment: logits if it runs the output, copies if it works with what lies on the host."""
         if moment.per_output:
             return part.output
         if moment.name not in OF_THE_HOST:
