@@ -38,6 +38,8 @@ _SPARSE_LATENT_FP8 = "fp8_ds_mla"
 class ReferenceDeployment(GeneralDeployment):
     """A server that keeps what it must, and adds nothing."""
 
+    traits = Traits(deals_experts=True, sizes_by_token=True)
+
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
         model, setup = self.model, self.setup
@@ -72,10 +74,6 @@ class ReferenceDeployment(GeneralDeployment):
             key, value = parsed
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
         return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
-
-    @cached_property
-    def traits(self) -> Traits:
-        return Traits(deals_experts=True, sizes_by_token=True)
 
 
 class ReferencePolicies(LayerByLayer):

@@ -166,6 +166,8 @@ class LlamacppOccupancy(GeneralOccupancy):
     """What llama.cpp holds under a load: a context with its settings, and its :attr:`layout`."""
 
     deployment: LlamacppDeployment
+    cuts_prompts: bool = False
+    """Whether a prompt that is longer than the context is cut."""
 
     @property
     def hparams(self) -> Hparams:
@@ -226,11 +228,6 @@ class LlamacppOccupancy(GeneralOccupancy):
     @cached_property
     def needed_bytes(self) -> int:
         return self.layout.needed_bytes
-
-    @property
-    def cuts_prompts(self) -> bool:
-        """True if a prompt that is longer than the context is cut."""
-        return False
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         """The text and the flags that start a context with ``cells`` cells a sequence which keeps the first ``sinks`` tokens."""

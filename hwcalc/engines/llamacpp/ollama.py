@@ -234,15 +234,12 @@ class OllamaOccupancy(LlamacppOccupancy):
     """What Ollama's llama-server holds under a load."""
 
     deployment: OllamaDeployment
+    cuts_prompts = True
+    """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
 
     @property
     def devices(self) -> OllamaDevices:
         return OllamaDevices(self)
-
-    @property
-    def cuts_prompts(self) -> bool:
-        """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
-        return True
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)

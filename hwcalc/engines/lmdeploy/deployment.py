@@ -80,6 +80,7 @@ class LmdeployDeployment(PooledDeployment):
     """A model on LMDeploy: its settings and the layout of its pool."""
 
     budget_is_fixed = True
+    traits = Traits(deals_experts=True)
 
     def at(self, load: Load) -> LmdeployOccupancy:
         return LmdeployOccupancy(self, load)
@@ -213,10 +214,6 @@ class LmdeployDeployment(PooledDeployment):
 
     def weight_dtype(self) -> str:
         return self.settings.model_dtype
-
-    @cached_property
-    def traits(self) -> Traits:
-        return Traits(deals_experts=True)
 
     def _remarks(self) -> Iterator[Note]:
         settings, options = self.settings, self.setup.options

@@ -61,6 +61,9 @@ _FLOATS: Final = ("bf16", "fp16", "fp32")
 class MlxDeployment(GeneralDeployment):
     """A model on mlx-lm."""
 
+    traits = Traits(pads=True)
+    """A ``BatchKVCache`` pads shorter sequences on the left."""
+
     @cached_property
     def file(self) -> ModelClass:
         """The model file that runs the model."""
@@ -119,11 +122,6 @@ class MlxDeployment(GeneralDeployment):
 
     def weight_rules(self) -> Rules:
         return MLX
-
-    @cached_property
-    def traits(self) -> Traits:
-        # A ``BatchKVCache`` pads shorter sequences on the left.
-        return Traits(pads=True)
 
     @property
     def kinds(self) -> set[type[LayerKind]]:

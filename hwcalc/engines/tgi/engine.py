@@ -92,6 +92,7 @@ class TgiDeployment(PooledDeployment):
     reserved_blocks = 1
     reserved_for = "health_block"
     budget_is_fixed = True
+    traits = Traits(expands_latents=True)
 
     @cached_property
     def settings(self) -> Settings:
@@ -191,10 +192,6 @@ class TgiDeployment(PooledDeployment):
         if self.settings.prefix_caching and self.settings.attention == "paged":
             raise UsageError("TGI: Prefix caching is only supported with flashinfer.", hint="Leave out prefix_caching.")
         return tuple(self._remarks())
-
-    @cached_property
-    def traits(self) -> Traits:
-        return Traits(expands_latents=True)
 
     def weight_rules(self) -> Rules:
         return TGI
