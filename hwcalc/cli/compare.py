@@ -81,7 +81,7 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
     },
 )
 def diff(*, models: list[str] | None, **options: Any) -> Answer:
-    """Show what differs in memory between two models, revisions or plans.
+    """Show how two models, revisions or plans differ in memory.
 
     Keys that bear on memory, and bytes. Two files that kvplan MODEL --json wrote are compared as they are.
 
