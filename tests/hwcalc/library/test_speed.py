@@ -369,3 +369,12 @@ def test_the_page_has_the_table_of_the_files() -> None:
 
     page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     assert f"{TABLE_BEGINS}\n{table()}\n{TABLE_ENDS}" in page
+
+
+def test_a_row_is_planned_as_the_file_that_was_measured() -> None:
+    """llama-bench calls files of gpt-oss F16 whose dense weights have 16 bits. The row of gpt-oss-20b states the size of its file."""
+    from scripts.speed_rows import weights_of
+
+    row = {"engine": "llama.cpp", "model": "openai/gpt-oss-20b", "weight_dtype": "gpt-oss ?B F16"}
+    planned = plan(row["model"], engine="llamacpp", seq=512, weights=weights_of(row), offline=True)
+    assert planned.memory.weights.bytes == 13_779_630_336
