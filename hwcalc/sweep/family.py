@@ -89,15 +89,11 @@ class Family(Record):
         grown = sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
         caches = self.curve.total_bytes(tokens, sequences) + self.curve.needed_bytes(tokens, sequences)
         simple = caches + sum(self.row[name] or 0 for name in _WEIGHTS) + grown
-        answers = [] if self.form is None else self._answers(self.form, tokens, sequences)
-        return bool(max([simple, *answers]) <= _MOST)
-
-    def _answers(self, form: MemoryForm, tokens: Any, sequences: Any) -> list[Any]:
-        """All numbers and verdicts that rows take from the form."""
-        memory = form.at(tokens, sequences)
+        if self.form is None:
+            return bool(simple <= _MOST)
+        memory = self.form.at(tokens, sequences)
         parts = (memory.parts_bytes("expected", section.value) for section in Section)
-        total = self._total(memory)
-        return [memory.needed_bytes, *(() if total is None else (total,)), *parts, *map(memory.holds, ENDS)]
+        return bool(max(simple, memory.needed_bytes, self._total(memory) or 0, *parts) <= _MOST)
 
     def _total(self, memory: Memory) -> Any:
         """The bytes on all GPUs: cache, weights, and for each GPU activations and overhead of the fullest.
