@@ -260,6 +260,14 @@ class EngineFlags(Record):
         """
         return [self.written[name], *map(str, values)]
 
+    def text(self, name: str, value: object) -> str:
+        """The flag of a name with its value, as text; empty if the engine has no flag for it.
+
+        >>> engine_flags("vllm").text("max_model_len", 4096), engine_flags("vllm").text("n_ctx", 4096)
+        ('--max-model-len 4096', '')
+        """
+        return " ".join(self.words(name, value)) if name in self.written else ""
+
     def negated(self, name: str) -> str:
         """How a command turns off the switch of this name.
 

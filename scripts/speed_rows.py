@@ -114,7 +114,7 @@ class Row(Struct, frozen=True):
 
 
 def is_plain(row: Row, *, untuned: bool = False, even: str = "") -> bool:
-    """Whether it was measured on a tuned server, or anywhere else, in a plain run. A flag with ``even`` in it does not matter."""
+    """True if it was measured on a tuned server, or anywhere else, in a plain run. A flag with ``even`` in it does not matter."""
     left_out = any(part in flag for flag in row.flags for part in _LEFT_OUT if part != even)
     return not left_out and (untuned or row.source not in UNTUNED)
 

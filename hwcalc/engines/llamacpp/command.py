@@ -140,7 +140,7 @@ def flag_text(name: str, value: object) -> str:
         return " ".join(_flash_attention(text))
     if name.startswith("type_"):
         text = cache_type(text)
-    return " ".join(_FLAGS.words(name, text)) if name in _FLAGS.written else ""
+    return _FLAGS.text(name, text)
 
 
 def asked(said: Told) -> Mapping[str, Any]:

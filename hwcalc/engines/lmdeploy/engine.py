@@ -47,7 +47,7 @@ class LmdeployCommand(Command):
             value = parse_policy(name, str(value))
         elif name == "weights" and value != "fp8":
             return ""
-        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written else ""
+        return _FLAGS.text(name, value)
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``lmdeploy serve api_server`` for a plan. Raises an error for what has no flag."""

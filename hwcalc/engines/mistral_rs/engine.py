@@ -481,7 +481,7 @@ class MistralCommand(Command):
         if name == "weights":
             return " ".join(_FLAGS.words(name, ISQ[str(value)])) if str(value) in ISQ else ""
         name = _OLDER.get(name, name)
-        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written else ""
+        return _FLAGS.text(name, value)
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``mistralrs serve`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what it cannot be told."""

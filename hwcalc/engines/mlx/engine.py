@@ -411,7 +411,7 @@ class MlxCommand(Command):
         """The spelling in mlx-lm of an option of kvplan or an engine option; empty if it has no flag for it."""
         if name == "dtype" and str(value) in BITS_OF_DTYPE:
             name, value = "kv_bits", BITS_OF_DTYPE[str(value)]
-        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written and name != "dtype" else ""
+        return "" if name == "dtype" else _FLAGS.text(name, value)
 
     def words(self, planned: CommandInput) -> list[str]:
         """``mlx_lm.server``, or ``mlx_lm.generate`` with ``max_kv_size``, which the server does not know.

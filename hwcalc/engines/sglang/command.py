@@ -80,7 +80,7 @@ class SglangCommand(Command):
             return " ".join([*_FLAGS.words("dsa_prefill_backend", text), *_FLAGS.words("dsa_decode_backend", text)])
         if name == "dtype":
             name, text = "kv_cache_dtype", _LONG_NAMES.get(text, text)
-        return " ".join(_FLAGS.words(name, text)) if name in _FLAGS.written else ""
+        return _FLAGS.text(name, text)
 
     def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
         """The server is not told the length of the sequences that users send: its pools are the same."""

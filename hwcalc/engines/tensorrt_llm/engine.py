@@ -470,7 +470,7 @@ class TensorrtCommand(Command):
         if name in _OF_CACHE:
             return f"{name}: {value}"
         key = "kv_cache_dtype" if name == "dtype" else name
-        return " ".join(_FLAGS.words(key, value)) if key in _FLAGS.written else ""
+        return _FLAGS.text(key, value)
 
     def file(self, planned: CommandInput) -> EmittedFile | None:
         text = settings_file(planned)

@@ -578,7 +578,7 @@ class TgiCommand(Command):
             return " ".join(_kv_dtype(str(value)))
         if name == "weights":
             return " ".join(_FLAGS.words("quantization", QUANTIZED[str(value)])) if str(value) in QUANTIZED else ""
-        return " ".join(_FLAGS.words(name, value)) if name in _FLAGS.written else ""
+        return _FLAGS.text(name, value)
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the launcher cannot be told."""
