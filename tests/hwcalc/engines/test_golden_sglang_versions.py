@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any, Final
 
 import pytest
@@ -195,6 +196,14 @@ def test_what_sglang_refuses_on_an_h100(version: str, model: str, dtype: str | N
     assert raised.value.hint
 
 
+def test_a_kernel_that_reads_no_single_tokens_turns_off_the_cache_of_states() -> None:
+    """Where nobody names requests 0.5.8 then has 512 slots, one for a request. 0.5.6 looks at Qwen3-Next alone."""
+    case = {"gpu": "b200", "model": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "budget_bytes": 40 * 2**30}
+    for version, slots, each in (("0.5.8", 512, 1), ("0.5.6", 414, 3)):
+        found = _planned({**case, "version": version, "options": {"attention_backend": "trtllm_mha"}})
+        assert (found["slots"], found["each"]) == (slots, each)
+
+
 def test_a_release_that_ends_on_consumer_gpus() -> None:
     """0.5.6 takes ``trtllm_mha`` on a GeForce of Blackwell and says that only B200 has it, unless another kernel is named."""
     case: dict[str, Any] = {
@@ -217,8 +226,17 @@ def test_states_that_nothing_copies_where_nothing_overlaps() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.5.6", "0.5.8", "0.5.10", "0.5.13"])
-@pytest.mark.parametrize("model", ["openai/gpt-oss-20b", "meta-llama/Llama-3.1-8B-Instruct"])
-@pytest.mark.parametrize("options", [{}, {"max_running_requests": "3500"}, {"page_size": "64"}], ids=str)
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        *product(
+            ("openai/gpt-oss-20b", "meta-llama/Llama-3.1-8B-Instruct"),
+            ({}, {"max_running_requests": "3500"}, {"page_size": "64"}),
+        ),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"speculative": "eagle:1:4", "max_running_requests": "3500"}),
+    ],
+    ids=str,
+)
 def test_the_least_budget_holds_what_is_asked_of_it(version: str, model: str, options: dict[str, str]) -> None:
     """And a byte less does not: by the rules of each release, also where windows are solved from whole tokens."""
     opened = find_engine("sglang")[0].open(load_model(model), Request.of(seq=1024, options=options, engine_version=version))

@@ -208,11 +208,12 @@ def test_weights_of_the_host_are_copied() -> None:
 def test_a_cache_that_lies_on_the_host_is_copied_for_flash_attention() -> None:
     """8B with 32,768 cells: 32 MiB of the mask, 128 of one layer's keys and values, 4 x 4,096 numbers of 512 tokens.
 
-    Without flash attention nothing is.
+    Without flash attention nothing is, and nothing of a cache that lies on the GPU.
     """
     row: dict[str, Any] = {"n_ctx": 32768}
     counted = (32 + 128 + 32) * MIB
     assert copying("llama-3.1-8b", NOTHING_COPIED, 4096, kv_on_host=True, **row).expected == pytest.approx(counted, rel=0.05)
+    assert copying("llama-3.1-8b", NOTHING_COPIED, 4096, **row) == gpu("llama-3.1-8b", **row, **SERVER)
     plain = row | {"flash_attn": 0}
     assert copying("llama-3.1-8b", NOTHING_COPIED, 4096, kv_on_host=True, **plain) == gpu("llama-3.1-8b", **plain, **SERVER)
 
