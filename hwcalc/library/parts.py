@@ -93,13 +93,11 @@ class Dataset(Generic[T]):
     def has(self, part: Part) -> bool:
         """True if the part is finished: its file is there, with its digest."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            metadata = pq.read_metadata(self._path(part)).metadata or {}
+            return bool(metadata_of(self._path(part)).get(KEY.encode()) == self._key(part).encode())
         except (OSError, pa.ArrowInvalid):
             return False
-        return bool(metadata.get(KEY.encode()) == self._key(part).encode())
 
     def keep(self, part: Part, result: T) -> None:
         """Write the rows of a part."""
@@ -336,6 +334,14 @@ def _facts_of_user() -> list[str | bytes]:
         with suppress(OSError):
             facts += [path.name, path.read_bytes()]
     return facts
+
+
+def metadata_of(path: Path) -> Mapping[bytes, bytes]:
+    """The metadata of a Parquet file. It is opened here: pyarrow reads a tilde in a name, and none that is not Unicode."""
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        return pq.read_metadata(file).metadata or {}
 
 
 def parquet_ready(otherwise: str = "use --format csv") -> None:

@@ -189,9 +189,9 @@ def write_traffic(file: IO[bytes], traffic: Traffic, stamp: Mapping[str, str]) -
 
 def read_traffic(path: Path, _: Part) -> Traffic:
     """The traffic of the replay that has this file."""
-    import pyarrow.parquet as pq
+    from hwcalc.library.parts import metadata_of
 
-    return msgspec.json.decode(pq.read_metadata(path).metadata[_DOCUMENT.encode()], type=Traffic)
+    return msgspec.json.decode(metadata_of(path)[_DOCUMENT.encode()], type=Traffic)
 
 
 class Timeline(Record):

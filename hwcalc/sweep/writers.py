@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.library.parts import Part
+from hwcalc.library.parts import Part, metadata_of
 from hwcalc.masking import without_tokens
 from hwcalc.sweep.grid import COLUMNS, NUMBERS, OF_SPEED, Column, RowBlock, SharedNumbers, Value
 from hwcalc.sweep.setting import column_of
@@ -125,9 +125,7 @@ def write_parquet(file: IO[bytes], blocks: Iterable[RowBlock], stamp: Mapping[st
 
 def read_parquet(path: Path, part: Part) -> list[RowBlock]:
     """The rows of a file of a dataset, whose columns are read when they are asked for."""
-    import pyarrow.parquet as pq
-
-    counts = json.loads(pq.read_metadata(path).metadata[_COUNTS.encode()])
+    counts = json.loads(metadata_of(path)[_COUNTS.encode()])
     error = None if counts["error"] is None else _KeptError(*counts["error"])
     return [RowBlock(size=counts["size"], columns=_Columns(path, part), failed=counts["failed"], error=error)]
 
@@ -151,7 +149,8 @@ class _Columns(Mapping[str, Column]):
 
         if name in self._of_path:
             return self._of_path[name]
-        values: Column = column_of(pq.ParquetFile(self._path).read([name])[name].to_pylist())
+        with self._path.open("rb") as file:
+            values: Column = column_of(pq.ParquetFile(file).read([name])[name].to_pylist())
         return values
 
     def __iter__(self) -> Iterator[str]:
