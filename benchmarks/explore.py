@@ -27,7 +27,7 @@ LIMIT_SECONDS = 10.0
 """Of a page of :data:`MODELS_OF_LIMIT` models, on a machine where a plan takes :data:`PLAN_SECONDS`."""
 MODELS_OF_LIMIT = 8
 PLAN_SECONDS = 0.002
-LIMIT_BYTES = 1_500_000
+LIMIT_BYTES = 1_300_000
 MODEL = "meta-llama/Llama-3.1-8B"
 PAGES = (1, MODELS_OF_LIMIT, 20)
 GPU = "h100-sxm5-80gb"

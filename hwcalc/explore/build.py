@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
@@ -34,6 +35,7 @@ from hwcalc.planner.command_line import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.options import OPTIONS, Access, Asked, ExploreOptions, take_options, takes
+from hwcalc.planner.speed_work import ALIKE
 from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.dtypes import format_spellings
@@ -73,6 +75,10 @@ _ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 
 _PACKED: Final = {"shapes", "terms", "curves", "parts", "rests", "reads"}
 """Lists of records that are so long that the names of their fields would take most of the page."""
+
+
+_LONG: Final = 24
+"""Letters of a list from which on its place is shorter."""
 
 
 class Html(Record):
@@ -132,13 +138,18 @@ def json_text(document: object) -> str:
 
 
 def packed(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The payload with lists of records as rows, each of which begins with the place of its names (``unpacked`` in ``page/data.js``).
+    """The payload with lists of records as rows, each of which begins with the place of its names, and lists of the models that are equal once.
+
+    ``unpacked`` in ``page/data.js`` reads it.
 
     >>> packed({"live": False, "parts": [{"name": "a", "low": 1}, {"name": "b", "low": 2}]})
     {'live': False, 'parts': {'names': [['name', 'low']], 'rows': [[0, 'a', 1], [0, 'b', 2]]}}
     """
     out: dict[str, Any] = {}
     for name, value in payload.items():
+        if name == "models":
+            out[name], out["lists"] = told_once(value)
+            continue
         if not (name in _PACKED and value):
             out[name] = value
             continue
@@ -146,6 +157,43 @@ def packed(payload: Mapping[str, Any]) -> dict[str, Any]:
         rows = [[places.setdefault(tuple(entry), len(places)), *entry.values()] for entry in value]
         out[name] = {"names": list(map(list, places)), "rows": rows}
     return out
+
+
+def told_once(document: Any) -> tuple[Any, list[Any]]:
+    """A document with ``{"at": place}`` for each long list that stands in it more than once, and these lists, in which others stand so.
+
+    >>> told_once([{"a": [[100000000, 2000000000, 3]]}, [100000000, 2000000000, 3]])
+    ([{'a': [{'at': 0}]}, {'at': 0}], [[100000000, 2000000000, 3]])
+    """
+    counts: Counter[str] = Counter()
+    lists: list[Any] = []
+    places: dict[str, int] = {}
+
+    def count(piece: Any) -> None:
+        if isinstance(piece, list):
+            text = json.dumps(piece)
+            counts[text] += 1
+            if counts[text] > 1:
+                return
+        for each in piece.values() if isinstance(piece, dict) else piece if isinstance(piece, list) else ():
+            count(each)
+
+    def written(piece: Any) -> Any:
+        if isinstance(piece, dict):
+            return {name: written(each) for name, each in piece.items()}
+        if not isinstance(piece, list):
+            return piece
+        text = json.dumps(piece)
+        if counts[text] < 2 or len(text) < _LONG:
+            return list(map(written, piece))
+        if text not in places:
+            told = list(map(written, piece))
+            places[text] = len(lists)
+            lists.append(told)
+        return {"at": places[text]}
+
+    count(document)
+    return written(document), lists
 
 
 def bundle(sources: Mapping[str, str], main: str = _EXPLORER.main) -> str:
@@ -237,6 +285,7 @@ def payload_of(
         "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
         "gpus": [_gpu(load_gpu(name, []), pools) for name in axes.gpus],
         "formats": format_spellings(),
+        "experts_power": ALIKE,
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
         **pools.pieces,

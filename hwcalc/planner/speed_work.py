@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.models import follows_output
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas import LatentAttention, Role, Stack
 from hwcalc.formulas.arithmetic import larger, smaller
@@ -260,9 +261,9 @@ class Workload(Record):
     """What is asked of a model: ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas.
 
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
-    published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
-    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the
-    model.
+    published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. With ``encoder_follows`` the output
+    of an encoder is as long as a sequence, at every length. The experts of a layer are divided over ``parallel.expert_ranks``.
+    ``passes`` are the layers that a step and a prompt compute on, where they are not those of the model.
     """
 
     seq: int
@@ -270,10 +271,16 @@ class Workload(Record):
     roles: Mapping[Role, DType]
     engine: str = DEFAULT
     encoder_tokens: int = 0
+    encoder_follows: bool = False
     weights: str | None = None
     dtype: str | None = None
     parallel: Parallel = ALONE
     passes: Passes | None = None
+
+    @property
+    def encoder_rule(self) -> int | None:
+        """Tokens of the encoder's output at every length, as :meth:`~hwcalc.formulas.tensor.Span.stairs` takes them."""
+        return None if self.encoder_follows else self.encoder_tokens
 
 
 class Work(Struct, frozen=True):
@@ -322,6 +329,7 @@ def workload_of(opened: Occupancy) -> Workload:
         roles=opened.dtypes.roles,
         engine=opened.engine.name,
         encoder_tokens=opened.encoder_tokens,
+        encoder_follows=follows_output(opened.model, opened.load),
         weights=format_name(opened.setup.weights),
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
         dtype=opened.deployment.weight_dtype(),
@@ -493,11 +501,11 @@ def decode_form(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ..
 
 def form_of(stack: Stack, load: Workload, counted: Iterable[WeightShare]) -> DecodeForm:
     """The decode step on these layers as a form."""
-    selected, encoder_tokens = selected_tokens(stack), load.encoder_tokens
+    selected = selected_tokens(stack)
     attention: list[Growing] = []
     for count, kind in _rank_kinds(stack, load.parallel.tp):
         for span, most, each in decode_terms(kind, selected):
-            attention.append(Growing(count * each, most, span.stairs(encoder_tokens)))
+            attention.append(Growing(count * each, most, span.stairs(load.encoder_rule)))
     reached = _reached if find_engine(load.engine)[0].facts.sums_in_32_bits else tuple
     shares = tuple((share, reached(RATES.get(share.format, ANY_RATE))) for share in counted if share.use is not Use.ENCODER)
     return DecodeForm(shares, cache_form(stack, load), tuple(attention), reached(_attention_rates(load.roles)))
@@ -512,7 +520,7 @@ def cache_form(stack: Stack, load: Workload) -> tuple[Growing, ...]:
             most = limit if tensor.role in (Role.LATENT, Role.ROPE) else None
             written = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
             each = count * written * tensor.bytes_per_position(load.roles[tensor.role])
-            cache.append(Growing(each, most, tensor.span.stairs(load.encoder_tokens)))
+            cache.append(Growing(each, most, tensor.span.stairs(load.encoder_rule)))
     return tuple(cache)
 
 

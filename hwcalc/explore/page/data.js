@@ -3,14 +3,23 @@
 import { substitute } from "./forms.js";
 
 /**
- * A payload as Python had it, before it wrote long lists of records as rows.
+ * A payload as Python had it, before it wrote long lists of records as rows, and lists that stand in several models once.
  * @param {Record<string, any>} payload
  * @returns {any}
  */
-export function unpacked(payload) {
+export function unpacked({ lists, ...payload }) {
+  /** @type {unknown[][]} */
+  const known = [];
+  /** @type {(piece: any) => any} */
+  const told = (piece) => {
+    if (piece === null || typeof piece !== "object") return piece;
+    if (Array.isArray(piece)) return piece.map(told);
+    return known[piece.at] ?? Object.fromEntries(Object.entries(piece).map(([name, value]) => [name, told(value)]));
+  };
+  for (const list of lists) known.push(told(list));
   const records = (/** @type {{ names: string[][], rows: [number, ...unknown[]][] }} */ { names, rows }) =>
     rows.map(([kind, ...values]) => Object.fromEntries((names[kind] ?? []).map((name, place) => [name, values[place]])));
-  return Object.fromEntries(Object.entries(payload).map(([name, value]) => [name, value?.rows && value.names ? records(value) : value]));
+  return Object.fromEntries(Object.entries(payload).map(([name, value]) => [name, name === "models" ? told(value) : value?.rows && value.names ? records(value) : value]));
 }
 
 /**

@@ -3,9 +3,6 @@
 import { formatsOf, gridAt, modelOf } from "./data.js";
 import { exact } from "./tables.js";
 
-/** Tokens of one step choose experts as if so few were drawn at random: t to this power. */
-const ALIKE = 0.5;
-
 /**
  * What terms add up to.
  * @param {Reads["cache"]} terms
@@ -49,7 +46,7 @@ export function speedOf(payload, state, splits) {
   for (const [use, bytes, copies, active, flops, rate] of shares) {
     const tokens = use === "chosen" ? routed : each;
     const ranks = use === "chosen" ? experts : tp;
-    const share = use === "chosen" ? 1 - (1 - active / copies) ** (Math.max(1, tokens) ** ALIKE) : use === "row" ? Math.min(1, tokens / copies) : 1;
+    const share = use === "chosen" ? 1 - (1 - active / copies) ** (Math.max(1, tokens) ** payload.experts_power) : use === "row" ? Math.min(1, tokens / copies) : 1;
     read += (bytes * share) / ranks;
     operations.set(rate, (operations.get(rate) ?? 0) + (tokens * flops) / ranks);
   }

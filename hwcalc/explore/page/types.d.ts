@@ -298,6 +298,8 @@ interface Payload {
   engines: Engine[];
   /** Other spellings of formats. */
   formats: Record<string, string>;
+  /** Tokens of one step choose experts as if so few were drawn at random: their number to this power. */
+  experts_power: number;
   models: Model[];
   texts: string[];
   shapes: Shape[];

@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 
 const { payload, calls } = JSON.parse(readFileSync(0, "utf8"));
-const modules = await Promise.all(["answer", "command", "data", "forms", "reason", "state", "strip", "tables"].map((name) => import(`./${name}.js`)));
+const modules = await Promise.all(["answer", "command", "data", "forms", "reason", "speed", "state", "strip", "tables"].map((name) => import(`./${name}.js`)));
 const page = Object.assign({}, ...modules);
 const forms = payload === null ? null : page.formsOf(payload);
 const answers = forms === null ? null : page.answersOf(payload, () => payload, forms);
@@ -17,6 +17,10 @@ const functions = {
   opened: (fragment) => page.validState(payload, forms, page.wantedBy(fragment)),
   answer: (wanted) => answers.answer(page.validState(payload, forms, wanted)),
   sizes: (wanted) => answers.sizes(page.validState(payload, forms, wanted)),
+  speed: (wanted) => {
+    const state = page.validState(payload, forms, wanted);
+    return page.speedOf(payload, state, page.engineOf(payload, state.engine).splits_layers);
+  },
   command: (wanted) => page.commandOf(payload, page.validState(payload, forms, wanted)),
 };
 const results = calls.map(([name, ...given]) => functions[name](...given));

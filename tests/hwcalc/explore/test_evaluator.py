@@ -26,7 +26,7 @@ from hwcalc.planner.options import Access
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from hwcalc.units import GIB, KIB, MIB, human_bytes
 from tests.hwcalc.explore.evaluate import payload_of_memory
-from tests.hwcalc.explore.planned import agree, planned
+from tests.hwcalc.explore.planned import agree, plan_of, planned
 from tests.hwcalc.form_answers import answer, form_of
 
 MODELS: Final = (
@@ -206,6 +206,24 @@ def test_the_page_gives_the_numbers_of_the_command_line_that_it_shows(page: Page
             _assert_sampled(numbers.pop("sampled"), wanted_numbers["fit"], state, page.payload)
             wanted_numbers["fit"] |= dict.fromkeys(("max_seq", "expected_max_seq", "max_batch", "expected_max_batch"))
         assert numbers == wanted_numbers, line
+
+
+def test_the_bound_on_tokens_a_second_is_the_plans(page: Page) -> None:
+    """The page computes it in JavaScript of its own: in states drawn from all choices it is the number of the plan, or neither has one."""
+    assert page.payload is not None
+    states = page(*(["valid", state] for state in drawn(page.payload, PLANNED)))
+    calls = page(*([name, state] for state in states for name in ("command", "answer", "speed")))
+    bounds = 0
+    for line, numbers, found in zip(calls[::3], calls[1::3], calls[2::3], strict=True):
+        if "refused" in numbers:
+            continue
+        speed = plan_of(line).speed
+        expected = None if speed is None else (speed.decode_tokens_per_s_bound, speed.bound_by)
+        told: Any = None if found is None else (pytest.approx(found["tokens"], rel=1e-9), found["by"])
+        assert expected == told, line
+        bounds += told is not None
+
+    assert bounds > PLANNED // 3
 
 
 def _assert_sampled(sampled: dict[str, int], fit: dict[str, int], state: dict[str, Any], payload: dict[str, Any]) -> None:
