@@ -28,7 +28,7 @@ _MODEL: Final = {
     "anyOf": [{"type": "string", "minLength": 1}, {"type": "object"}],
 }
 _LEFT_OUT: Final = ("token", "endpoint")
-"""How the Hub is asked is a matter of the server's environment, and not of who asks the server."""
+"""Options of the Hub, which are for the server's environment to set, and not for who asks it."""
 _INSTRUCTIONS: Final = """\
 kvplan computes from a model's config alone how many bytes its KV cache, weights and everything else take, as vLLM, SGLang, llama.cpp and
 other engines reserve them, and whether that fits a GPU. Sizes are integer bytes. `definition` says whether a number is exact, an engine's

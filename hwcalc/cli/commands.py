@@ -234,7 +234,7 @@ def _root(
 
 
 WHOLE: Final = "whole"
-"""What a context holds where the help with all options is asked for."""
+"""The object of a context where help with all options is wanted."""
 ALL_OPTIONS: Final = "--help-all"
 USUAL: Final = {
     "fit": ("installed", "min_speed", "limit"),
@@ -334,7 +334,7 @@ QUESTIONS: Final = (
     Example("Which model, format or GPU?", "kvplan compare Qwen/Qwen3-8B --gpu l4,l40s"),
     Example("Will the next commit still fit?", "kvplan check kvplan.yaml"),
 )
-"""What people ask most, each with its command."""
+"""Questions of most people, with commands."""
 _HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
 """Stands for the hyphens of options while lines are broken, which would else end behind one."""
 _OPTION: Final = r"(?<![\w-])--?[a-z][a-z-]+"

@@ -580,4 +580,4 @@ _NOTES: Final = {
         (flag for flag, answer in FOREIGN.items() if answer.startswith("--engine llamacpp")), "It is an option of llama.cpp:"
     ),
 }  # fmt: skip
-"""What to say before the answer, where the two do not mean the same."""
+"""Words before the answer, where the two do not mean the same."""

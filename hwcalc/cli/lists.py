@@ -501,7 +501,7 @@ _NUMBERS: Final = {
     "engine": "as its code keeps them; the code was run and compared",
     "published": "as its paper says: no code of it was run",
 }
-"""How the numbers of a policy are known."""
+"""Origins of the numbers of a policy."""
 _WITHOUT_PRESS: Final = {"engine": "none: it has code of its own", "published": "none: it is planned by its paper"}
 
 

@@ -64,11 +64,11 @@ FOREIGN_COMMANDS: Final[Mapping[str, str]] = {
     "verify": "check",
     "usage": "help",
 }
-"""What other programs call a command -> ours."""
+"""Other programs' names of commands -> ours."""
 GROUPS: Final = ("log", "probe", "check", *PLAN_GROUPS, "output")
 """The groups of options in the help of a command, in their order."""
 _NEAR: Final = 0.75
-"""How alike a word and a command are where the command is probably meant."""
+"""Likeness of a word to the command that is probably meant."""
 
 
 class Option(Struct, frozen=True):

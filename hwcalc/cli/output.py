@@ -242,7 +242,7 @@ class _Status:
         self._lock = Lock()
         self._last = ""
         self._status: Status | None = None
-        """What is shown. A command that ends before has not imported rich's console."""
+        """The line that is shown. A command that ends before has not imported rich's console."""
         # A timer shows the first message, so that it appears even if no other message follows.
         self._timer = Timer(PATIENCE, self._appear)
         self._timer.daemon = True

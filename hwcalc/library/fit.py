@@ -57,7 +57,7 @@ _DECENT: Final = 4
 _QUICK: Final = 6 * 10**9
 """Parameters that a token reads of experts in host memory, at some four bits and 50 GB/s, in less than a tenth of a second."""
 _TIER: Final = 4
-"""What of a rank says how well a model fits."""
+"""Items of a rank that tell how a model fits."""
 _OLD: Final = 3.0
 """The age in years of a model whose date is not known: most of those are early ones."""
 _OF_SHAPE: Final = (

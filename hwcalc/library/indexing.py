@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hwcalc.planner.fitting import Hosting
 
 WORDS: Final = ("expert", "mtp", "lazy", "copy")
-"""What the index says of a tensor beside its role, by the fields that say it."""
+"""Words of the index on a tensor beside its role, by their fields."""
 
 
 class Sizes(NamedTuple):
@@ -195,7 +195,7 @@ class Quick:
         self.dtypes = dtypes_of(*ContextOptions.of(setup).types)
         """The format of the cache."""
         self.without_gpu = host.gpu.is_host
-        """Whether everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
+        """True if everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
         self._speeds: dict[tuple[int, str, int], Mapping[str, Any]] = {}
         self._whole: dict[tuple[object, int], Whole | None] = {}
         self._deployments: dict[int, LlamacppDeployment] = {}

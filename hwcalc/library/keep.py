@@ -74,7 +74,7 @@ class Kept(Answer, Record):
     storage_bytes: int
     after_decode_bytes: int
     frees_memory: bool
-    """Whether less is stored behind the prefill than without the policy."""
+    """True if less is stored behind the prefill than without the policy."""
     series: list[int]
     """Tokens behind each decode step."""
     most_tokens: int
@@ -86,7 +86,7 @@ class Kept(Answer, Record):
     prefill_peak: Peak | None
     """The most bytes at once in the prefill, above the weights: as transformers and kvpress allocate on the CPU, without the last matrix."""
     reported_compression_ratio: float | None
-    """What kvpress itself says that it dropped; masked tokens count."""
+    """The share that kvpress itself says it dropped; masked tokens count."""
     beside: tuple[Extra, ...]
     quality: tuple[Quality, ...]
     notes: tuple[Note, ...]

@@ -38,7 +38,7 @@ class _Quoted(NamedTuple):
 
 
 _LAYERS: Final = ("window", "shared", "states", "without", "indexer", "cross")
-"""What every formula passes over that takes all layers for full attention."""
+"""Things that formulas for full attention alone pass over."""
 
 QUOTED: Final = (
     _Quoted(_CACHE, ("2", "layers", "hidden_size", *_TOKENS), ("grouped", "own head_dim", "latent", *_LAYERS)),

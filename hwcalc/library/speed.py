@@ -286,7 +286,7 @@ def _opened(spec: ModelSpec, request: Mapping[str, Any]) -> tuple[Occupancy, tup
 def _composed(
     opened: Occupancy, times: StepTimes, lengths: Mapping[str, Numbers], at_once: Numbers, notes: list[Note]
 ) -> Composed | None:
-    """What aiconfigurator says of the load; ``None``, with a note, where it has no answer."""
+    """Aiconfigurator's times of the load; ``None``, with a note, where it has no answer."""
     if not all(isinstance(one, int) for one in (*lengths.values(), at_once)):
         raise UsageError("measured is for one load, and there are arrays.", hint="Give numbers, or leave out measured.")
     try:

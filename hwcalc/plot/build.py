@@ -99,7 +99,7 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
 
 
 _OF_NODES: Final = ("model", "gpu", "gpus", "instance", "tp", "layout", "engine_version", "dtype")
-"""What may differ between the variants of a picture of nodes: what follows from the model or the node."""
+"""Fields that may differ between variants of a picture of nodes: those that follow from the model or the node."""
 
 
 def _nodes(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], scale: str | None) -> Chart:

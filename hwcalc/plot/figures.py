@@ -25,7 +25,7 @@ _ROW: Final = 0.18
 _PARTS: Final = {"weights": "#9DB4C0", "overhead": "#CFCFCF", "activations": "#F0C987", "cache": "#0072B2"}
 """Colours of the areas of one model: the cache stands out."""
 _SHOWN: Final = 2.5
-"""How far a picture goes beyond the memory that may be used. What needs more leaves it at the top."""
+"""Height of a picture in times of the memory that may be used. What needs more leaves it at the top."""
 _LEAST_BAR: Final = 0.008
 """The share of the axis that a bar has at least, so that a layer with a small window can be seen."""
 _NAME: Final = 60

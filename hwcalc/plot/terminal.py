@@ -34,7 +34,7 @@ _TICK: Final = 12
 _FEWEST_TICKS: Final = 2
 """A state that never grows is level: the axis then reaches further, so that its size can be read."""
 _SHOWN: Final = 2
-"""How far a picture goes beyond the memory that may be used."""
+"""Height of a picture in times of the memory that may be used."""
 _ASCII: Final = str.maketrans(
     {"─": "-", "│": "|", "┌": "+", "┐": "+", "└": "+", "┘": "+", "┤": "|", "┬": "-", "├": "|", "┴": "-", "┼": "+", "·": "|"}
 )

@@ -87,7 +87,7 @@ OF_COLUMNS: Final = {
     "a token": "a token: bytes of each further token of a sequence, by the formulas",
     "ratio": "ratio: the cache divided by that of the first row",
 }
-"""What the columns of plans are of, in ``compare`` and ``sweep``."""
+"""Meanings of the columns of plans in ``compare`` and ``sweep``."""
 
 
 def said_of(shown: Iterable[str], otherwise: Mapping[str, str] | None = None) -> str:

@@ -60,7 +60,7 @@ class Column(Record):
     """Columns of the terminal that it has at least, if the width is left to its cells."""
     right: bool = False
     whole: bool = False
-    """Whether its cells are never wrapped."""
+    """True if its cells are never wrapped."""
     folds: bool = True
 
 

@@ -22,7 +22,7 @@ MEMORY: Final = {
     "reads less": "does not come back: a step reads less of it",
     "as its parts": "as the policies inside",
 }
-"""What becomes of the memory of what a policy does not want, by its effect."""
+"""The fate of the memory that a policy does not want, by its effect."""
 NO_EFFECT: Final = "none: it acts on no layer of this model; windows, states and shared caches keep what they keep"
 _NAME: Final = 40
 """Characters of a policy's name in a line among others; the title of its own part has it whole."""
@@ -95,7 +95,7 @@ _DROPS: Final = {
     "reads less": "nothing: all is stored, and a decode step reads a part of it",
     "as its parts": "what the policies inside drop",
 }
-"""What becomes of the tokens that a policy does not want, by its effect."""
+"""The fate of the tokens that a policy does not want, by its effect."""
 
 
 def _row_of(info: PolicyInfo) -> Policy:

@@ -109,7 +109,7 @@ class DTypesDocument(Record):
     schema_version: str
     dtypes: tuple[DTypeInfo, ...]
     weights: tuple[str, ...]
-    """What ``--weights`` takes; empty where one dtype was asked for."""
+    """Values of ``--weights``; empty where one dtype was asked for."""
 
 
 class PolicyOptionInfo(Record):

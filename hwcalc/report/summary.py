@@ -68,7 +68,7 @@ _DEFINITIONS: Final = {
     "published": "published: by the rules of a paper, whose code was not run",
     "assumed": "ASSUMED: depends on the assumptions in the notes",
 }
-"""What a definition of a number means."""
+"""Meanings of a number's definition."""
 _OF_ONE_MODEL: Final = {**_DEFINITIONS, "reconstructed": "reconstructed: see the note"}
 """The same beside the numbers of one plan, whose notes say the rest."""
 _UNDER_POLICY: Final = {

@@ -18,7 +18,7 @@ _NAMES: Final = {
     "model": "model", "engine": "engine", "dtype": "KV dtype", "gpu": "GPU", "gpus": "GPUs", "tp": "tp", "policy": "policy", "seq": "tokens",
     "batch": "batch",
 }  # fmt: skip
-"""What tells points apart, and its title."""
+"""Fields that tell points apart -> titles."""
 _NUMBERS: Final = frozenset({"gpus", "tp", "seq", "batch"})
 _SHARED: Final = {"gpus": "{} GPUs", "tp": "tp {}", "seq": "{} tokens", "batch": "batch {}", "dtype": "KV {}"}
 

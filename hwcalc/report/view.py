@@ -10,7 +10,7 @@ from hwcalc.report.text import PIPED_WIDTH, csv_text, escaped, filled, markdown_
 from hwcalc.text import clean
 
 Detail = Literal["brief", "screen", "usual", "full"]
-"""How much of an answer is printed: its first lines, because that was asked for or because a terminal shows no more at once; those and
+"""Amounts of an answer to print: its first lines, because that was asked for or because a terminal shows no more at once; those and
 what they come from; or everything."""
 
 

@@ -20,7 +20,7 @@ LIMIT_WORDS: Final = {
     "min_rate": "tokens per second of each",
     "places": "more would arrive than end",
 }
-"""What a limit is called, where it is not one of memory."""
+"""Names of limits that are not of memory."""
 
 
 def within_lines(plan: Plan) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ from hwcalc.text import brief, operand, printable, shell_word, shown
 __all__ = ["find_cached", "resolve", "resolve_stream"]
 
 _LIKE_OLLAMA: Final = r"[a-z0-9][a-z0-9._-]*:[a-z0-9][A-Za-z0-9._-]*"
-"""What ``ollama list`` prints: llama3.1:8b."""
+"""A name as ``ollama list`` prints it: llama3.1:8b."""
 _HUB_ADDRESS: Final = r"(?s)(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*"
 _SPOKEN: Final = r"(?a)(?!(?i:bearer) )[a-zA-Z][\w.-]{0,23}(?: +[\w.-]{1,24}){1,7}"
 """A name as people say it: Llama 3.1 8B. A header with a token in it is none."""

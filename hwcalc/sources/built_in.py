@@ -65,7 +65,7 @@ def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
 
 
 _SENSES: Final = {"vision": ("vision_config", "vision_tower", "vit_config", "visual"), "audio": ("audio_config", "sound_config")}
-"""What a model takes beside text, by the parts that its config describes."""
+"""Inputs of a model beside text, by the parts that its config describes."""
 
 
 class CatalogFacts(Record):

@@ -21,7 +21,7 @@ from hwcalc.model import Note
 from hwcalc.text import printable, quoted, shown
 
 GGUF_MAGIC: Final = b"GGUF"
-"""How a GGUF file begins."""
+"""First bytes of a GGUF file."""
 
 LARGEST_DOCUMENT: Final = 16 * 1024**2
 """Most bytes of a document. The largest published config is under one MiB (quantised models that list every module)."""

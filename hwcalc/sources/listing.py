@@ -175,7 +175,7 @@ MOST_FILES: Final = 20_000
 """Most GGUF files of a folder that are looked at."""
 _DEEPEST: Final = 6
 _FOLDERS: Final = ("~/.lmstudio/models", "~/.cache/lm-studio/models", "~/.cache/llama.cpp")
-"""Where LM Studio, its earlier releases and earlier releases of llama.cpp keep files."""
+"""Folders of LM Studio, its earlier releases and earlier releases of llama.cpp."""
 
 
 class InstalledModel(Record):

@@ -264,7 +264,7 @@ def find_gguf_here(wanted: Wanted) -> RawModel | Absent:
 
 
 _ENDING: Final = re.compile(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
-"""What publishers of GGUF files add to the name of a model."""
+"""Endings that publishers of GGUF files add to a name."""
 _DEFAULT: Final = "Q4_K_M"
 
 

@@ -26,7 +26,7 @@ _NO_MODEL: Final = {
     "imatrix": "a file of measurements for quantisation (imatrix)",
     "controlvector": "a control vector, which is added to a model",
 }
-"""What a file is that holds no language model, by architecture or by ``general.type``."""
+"""Files without a language model, by architecture or by ``general.type``."""
 
 
 def raw_model(
