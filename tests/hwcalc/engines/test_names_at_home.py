@@ -86,6 +86,10 @@ REASONS: Final = {
     ("hwcalc/parsers/latent.py", "transformers"): _READING,
     ("hwcalc/parsers/decoder/unlike.py", "transformers"): _READING,
     ("hwcalc/parsers/states/recurrent.py", "transformers"): _READING,
+    **{
+        ("hwcalc/planner/aiconfigurator.py", home): "the back ends of aiconfigurator, by its own names of them"
+        for home in ("sglang", "tensorrt_llm", "vllm")
+    },
     ("hwcalc/planner/strategies.py", "transformers"): "offloading as a strategy is what this library does",
     ("hwcalc/probe/live.py", "transformers"): _LIVE,
     ("hwcalc/probe/live_model.py", "transformers"): _LIVE,
