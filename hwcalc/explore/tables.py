@@ -271,23 +271,26 @@ class _Search:
             numbered = zip(*(self._kinds(other, axis) for other in sorted(others - self._making.of_rest, key=str)), strict=True)
             places: dict[tuple[int, ...], int] = {}
             return [places.setdefault(alike, number) for number, alike in enumerate(numbered)]
-        rows = self._rows(name, axis)
+        table = self._rows(name, axis)
         # Two GPUs are seen together in a large layout too, where there is more to differ in.
-        telling = np.ones(rows.shape[1:], dtype=bool)
+        telling = np.ones(table.shape[1:], dtype=bool)
         if axis == _GPU and self._largest:
             telling[..., 0] = False
+        rows, telling = table.reshape(len(table), -1), telling.ravel()
         seen = rows != UNSEEN
         kinds: list[int] = []
+        firsts: list[int] = []
         for number, row in enumerate(rows):
-            for first in dict.fromkeys(kinds):
-                both = seen[number] & seen[first]
-                if (both & telling).any() and not (both & (row != rows[first])).any():
-                    kinds.append(first)
-                    rows[first] = np.where(seen[number], row, rows[first])
-                    seen[first] |= seen[number]
-                    break
+            both = seen[firsts] & seen[number]
+            alike = (both & telling).any(1) & ~(both & (rows[firsts] != row)).any(1)
+            if alike.any():
+                first = firsts[int(alike.argmax())]
+                rows[first] = np.where(seen[number], row, rows[first])
+                seen[first] |= seen[number]
             else:
-                kinds.append(number)
+                first = number
+                firsts.append(number)
+            kinds.append(first)
         if axis == _GPU:
             for gpu in self._making.nowhere:
                 kinds[gpu] = kinds[self._making.usual]
