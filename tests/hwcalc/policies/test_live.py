@@ -12,6 +12,7 @@ from hwcalc import keep
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import Choice
 from hwcalc.policies.parse import parse_policy
+from tests.effort import sample
 from tests.hwcalc.policies.tiny import tiny
 
 kvpress = pytest.importorskip(
@@ -156,7 +157,7 @@ def lengths(given: Given, tokens: int, steps: int) -> tuple[list[int], list[list
     return first, series
 
 
-@pytest.mark.parametrize(("given", "tokens", "steps"), ROWS)
+@pytest.mark.parametrize(("given", "tokens", "steps"), sample(ROWS, 60))
 def test_kvpress_keeps_the_same(given: Given, tokens: int, steps: int) -> None:
     """Behind the prefill and behind each step, in each layer; and it fails where an error is said here."""
     try:
