@@ -202,9 +202,7 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
     ys = [size for line in chart.lines for size in (*line.ys, *line.high) if size] + [level.bytes for level in chart.levels]
     if not xs or not ys:
         return
-    low, high = min(ys), max(ys)
-    if chart.levels:
-        high = min(high, round(_SHOWN * max(level.bytes for level in chart.levels)))
+    low, high = min(ys), chart.highest(max(ys), _SHOWN)
     if chart.scale == "log":
         # Whole markers at both ends.
         axes.set_xlim(min(xs) / 1.08, max(xs) * 1.08)

@@ -130,6 +130,11 @@ class Chart(Record):
     cells: tuple[Cell, ...] = ()
     remarks: tuple[str, ...] = ()
 
+    def highest(self, most: int, times: float) -> int:
+        """The size at which the picture ends: ``most``, and no more than so many times the highest level."""
+        levels = [level.bytes for level in self.levels if level.bytes > 0]
+        return min(most, round(times * max(levels))) if levels else most
+
 
 class _Subject(NamedTuple):
     """A request, its plan, and the lengths to draw."""

@@ -104,9 +104,7 @@ def _lines(plotext: Any, chart: Chart, width: int, *, color: bool) -> str:
     if not xs or not ys:
         return ""
     log = chart.scale == "log"
-    low, high = min(ys), max(ys)
-    if chart.levels:
-        high = min(high, _SHOWN * max(level.bytes for level in chart.levels))
+    low, high = min(ys), chart.highest(max(ys), _SHOWN)
     if not log:
         low = 0
     elif len(size_ticks(chart.kind, low, high, chart.scale)) < _FEWEST_TICKS:

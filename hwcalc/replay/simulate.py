@@ -136,6 +136,9 @@ def simulate(
     )
 
 
+_MOST_SERVERS: Final = 10_000
+
+
 def _servers(deployed: Deployed, number: int | str | None, seconds: Seconds | None, role: Role = Role.BOTH) -> tuple[Server, ...]:
     """Servers of a deployment with a log of their own: by default each data parallel rank is a server."""
     log, dp = RequestLog(), deployed.occupancy.setup.parallel.dp
@@ -143,6 +146,8 @@ def _servers(deployed: Deployed, number: int | str | None, seconds: Seconds | No
         count = dp if number is None else parse_tokens(number, "replicas")
     else:
         count = dp * parse_tokens(1 if number is None else number, f"{role}_servers")
+    if count > _MOST_SERVERS:
+        raise UsageError(f"{count:,} servers are too many for a replay.", hint=f"At most {_MOST_SERVERS:,}.")
     servers = tuple(Server(deployed.scheduler(log), seconds) for _ in range(count))
     if role is not Role.BOTH:
         for server in servers:

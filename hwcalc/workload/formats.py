@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any, Final
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 
 from hwcalc.errors import TraceError, UsageError
 from hwcalc.files import opened
@@ -25,6 +25,8 @@ MOST_DOCUMENT_BYTES: Final = 2 * 2**30
 START_BYTES: Final = 64 * 2**10
 """As much of a file as decides what it is."""
 _GZIP: Final = b"\x1f\x8b"
+UNREADABLE: Final = (DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no JSON, or no text."""
 
 
 @contextmanager
@@ -359,10 +361,12 @@ def _first_keys(text: str) -> set[str]:
     """The keys of the first JSON object, or of as much of it as is there."""
     import msgspec
 
+    import msgspec
+
     line = text.partition("\n")[0]
     try:
         first: Any = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return set(re.findall(_KEYS, text[:START_BYTES]))
     return set(first) if isinstance(first, dict) else set()
 

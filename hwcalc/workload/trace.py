@@ -15,7 +15,7 @@ from msgspec import Struct
 from hwcalc.errors import TraceError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import quoted
-from hwcalc.workload.formats import Rules, TraceFormat, find_columns, open_data, read_lines, read_whole, request_of
+from hwcalc.workload.formats import UNREADABLE, Rules, TraceFormat, find_columns, open_data, read_lines, read_whole, request_of
 from hwcalc.workload.made import Arrivals
 from hwcalc.workload.request import Request, Segment, in_order, in_turns
 
@@ -128,7 +128,7 @@ def _of_json_lines(trace: Trace, left_out: Counter[str]) -> Iterator[Request]:
             place = trace.place("line", number)
             try:
                 row = decode(line)
-            except (msgspec.DecodeError, RecursionError) as error:
+            except UNREADABLE as error:
                 raise TraceError(f"{place} is no JSON: {error}.", hint="Each line is an object of its own.") from error
             if not isinstance(row, dict):
                 raise TraceError(
@@ -200,14 +200,14 @@ def _last_run(trace: Trace) -> tuple[_Run, int]:
     decoder = msgspec.json.Decoder(_Run)
     try:
         return decoder.decode(whole), 1
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         lines = [(number, line) for number, line in enumerate(whole.splitlines(), 1) if line.strip()]
         if len(lines) < 2:
             raise TraceError(f"{trace.name} is no result of a benchmark: {error}.") from error
     number, line = lines[-1]
     try:
         return decoder.decode(line), len(lines)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise TraceError(f"{trace.place('line', number)} is no result of a benchmark: {error}.") from error
 
 

@@ -143,6 +143,10 @@ def flag_text(name: str, value: object) -> str:
     return _FLAGS.text(name, text)
 
 
+_AUTOMATIC: Final = ("0", "-1")
+"""Numbers of slots that leave it to the server."""
+
+
 def asked(said: Told) -> Mapping[str, Any]:
     """The options of a plan for what llama-server was told.
 
@@ -151,16 +155,18 @@ def asked(said: Told) -> Mapping[str, Any]:
     options = dict(said.options.get("engine_options", {}))
     context, slots = options.pop("n_ctx", None), options.pop("n_seq_max", None)
     changed: dict[str, Any] = {}
-    many = int(slots) if slots is not None and slots.isdigit() and int(slots) > 0 else 1
-    if slots is not None and many == int(slots):
-        changed["batch"] = many
-    if context is not None and context.isdigit() and int(context):
+    many = 1
+    if slots is not None and slots.isdecimal() and int(slots):
+        many = changed["batch"] = int(slots)
+    elif slots not in (None, *_AUTOMATIC):
+        options["n_seq_max"] = slots
+    if context is not None and context.isdecimal() and int(context):
         size = int(context)
         changed["seq"] = max(1, size // many)
         if size % many:
             options |= {"n_ctx": str(size), "n_seq_max": str(many)}
-    elif context == "0":
-        options["n_ctx"] = "0"
+    elif context is not None:
+        options["n_ctx"] = context
     if options.get("n_gpu_layers") in ("auto", "-1"):
         del options["n_gpu_layers"]
     elif options.get("n_gpu_layers") == "-2":
