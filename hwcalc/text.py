@@ -170,11 +170,11 @@ def message(text: str) -> str:
 def lines_for(text: str, *, color: bool = False, commands: bool = False) -> str:
     """A whole output: no line of it controls a terminal or a runner, whatever stands where lines were wrapped.
 
-    ``color`` keeps the codes of colours, ``commands`` the lines that are meant for a runner or a program, and their tabs.
+    ``color`` keeps the codes of colours, ``commands`` the lines that are meant for a runner or a program, with their tabs and both kinds of ends.
     """
     if not _is_plain(text):
         # The parts at odd places are kept.
-        kept = "|".join((_COLOR,) * color + ("\t",) * commands)
+        kept = "|".join((_COLOR,) * color + (r"\t|\r$",) * commands)
         lines = (re.split(f"({kept})", line) if kept else [line] for line in text.split("\n"))
         text = "\n".join("".join(part if place % 2 else _harmless(part) for place, part in enumerate(line)) for line in lines)
     if "##" in text:

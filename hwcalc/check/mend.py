@@ -286,7 +286,9 @@ def _diff(path: str, before: str, after: str) -> str:
     from difflib import unified_diff
 
     name = printable(path).lstrip("/")
-    lines = unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    # Lines end where git's do: no form feed ends one, and the CR before an end is a part of it.
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = unified_diff(old, new, f"a/{name}", f"b/{name}")
     return without_tokens("".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines))
 
 

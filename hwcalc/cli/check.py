@@ -294,4 +294,4 @@ def _diff(document: CheckDocument) -> str:
 
     Its heads and its tabs are meant; what stands in a file is no command to a runner, which skips blanks before one.
     """
-    return re.sub(r"(?m)^(\s+)::", r"\1?::", "".join(fix.diff for fix in document.fixes).replace("\r\n", "\n"))
+    return re.sub(r"(?m)^(\s+)::", r"\1?::", "".join(fix.diff for fix in document.fixes))

@@ -220,15 +220,17 @@ def test_how_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert "has changed since it was read" in err
 
 
-def test_the_diff_is_a_patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Git applies it."""
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\f\r\n"])
+def test_the_diff_is_a_patch(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Git applies it, whatever the lines of the file end with."""
     monkeypatch.chdir(tmp_path)
-    Path("serve.sh").write_text(SHELL, encoding="utf-8")
+    # The form feed stands in the comment at the top.
+    Path("serve.sh").write_bytes(("# serve" + end + SHELL.replace("\n", end.removeprefix("\f"))).encode())
     _, out, _ = run(capsys, "check", "serve.sh", "--fix")
     git = shutil.which("git")
     if git is None:
         pytest.skip("git is not installed")
-    subprocess.run([git, "apply", "-"], input=out, text=True, check=True)
+    subprocess.run([git, "apply", "-"], input=out.encode(), check=True)
 
     assert f"--max-model-len {LONGEST} \\" in Path("serve.sh").read_text(encoding="utf-8")
 
