@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import time
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
@@ -28,11 +29,23 @@ _STALE: Final = 24 * 3600
 """Seconds after which nobody writes to a temporary file any more."""
 _DESCRIPTORS: Final = ("/dev/fd/", "/dev/std", "/proc/")
 
+_MARKS: Final = {BOM_UTF8: "utf-8", BOM_UTF16_LE: "utf-16-le", BOM_UTF16_BE: "utf-16-be"}
 
 _PIPE_SECONDS: Final = 5.0
 """How long a pipe may be without anybody at its other end."""
 _LOOK_SECONDS: Final = 0.02
 """Time between two looks for somebody who reads a pipe: no call waits for one and also ends."""
+
+
+def mark_of(data: bytes) -> tuple[bytes, str]:
+    """The mark of an encoding that a text begins with, and that encoding: UTF-8 where there is none."""
+    return next(((mark, encoding) for mark, encoding in _MARKS.items() if data.startswith(mark)), (b"", "utf-8"))
+
+
+def decoded(data: bytes, errors: str = "strict") -> str:
+    """The text of these bytes, by the mark that they begin with and without it. Raises :class:`UnicodeDecodeError` unless ``errors`` says otherwise."""
+    mark, encoding = mark_of(data)
+    return data[len(mark) :].decode(encoding, errors)
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:

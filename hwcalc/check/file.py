@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LENGTH_OF_SERVER, OF_ENGINE, OF_TIME, OPTIONS, REQUIREMENTS
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.files import decoded
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.options import counted
@@ -100,7 +101,7 @@ def read_text(path: str, largest: int = LARGEST_FILE) -> str:
     if len(data) > largest:
         raise CheckFileError(f"{name} is larger than {largest // 1024**2} MiB.", hint="Split it into several files.")
     try:
-        return data.decode("utf-8-sig")
+        return decoded(data)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise CheckFileError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint="Save it as UTF-8.", line=line) from error

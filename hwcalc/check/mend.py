@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Final
@@ -20,7 +19,7 @@ from hwcalc.check.deployed import Deployment, ServerCheck, key_of, read_deployme
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.errors import KvplanError, UnwritableFileError
-from hwcalc.files import write_file
+from hwcalc.files import mark_of, write_file
 from hwcalc.launch.planned import flags_of
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
@@ -307,5 +306,5 @@ def write(path: str, before: str, text: str) -> None:
     if now != before:
         raise UnwritableFileError(f"{shown(path)} has changed since it was read.", hint="Run it again.")
     with open(path, "rb") as stream:
-        mark = BOM_UTF8 if stream.read(len(BOM_UTF8)) == BOM_UTF8 else b""
-    write_file(path, mark + text.encode(), "--write", below=True, keeps_mode=True)
+        mark, encoding = mark_of(stream.read(4))
+    write_file(path, mark + text.encode(encoding), "--write", below=True, keeps_mode=True)

@@ -14,6 +14,7 @@ from hwcalc.cli.launch_line import starts_server
 from hwcalc.cli.options import DETAIL, OUTPUT, Option, command, given_options, plan_options, progress, say_unreachable
 from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.files import decoded
 from hwcalc.planner.options import WITHIN
 from hwcalc.text import brief, shell_word, shown
 
@@ -181,7 +182,7 @@ def _texts(words: list[str]) -> Iterator[tuple[str, str]]:
         if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
             raise UsageError("standard input is a terminal.", hint="Pipe a command or a manifest in: kvplan launch - < FILE")
         data = stream.read(_LARGEST + 1)
-        yield (data.decode("utf-8", "replace") if isinstance(data, bytes) else data), ""
+        yield (decoded(data, "replace") if isinstance(data, bytes) else data), ""
         return
     if all(os.path.isfile(word) for word in words):
         for word in words:
@@ -213,4 +214,4 @@ def _content(path: str, called: str) -> str:
         raise UsageError(
             f"{called} {shown(path, 60)} cannot be read: {error.strerror}.", hint="Name a file that is there."
         ) from error
-    return data.decode("utf-8", "replace")
+    return decoded(data, "replace")

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from hwcalc.errors import UsageError
+from hwcalc.files import decoded
 from hwcalc.text import brief, shell_word
 
 LAUNCH: Final = "launch"
@@ -148,8 +149,8 @@ def is_launch_file(word: str) -> bool:
         return False
     if name.endswith((".yaml", ".yml", ".json", ".txt")):
         try:
-            with open(word, encoding="utf-8", errors="replace") as file:
-                start = file.read(64 * 1024)
+            with open(word, "rb") as file:
+                start = decoded(file.read(64 * 1024), "replace")
         except OSError:
             return False
         return is_json_manifest(start) if name.endswith(".json") else not re.search(_OF_MODEL, start)
@@ -162,9 +163,9 @@ def piped_launch() -> bool:
     if stream is None or not hasattr(stream, "peek") or sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return False
     start = stream.peek(64 * 1024)[: 64 * 1024]
-    if start.startswith(b"GGUF") or b"\0" in start[:1024]:
+    text = decoded(start, "replace").lstrip()
+    if text.startswith("GGUF") or "\0" in text[:1024]:
         return False
-    text = start.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("{"):
         from hwcalc.launch.named import is_json_manifest
 

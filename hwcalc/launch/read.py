@@ -36,12 +36,12 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     if not isinstance(text, str):
         raise UsageError("a command or a manifest is text.", hint="Give its text: read_launch(path.read_text())")
     if len(text) > LARGEST_TEXT:
-        message = f"the text has {len(text):,} characters, and {LARGEST_TEXT:,} are read."
+        message = f"the text has more than {LARGEST_TEXT:,} characters, which is the most that is read."
         raise UsageError(message, hint="Give the part that starts the servers.")
     variables = read_variables(env)
     name = name if isinstance(name, str) else ""
     # A fence of Markdown is no line of a file.
-    text = re.sub(r"(?m)^[ \t]*```[^\n`]*$", "", text.replace("\r\n", "\n").replace("\0", ""))
+    text = re.sub(r"(?m)^[ \t]*```[^\n`]*$", "", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\0", ""))
     from hwcalc.launch.files import servers_of_file, servers_of_settings
 
     servers = servers_of_file(text, variables, name)

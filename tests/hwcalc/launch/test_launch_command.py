@@ -44,6 +44,23 @@ def test_lines_that_mean_the_same(words: list[str], capsys: Capture, tmp_path: P
     assert "on 2 x l4" in out
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(
+    "text", [SERVE, f"services:\n  a: {{image: vllm/vllm-openai, command: {SERVE.removeprefix('vllm serve ')}}}\n"]
+)
+def test_a_text_with_the_mark_of_its_encoding(
+    text: str, encoding: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file or standard input, planned or checked: all read it."""
+    data = text.encode(encoding)
+    path = tmp_path / ("a.sh" if text == SERVE else "a.yaml")
+    path.write_bytes(data)
+    for words in ([str(path)], ["launch", str(path)], ["-"], ["check", str(path)]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
+        status, out, err = run(capsys, *words, "--gpu", "l40s")
+        assert (status, "fits" in out) == (0, True), (words, err)
+
+
 def test_a_config_on_standard_input_is_still_a_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is lost by looking at its beginning."""
     config = json.dumps(
