@@ -361,8 +361,6 @@ def _first_keys(text: str) -> set[str]:
     """The keys of the first JSON object, or of as much of it as is there."""
     import msgspec
 
-    import msgspec
-
     line = text.partition("\n")[0]
     try:
         first: Any = msgspec.json.decode(line)
