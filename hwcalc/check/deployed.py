@@ -21,7 +21,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
-from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, planned, unknown_flags, unplanned_flags
+from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, not_named, planned, unknown_flags, unplanned_flags
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
@@ -66,7 +66,9 @@ class OpenError(UsageError):
 
 
 class Told(Record):
-    """What the user says of deployments: what they leave open, and options of plans that count more than theirs."""
+    """What the user says of deployments: what they leave open, and options of plans: the load, which counts more than theirs, and accelerators for
+    texts that name none.
+    """
 
     given: Given
     options: Mapping[str, Any]
@@ -325,9 +327,10 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
     made = Planned(model=str(server.model or ""), options={})
     at = places.get("model") or Place(line=server.line, column=1, word="")
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
-    without_gpu = False
+    without_gpu, given = False, dict[str, Any]()
     try:
-        made = planned(server, told.options)
+        given = not_named(server, told.options)
+        made = planned(server, given)
         if not {"gpu", "instance", "kv_memory"} & made.options.keys():
             # Of the remarks, those that say why the accelerator is not known.
             said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the text names no accelerator."
@@ -336,7 +339,8 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
             without_gpu = True
     except TooFewGpusError as error:
         sizes = [name for name in ("tp", "pp", "dp") if server.settings.get(name) not in (None, 1)]
-        few = _at(_judged("gpus", f"{error.message} {error.hint}", holds=False), places.get(sizes[0]) if sizes else None)
+        hint = error.hint if "gpus" in given else f"{error.hint.partition(', or ')[0]}."
+        few = _at(_judged("gpus", f"{error.message} {hint}", holds=False), places.get(sizes[0]) if sizes else None)
         fewer = find_engine(flags.engine)[0].command.flag(sizes[0], error.gpus) if len(sizes) == 1 else ""
         judged.append(replace(few, edits=(Edit(yaml=f"{sizes[0]}: {error.gpus}", effect="", flags=fewer),) if fewer else ()))
         required = ()
@@ -358,7 +362,7 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
         text=text,
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,
-        given=told.options,
+        given=given,
     )
 
 

@@ -90,8 +90,8 @@ def check(
 ) -> CheckDocument:
     """Judge the checks of files, and the servers of deployments, as ``kvplan check`` does. ``summary.exit_code`` is 0 if all of them hold.
 
-    A file may be a folder or a pattern. ``env`` has values for the variables that deployments leave open, and settings such as ``model``; ``gpu`` and
-    what follows it count more than what they say. With ``fix``, the document has the change of flags with which failing servers start, and with ``write``
+    A file may be a folder or a pattern. ``env`` has values for the variables that deployments leave open, and settings such as ``model``. ``gpu``,
+    ``gpus`` and ``instance`` are for those that name no accelerators, or no number of them; ``seq`` and ``batch`` count more than what they say. With ``fix``, the document has the change of flags with which failing servers start, and with ``write``
     their files have it too. ``lock`` is ``use`` (if there is one), ``write`` or
     ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may not have grown by more than ``max_growth``. A file that
     cannot be read is a result among others. Raises what :func:`run_checks` raises.

@@ -26,7 +26,7 @@ FOUND: Final = ("kvplan.yaml", "kvplan.yml")
 _JSON = ("json", "sarif")
 _NO_FIX: Final = "--fix changes flags of servers, and no check file."
 OF_SERVERS: Final = ("gpu", "gpus", "instance", "seq", "batch")
-"""Options of a plan that count more than what a deployment says."""
+"""Options of a plan for deployments: the accelerators of those that name none, and the load, which counts more than theirs."""
 EXAMPLE = """\
 # Run it: kvplan check kvplan.yaml. Commit what --lock writes, and CI needs no network.
 # Every key and what it takes: kvplan schema check-file

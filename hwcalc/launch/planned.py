@@ -20,7 +20,7 @@ from hwcalc.launch.commands import all_flags
 from hwcalc.launch.server import Server
 from hwcalc.launch.values import number
 from hwcalc.model import OLLAMA
-from hwcalc.planner.options import counted_once
+from hwcalc.planner.options import counted, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
 from hwcalc.text import brief, shown
@@ -255,30 +255,50 @@ def _versioned(flags: EngineFlags, server: Server, remarks: list[str]) -> str:
 
 def _take_hardware(server: Server, options: dict[str, Any], more: Mapping[str, Any], remarks: list[str]) -> None:
     """The accelerators of a server: those that the text names, as many as its parallel sizes take."""
-    if {"gpu", "instance", "kv_memory"} & more.keys():
+    given = bool({"gpu", "instance", "kv_memory"} & more.keys())
+    gpu = None if given else _gpu_of(server, remarks)
+    if gpu is not None:
+        options["gpu"] = gpu
+    if not given and gpu is None:
+        options.pop("gpus", None)
+    else:
         _leave_gpus(options)
-        return
+
+
+def _gpu_of(server: Server, remarks: list[str]) -> str | None:
+    """The accelerator that the text names, by its id; ``None`` where it names none that is known."""
     gpu, instance = server.settings.get("gpu"), server.settings.get("instance")
     if isinstance(instance, str):
         with suppress(KvplanError):
-            options["gpu"] = instance_named(instance).accelerator
-            _leave_gpus(options)
-            return
+            return instance_named(instance).accelerator
         remarks.append(f"the instance type {shown(instance, 40)} is not known: add --gpu.")
-    if isinstance(gpu, str):
-        first = gpu.removeprefix("one of ").split(", ")[0]
-        known = {name.lower(): id_ for name, id_ in launch_words().accelerators.items()}
-        name = known.get(first.lower(), first)
-        try:
-            options["gpu"] = gpu_named(name, "--gpu").id
-        except KvplanError:
-            remarks.append(f"the accelerator {shown(gpu, 40)} is not known: add --gpu.")
-        else:
-            if gpu.startswith("one of "):
-                remarks.append(f"the text names {gpu}: it is planned on {first}. Others: --gpu.")
-            _leave_gpus(options)
-            return
-    options.pop("gpus", None)
+    if not isinstance(gpu, str):
+        return None
+    first = gpu.removeprefix("one of ").split(", ")[0]
+    known = {name.lower(): id_ for name, id_ in launch_words().accelerators.items()}
+    try:
+        id_ = gpu_named(known.get(first.lower(), first), "--gpu").id
+    except KvplanError:
+        remarks.append(f"the accelerator {shown(gpu, 40)} is not known: add --gpu.")
+        return None
+    if gpu.startswith("one of "):
+        remarks.append(f"the text names {gpu}: it is planned on {first}. Others: --set gpu=NAME.")
+    return id_
+
+
+def not_named(server: Server, more: Mapping[str, Any]) -> dict[str, Any]:
+    """These options, without the accelerators that the text names by itself, and without their number where it names that."""
+    left = dict(more)
+    if _gpu_of(server, []) is not None:
+        left.pop("gpu", None)
+        left.pop("instance", None)
+    if isinstance(server.settings.get("gpus_per_replica"), int):
+        left.pop("gpus", None)
+        if "instance" in left and "gpu" not in left:
+            left["gpu"] = instance_named(left.pop("instance"), "--instance").accelerator
+        elif isinstance(left.get("gpu"), str):
+            left["gpu"] = counted(left["gpu"])[0]
+    return left
 
 
 def _with_gpus(server: Server, more: dict[str, Any]) -> Server:

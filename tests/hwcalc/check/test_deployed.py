@@ -181,6 +181,44 @@ def test_what_else_is_wrong(text: str, name: str, line: int, status: int, said: 
     assert said in item["message"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words", "gpu", "gpus"),
+    [
+        # The text names one L4: no option makes another of it.
+        ("", "", ["--gpu", "h100"], "l4", 2),
+        ("", "", ["--instance", "p5.48xlarge"], "l4", 2),
+        ("", "", ["--gpus", "4"], "l4", 2),
+        ("nvidia.com/gpu.product: NVIDIA-L4", "pool: big", ["--gpu", "4xh100"], "h100-sxm5-80gb", 2),
+        ("nvidia.com/gpu.product: NVIDIA-L4", "pool: big", ["--instance", "p5.48xlarge"], "h100-sxm5-80gb", 2),
+        # Its label is not known.
+        ("NVIDIA-L4", "OURS", ["--gpu", "h100"], "h100-sxm5-80gb", 2),
+        ("", "", ["--set", "gpu=h100"], "h100-sxm5-80gb", 2),
+    ],
+)
+def test_options_fill_in_the_accelerators_that_a_text_does_not_name(
+    old: str, new: str, words: list[str], gpu: str, gpus: int, tmp_path: Path, capsys: Capture
+) -> None:
+    """Kind and number each by itself, so that a server that cannot start passes by no option."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(DEPLOYMENT.replace("gpu: 1", "gpu: 2").replace(old, new), encoding="utf-8")
+    _, found = checked(capsys, str(path), *words)
+    fit = found["checks"][0]["plan"]["fit"]
+
+    assert (fit["gpu"], fit["gpus"]) == (gpu, gpus)
+
+
+def test_a_server_that_cannot_start_passes_by_no_option(tmp_path: Path, capsys: Capture) -> None:
+    """32.8 billion parameters in 16 bits are 61 GiB, and an L4 has 24 GB; and --gpus gives no second GPU for --tensor-parallel-size 2."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(DEPLOYMENT.replace(QWEN, "Qwen/Qwen3-32B").replace('"2"', '"1"'), encoding="utf-8")
+    assert checked(capsys, str(path), "--gpu", "h100")[0] == 1
+
+    path.write_text(DEPLOYMENT, encoding="utf-8")
+    status, found = checked(capsys, str(path), "--gpus", "2")
+    assert status == 1
+    assert found["checks"][0]["requirements"][0]["message"].endswith("will not start. Give it 2 GPUs in the text.")
+
+
 def test_a_model_that_is_stretched(tmp_path: Path, capsys: Capture) -> None:
     """Its length is for the engine to judge: a warning."""
     path = tmp_path / "serve.sh"
