@@ -91,6 +91,8 @@ class RequestLog:
         self.servers = array("l")
         self.preemptions: list[tuple[int, int, int]] = []
         """The turn of each preemption, the request, and its computed tokens."""
+        self.resumed: list[tuple[int, int, int]] = []
+        """The requests that went on after a preemption, and the turns that computed their last token before it and their next one."""
         self.refused: list[int] = []
         """Requests that are too long for the engine, and those that failed."""
         self.failed: list[int] = []

@@ -268,15 +268,24 @@ def _spans(server: Server) -> NDArray[Any]:
 
 
 def _between_tokens(simulation: Simulation) -> Spread | None:
-    """The times between two tokens of a request: each step counts for as many as decode in it, with those before in which they did not."""
-    from numpy import concatenate, frombuffer
+    """The times between two tokens of a request: each step counts for as many as decode in it, with those before in which they did not.
 
-    lengths, counts = [], []
-    for server in simulation.servers:
+    That of a request which was preempted between them counts for itself.
+    """
+    from numpy import array, concatenate, frombuffer, ones
+
+    log, servers = simulation.log, simulation.servers
+    stalls = [
+        (ends := servers[log.servers[number]].ends)[turn] - ends[before]
+        for number, before, turn in log.resumed
+        if servers[0].seconds
+    ]
+    lengths, counts = [array(stalls, dtype="float64")], [ones(len(stalls), dtype="int64")]
+    for server in servers:
         if len(server.lengths):
             lengths.append(frombuffer(server.gaps, dtype="float64"))
             counts.append(frombuffer(server.decoded, dtype="int64"))
-    return Spread.of(concatenate(lengths), concatenate(counts)) if lengths else None
+    return Spread.of(concatenate(lengths), concatenate(counts)) if len(lengths) > 1 else None
 
 
 def _remarks(simulation: Simulation, *, known: bool) -> Iterator[Note]:

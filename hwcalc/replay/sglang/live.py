@@ -39,6 +39,7 @@ class Live:
         "offset",
         "output",
         "outputs",
+        "paused_at",
         "place",
         "prefix",
         "priority",
@@ -80,6 +81,8 @@ class Live:
         """While it decodes: its stored tokens less the scheduler's count of decode steps."""
         self.joined = -1
         """The turn in which it began to decode."""
+        self.paused_at = -1
+        """The turn of its last token before it was retracted; -1 if it had none, or goes on."""
         self.place = 0
         """Its place in the order of the running batch."""
         self.finish_step = -1

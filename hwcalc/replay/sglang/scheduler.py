@@ -75,6 +75,8 @@ class SglangScheduler(Scheduler):
         self._rows = rules.max_running_requests
         """Rows of requests that are free."""
         self._now = 0
+        self._decoded = (-1, -1)
+        """The last two turns in which requests decoded."""
         self._entries = 0
         self._prefilled = 0
         """Prefill tokens as SGLang counts them, for hrrn."""
@@ -435,6 +437,7 @@ class SglangScheduler(Scheduler):
         if page > 1:
             self.cache.evict(page * len(self.running))
         self._spend(need)
+        self._decoded = (self._decoded[1], self._now)
         self.running.steps += 1
 
     def _retract_some(self) -> None:
@@ -469,6 +472,10 @@ class SglangScheduler(Scheduler):
     def _retract(self, live: Live, keep: int) -> None:
         """Take all that a running request has, what it has published apart, and then see that ``keep`` others can go on."""
         self._read(live)
+        # A token under way is dropped, and computed again.
+        dropped = self._in_flight(live)
+        if not (dropped and live.joined == self._now):
+            live.paused_at = max(self._decoded[not dropped], live.joined - 1)
         self.requests.preemptions.append((self._now, live.number, live.stored))
         self.requests.preempted[live.number] += 1
         self._retractions += 1
@@ -508,6 +515,9 @@ class SglangScheduler(Scheduler):
             live.outputs = live.known - live.prompt + 1
             if log.firsts[live.number] is None:
                 log.firsts[live.number] = now
+            if live.paused_at >= 0:
+                log.resumed.append((live.number, live.paused_at, now - self.lag))
+                live.paused_at = -1
             if live.outputs >= live.output or live.cancelled:
                 self._finish(live)
             else:
@@ -612,6 +622,7 @@ class SglangScheduler(Scheduler):
         self._prefilled += steps * self._old_tokens
         self.load.decode_tokens = running.tokens - count
         self._now = turn + steps - 1
+        self._decoded = (self._now - 1 if steps > 1 else self._decoded[1], self._now)
         self._last = Batch(DECODE, [], tokens=count, step=self.running.steps)
         self.progressed = True
         return steps

@@ -27,6 +27,7 @@ class Live(Held):
         "number",
         "offset",
         "order",
+        "paused_at",
         "preemptions",
         "priority",
         "remote",
@@ -51,6 +52,8 @@ class Live(Held):
         self.remote = False
         """True if another server has computed its prompt, whose cache is still there."""
         self.preemptions = 0
+        self.paused_at = -1
+        """The iteration of its last token before it was preempted; -1 if it had none, or goes on."""
         self.hit = 0
         """Tokens that it found when it was first admitted."""
         self.offset = 0

@@ -436,6 +436,7 @@ class VllmScheduler(Scheduler):
             self._leave(live)
             # A token that is under way is still delivered.
             live.known = live.computed + 1
+            live.paused_at = self._now - 1 - (live.idle_at == self._now - 1)
         elif live.state is State.ENDING:
             cache.publish(live, live.last - 1)
         else:
@@ -566,6 +567,7 @@ class VllmScheduler(Scheduler):
             return
         batch.sampled = True
         load.prefill_ends += 1
+        self._resume(live)
         if self.requests.firsts[live.number] is None:
             batch.firsts.append(live)
         del self.prefilling[live.seq]
@@ -581,6 +583,12 @@ class VllmScheduler(Scheduler):
                 self._set_event(live, self.decoding.steps)
             else:
                 self._look_next(live, self.decoding.steps)
+
+    def _resume(self, live: Live) -> None:
+        """Note that a request gets a token, if it was preempted since the one before."""
+        if live.paused_at >= 0:
+            self.requests.resumed.append((live.number, live.paused_at, self._now))
+            live.paused_at = -1
 
     # Results.
 

@@ -135,6 +135,8 @@ class SpeculatingScheduler(VllmScheduler):
     def _preempt(self, live: Live, *, scheduled: bool) -> None:
         drafts = self._drafts[live.number]
         drafts.drafted = drafts.placeholders = live.in_flight = 0
+        if not drafts.is_chunk:
+            live.paused_at = self._now - 1
         super()._preempt(live, scheduled=False)
 
     def _advance(self, live: Live, tokens: int, batch: Batch) -> None:
@@ -161,6 +163,7 @@ class SpeculatingScheduler(VllmScheduler):
         drafts.padded, drafts.drafted = False, 0
         if sampled:
             batch.sampled = True
+            self._resume(live)
             if self.lag:
                 drafts.placeholders += 1 + verified
                 drafts.drafted = self.speculation.tokens

@@ -252,3 +252,47 @@ def test_chains_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert again.names(16, 0, 2) == held.names(16, 0, 2)
     assert other.names(16, 0, 1) != old.names(16, 0, 1)
+
+
+def test_the_wait_of_a_preempted_request_is_between_two_of_its_tokens() -> None:
+    """Two prompts of 150 tokens take 10 blocks each, all 20; each of 160 tokens (10 outputs stored) needs an 11th.
+
+    So request 1 is preempted when it has 11 tokens, at 110 ms. Request 0 has its 30 at 300 ms, and request 1 its 12th at 310 ms: 200 ms
+    later. The other 57 of the 2 x 29 gaps are steps of 10 ms: 57 x 10 + 200 = 770 ms.
+    """
+    simulation = replayed("prompt=150 output=30 requests=2", blocks=20, seq=320, step_time="10ms")
+
+    itl = simulation.traffic.itl
+    assert simulation.preemptions == [(11, 1, 160)]
+    assert itl is not None
+    assert (itl.p50, itl.p99, itl.max) == pytest.approx((0.010, 0.200, 0.200))
+    assert itl.mean == pytest.approx(0.770 / 58)
+
+
+@pytest.mark.parametrize(
+    ("engine", "pool"),
+    [
+        ("vllm", {"blocks": 60, "engine_options": {"async_scheduling": "true"}}),
+        # Where running requests decode along with prompts, none waits for another's.
+        (
+            "sglang",
+            {
+                "tokens": 1500,
+                "engine_options": {
+                    "disable_overlap_schedule": "true",
+                    "enable_mixed_chunk": "true",
+                    "schedule_conservativeness": "0.1",
+                },
+            },
+        ),
+    ],
+)
+def test_all_gaps_together_are_the_time_from_first_to_last_tokens(engine: str, pool: dict[str, Any]) -> None:
+    """A request with n tokens has n - 1 gaps, which last from its first token to its last, however often it is preempted."""
+    workload = "prompt=150 output=190 requests=20 arrival=rate=20"
+    simulation = hwcalc.simulate(CONFIG, workload, engine=engine, seq=4096, step_time="10ms", **pool)
+
+    rows, itl = simulation.records(), simulation.traffic.itl
+    assert simulation.totals["preemptions"] > 0
+    assert itl is not None
+    assert itl.mean * 20 * 189 == pytest.approx(sum(row["e2e"] - row["ttft"] for row in rows))
