@@ -171,7 +171,9 @@ class ServerCheck(Check):
         """The finding of a length that the engine refuses, with the largest that it takes and that fits."""
         engine, longest = find_engine(plan.request.engine)[0], plan.model.max_position_embeddings
         option, knobs = engine.facts.longest_option, self.options.get("engine_options", {})
-        of_server = {"engine_options": {**knobs, option: str(longest)}} if option in knobs else {"seq": longest}
+        of_server: dict[str, Any] = {"engine_options": {**knobs, option: str(longest)}} if option in knobs else {}
+        # What users send stays as it is, if it is no longer than that.
+        of_server |= {"seq": longest} if not of_server or longest is None or plan.request.seq > longest else {}
         flag = engine.command.flag("seq", longest)
         edits: tuple[Edit, ...] = (Edit(yaml=f"seq: {longest}", effect="", flags=flag),)
         shorter = replan(advise=True, **of_server)

@@ -391,6 +391,11 @@ def test_a_length_that_the_engine_refuses(tmp_path: Path, capsys: Capture) -> No
     status, found = checked(capsys, str(path))
     assert (status, found["checks"][0]["requirements"][0]["edits"][0]["flags"]) == (2, "--max-model-len 40960")
 
+    path.write_text(f"python -m sglang.launch_server --model-path {QWEN} --context-length 50000\n", encoding="utf-8")
+    [item] = checked(capsys, str(path), "--gpu", "l40s")[1]["checks"][0]["requirements"]
+    assert (item["name"], [edit["flags"] for edit in item["edits"]]) == ("length", ["--context-length 40960"])
+    assert "SGLang refuses that without SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1" in item["message"]
+
 
 def test_why_it_is_not_known_whether_it_fits(tmp_path: Path, capsys: Capture) -> None:
     """That a GPU is idle is no reason. With several GPUs the size of the cache says that it is of all of them: 144 KiB a token, 4,096 tokens."""

@@ -29,6 +29,7 @@ from hwcalc import read_launch
         ("M=org/m-0.6B\nvllm serve ${M/0.6B/8B}", "model", "org/m-8B"),
         ("if false; then\n  vllm serve org/n\nfi\nvllm serve org/m", "model", "org/m"),
         ("docker run -e A=1 vllm/vllm-openai:v0.9.1 --model org/m", "engine_version", "0.9.1"),
+        ("docker run lmcache/vllm-openai:v0.3.7 --model org/m", "engine_version", None),
         ("sglang serve --model-path org/m --tp 2", "tp", 2),
         ("./llama-server -m m-Q4_K_M.gguf -c 4096 -np 2", "slots", 2),
         ("llama-server -hf org/m-GGUF:Q8_0", "weights", "Q8_0"),
