@@ -65,7 +65,7 @@ class Node(Record):
 
     ``value`` is text, an integer, a float, a bool, ``None``, a ``list`` of nodes or a ``dict`` from text to nodes. ``text`` is a scalar
     as it was written; ``keys`` has a node for each key of a mapping. In a manifest, ``start`` and ``end`` are the places of the characters that
-    a scalar begins and ends with, its quotes and its sign of a block among them.
+    a scalar begins and ends with, its quotes and its sign of a block among them; a key that stands ``before`` has the line of that.
     """
 
     value: Any
@@ -75,6 +75,7 @@ class Node(Record):
     keys: dict[str, Node] | None = None
     start: int = 0
     end: int = 0
+    before: int | None = None
 
 
 def plain_value(node: Node) -> Any:
@@ -222,11 +223,12 @@ class _Builder:
             if not isinstance(node.value, (str, int, float, bool)) or not node.text:
                 raise self._error(event, "a key must be plain text")
             if node.text in container.keys:
-                self._twice(event, container.keys[node.text], node)
+                node = self._twice(event, container.keys[node.text], node)
             container.keys[node.text] = node
             pending.append(node)
 
-    def _twice(self, event: Any, first: Node, node: Node) -> None:
+    def _twice(self, event: Any, first: Node, node: Node) -> Node:
+        """The key that counts, of one that stands twice."""
         shown = printable(node.text)[:60]
         raise self._error(event, f"the key {shown!r} stands twice (first in line {first.line})", key=shown)
 
@@ -279,5 +281,5 @@ class _Manifests(_Builder):
         held = node.value.values() if isinstance(node.value, dict) else node.value
         self._sizes[id(node)] = 1 + sum(self._sizes.get(id(each), 1) for each in held)
 
-    def _twice(self, event: Any, first: Node, node: Node) -> None:
-        """The last one counts."""
+    def _twice(self, event: Any, first: Node, node: Node) -> Node:
+        return replace(node, before=first.line)

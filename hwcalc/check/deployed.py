@@ -21,7 +21,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
-from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, not_named, planned, unknown_flags, unplanned_flags
+from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, not_named, planned, unknown_flags, warned
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
@@ -358,7 +358,7 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
         required=required,
         places={**places, "name": at},
         faults=tuple(sorted(faults, key=lambda fault: (fault.line, fault.column))),
-        remarks=(*made.remarks, *unplanned_flags(server)),
+        remarks=(*made.remarks, *warned(server)),
         server=server,
         told=tuple(judged),
         text=text,

@@ -134,7 +134,7 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
 
 def _remarks(server: Server) -> Iterator[str]:
     """Remarks on a text: what it leaves open, and which flags the plan is without."""
-    from hwcalc.launch.planned import unknown_flags, unplanned_flags
+    from hwcalc.launch.planned import unknown_flags, warned
 
     called = f"{server.name}: " if server.name else ""
     replicas = server.settings.get("replicas")
@@ -144,7 +144,7 @@ def _remarks(server: Server) -> Iterator[str]:
         more = len(server.unresolved) - _MOST_SHOWN
         said = "; ".join(brief(_in_words(each), 120) for each in server.unresolved[:_MOST_SHOWN])
         yield f"{called}left open: {said}{f'; and {more} more' if more > 0 else ''}."
-    yield from (f"warning: {called}{said}" for said in unplanned_flags(server))
+    yield from (f"warning: {called}{said}" for said in warned(server))
     if server.unknown:
         yield f"{called}not known of {server.settings.get('engine')}: {', '.join(unknown_flags(server))}."
     for fault in server.faults:

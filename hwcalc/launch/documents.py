@@ -37,6 +37,8 @@ class Places:
         self._items: dict[int, tuple[Text, Node, dict[Any, Node]]] = {}
         self._kept: list[Any] = []
         self._seen: set[int] = set()
+        self.repeated: list[tuple[int, str, int]] = []
+        """Keys that stand twice in a mapping: the line of the one that counts, the key, and how many lines before it the other one stands."""
         self._shared: set[int] = set()
         """Nodes that stand for several values, by an anchor."""
 
@@ -44,6 +46,9 @@ class Places:
         """Note the node of a container, which is kept as long as this, and those of its items."""
         self._items[id(value)] = (text, node, items)
         self._kept.append(value)
+        for key in (node.keys or {}).values():
+            if key.before is not None:
+                self.repeated.append((text.spot(key).line, key.text, key.line - key.before))
         for each in items.values():
             (self._shared if id(each) in self._seen else self._seen).add(id(each))
 

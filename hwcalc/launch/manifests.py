@@ -18,9 +18,12 @@ from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, mappings, number, rows, settings_in, text, texts, walk
 from hwcalc.launch.words import Origin, Word, filled_word, known_of
+from hwcalc.text import shown
 from hwcalc.yaml_tree import TreeError
 
 _MOST_SERVERS: Final = 500
+_MOST_REPEATED: Final = 10
+"""Keys that stand twice of which a text is told."""
 _OF_SERVICE: Final = frozenset({"image", "command", "entrypoint", "build"})
 _REPLACED: Final = frozenset({"command", "entrypoint", "devices", "gpus"})
 """Keys of a service whose value replaces that of the service that it extends."""
@@ -50,7 +53,14 @@ def servers_of_manifest(given: str, variables: Mapping[str, str], origin: Origin
     if not any(isinstance(each, (Mapping, list)) for each in documents) or all(_is_command(each) for each in documents):
         return None
     cluster = Cluster.of(documents, variables, places)
-    return [*islice((server for document in documents for server in _of_document(document, cluster)), _MOST_SERVERS)]
+    servers = [*islice((server for document in documents for server in _of_document(document, cluster)), _MOST_SERVERS)]
+    for line, key, lines in places.repeated[:_MOST_REPEATED] if servers else ():
+        said = f"line {line}: the key {shown(key, 40)} stands twice, first in line {line - lines}: this one is read, and docker compose and kubectl refuse both."
+        near = max(
+            (place for place, each in enumerate(servers) if each.line <= line), key=lambda place: servers[place].line, default=0
+        )
+        servers[near] = replace(servers[near], repeated=(*servers[near].repeated, said))
+    return servers
 
 
 def _is_command(document: Any) -> bool:

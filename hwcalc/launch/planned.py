@@ -117,12 +117,15 @@ def unknown_flags(server: Server) -> list[str]:
     return out
 
 
-def unplanned_flags(server: Server) -> list[str]:
-    """Sentences on the flags that a plan is without, one for each reason."""
+def warned(server: Server) -> list[str]:
+    """Sentences on keys that stand twice, and on the flags that a plan is without, one for each reason."""
     by_reason: dict[str, list[str]] = {}
     for flag, reason in server.unplanned.items():
         by_reason.setdefault(reason, []).append(flag)
-    return [f"the plan is without {', '.join(flags)}, which may bear on memory: {reason}." for reason, flags in by_reason.items()]
+    without = (
+        f"the plan is without {', '.join(flags)}, which may bear on memory: {reason}." for reason, flags in by_reason.items()
+    )
+    return [*server.repeated, *without]
 
 
 def flags_of(server: Server) -> EngineFlags:

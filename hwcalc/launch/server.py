@@ -27,7 +27,8 @@ class Server(Record):
     ``unresolved`` says what the text leaves open, ``asks`` the names of the variables that would close it. ``irrelevant`` are the flags on which no
     byte depends, ``unknown`` those that the engine does not know, and ``unplanned`` those that bear on memory in a way that no plan counts, with the
     reason. ``places`` has the word that each setting was read from, and flags that are wrong by their own names; ``words`` are all arguments, and
-    ``name`` is what the text calls the server. It ``joins`` others where the text starts Ray, so that further nodes may have GPUs for it.
+    ``name`` is what the text calls the server. It ``joins`` others where the text starts Ray, so that further nodes may have GPUs for it. ``repeated``
+    are sentences on keys that stand twice.
     """
 
     settings: Mapping[str, Any]
@@ -43,6 +44,7 @@ class Server(Record):
     line: int = 1
     faults: tuple[str, ...] = ()
     joins: bool = False
+    repeated: tuple[str, ...] = ()
 
     @property
     def lines(self) -> dict[str, int]:

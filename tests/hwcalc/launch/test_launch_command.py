@@ -61,6 +61,20 @@ def test_a_text_with_the_mark_of_its_encoding(
         assert (status, "fits" in out) == (0, True), (words, err)
 
 
+def test_a_key_that_stands_twice(capsys: Capture, tmp_path: Path) -> None:
+    """The last one is read, and both commands say so at its line: what deploys the text would refuse it."""
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        f"# a\nservices:\n  a:\n    command: {QWEN} -tp 2\n    image: vllm/vllm-openai\n    command: {QWEN} --max-model-len 2k\n"
+    )
+    for words in ([str(path)], ["check", str(path)]):
+        status, out, err = run(capsys, *words, "--gpu", "l40s")
+        assert (status, "line 6: the key 'command' stands twice, first in line 4" in " ".join((out + err).split())) == (
+            0,
+            True,
+        ), err
+
+
 def test_a_config_on_standard_input_is_still_a_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is lost by looking at its beginning."""
     config = json.dumps(
