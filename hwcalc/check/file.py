@@ -104,7 +104,9 @@ def read_text(path: str, largest: int = LARGEST_FILE) -> str:
         return decoded(data)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise CheckFileError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint="Save it as UTF-8.", line=line) from error
+        raise CheckFileError(
+            f"{name} is not {error.encoding.upper()} text (byte {error.start:,}).", hint="Save it as UTF-8.", line=line
+        ) from error
 
 
 def _bytes(path: str, name: str, largest: int) -> bytes:

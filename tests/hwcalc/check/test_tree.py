@@ -122,13 +122,13 @@ def test_numbers_that_are_none_are_text() -> None:
     assert math.isinf(plain_value(tree)[6])
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfea\x00", b"a: \xe9"])
+@pytest.mark.parametrize("content", [b"\xff\xfea", b"a: \xe9"])
 def test_not_utf8(tmp_path: Path, content: bytes) -> None:
     """The first byte that is wrong is named."""
     path = tmp_path / "kvplan.yaml"
     path.write_bytes(content)
 
-    with pytest.raises(CheckFileError, match="is not UTF-8 text"):
+    with pytest.raises(CheckFileError, match=r"is not UTF-(8|16-LE) text"):
         read_text(str(path))
 
 
