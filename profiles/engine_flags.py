@@ -32,7 +32,7 @@ class Flag(Record):
     several engines mean the same. ``takes``: ``switch``, ``value`` (a number, true or false, JSON, or text), ``text``, ``secret``, ``words`` and
     ``list`` up to the next flag, ``numbers`` and ``commas`` with commas between, ``tokens`` with a unit, ``whole`` (a number without one), ``pairs`` (JSON or ``a=1``), ``optional``
     (a switch that may have a value), ``spec`` (``type:key=value``). ``option`` is the option of a plan, ``engine_option`` one of the engine,
-    ``together`` an option that several flags say; a name that is ``own`` means something else on kvplan's line. ``since`` and ``negated`` are the
+    ``together`` an option that several flags say, ``scheduler_option`` one of the scheduler alone, where it has another name than the flag; a name that is ``own`` means something else on kvplan's line. ``since`` and ``negated`` are the
     first releases that have it and its ``--no-`` form; ``values`` the first release of each value, up to ``any_value``. It bears on memory with the
     values of ``only`` alone, and with none of ``absent``; ``values_as`` is what a value means, ``plan_as`` what a plan calls it, ``None`` if it says nothing to a plan. ``off`` spells the negation, which is
     ``off_engine_option``, or unplanned because of ``off_because``. ``because`` is why a plan does not count it. Each of one that ``repeats`` counts, and
@@ -47,6 +47,7 @@ class Flag(Record):
     option: str | None = None
     engine_option: str | None = None
     together: str | None = None
+    scheduler_option: str | None = None
     own: bool = False
     since: str | None = None
     negated: str | None = None
@@ -244,7 +245,8 @@ class EngineFlags(Record):
         options = {flag.option: flag for flag in flags if flag.option is not None}
         engine_options = {flag.engine_option: flag for flag in flags if flag.engine_option is not None}
         keys = {flag.key: flag for flag in flags if flag.key is not None}
-        return {**self.named, **options, **engine_options, **keys}
+        scheduler = {flag.scheduler_option: flag for flag in flags if flag.scheduler_option is not None}
+        return {**self.named, **scheduler, **options, **engine_options, **keys}
 
     @cached_property
     def written(self) -> Mapping[str, str]:
@@ -267,6 +269,14 @@ class EngineFlags(Record):
         ('--max-model-len 4096', '')
         """
         return " ".join(self.words(name, value)) if name in self.written else ""
+
+    def is_switch(self, name: str) -> bool:
+        """True if the flag of a name has no value.
+
+        >>> engine_flags("vllm").is_switch("enable_chunked_prefill"), engine_flags("vllm").is_switch("watermark")
+        (True, False)
+        """
+        return name in self.flag_of and self.flag_of[name].takes == "switch"
 
     def negated(self, name: str) -> str:
         """How a command turns off the switch of this name.

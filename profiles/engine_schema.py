@@ -325,6 +325,7 @@ class FlagRow(Facts):
     option: Words | None = None
     engine_option: Words | Literal[True] | None = None
     together: Words | None = None
+    scheduler_option: Words | None = None
     own: bool = False
     since: Words | None = None
     negated: Words | None = None

@@ -57,6 +57,7 @@ DEFAULT_BUDGET: Final = 64
 DEFAULT_TOP: Final = 10
 _OF_PLACE: Final = ("gpu", "tp", "dp", "ep")
 """The options that are hardware and its layout."""
+NOT_IN_COMMAND: Final = "not-in-command"
 ENGINES_OWN: Final = "default"
 """The word for the engine's own value of an option."""
 _MOST: Final = 5_000
@@ -239,6 +240,7 @@ def tune(
     best, chosen = trials[0]
     own = search.default(best, ready, trials)
     of_places = {name: dict.fromkeys(place[name] for place in places if name in place) for name in _OF_PLACE}
+    command, unsaid = _command(chosen)
     return Tuning(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -260,8 +262,8 @@ def tune(
         **search.counted,
         holds=best.holds,
         best=tuple(_folded(trials)[: rows or None]),
-        command=_command(chosen),
-        notes=(*best.traffic.notes, *_not_laid_out(sizes, of_places), *_not_said(chosen)),
+        command=command,
+        notes=(*best.traffic.notes, *_not_laid_out(sizes, of_places), *unsaid),
     )
 
 
@@ -502,12 +504,18 @@ def _folded(told: Iterable[tuple[Trial, _Ready]]) -> list[Trial]:
     return [replace(first, alike=len(others)) for first, *others in groups]
 
 
-def _command(one: _Ready) -> str | None:
-    """The command that starts a setting; ``None`` where the engine has no flag for it."""
+def _command(one: _Ready) -> tuple[str | None, tuple[Note, ...]]:
+    """The command that starts a setting, ``None`` where the engine has no flag for it, and a note on what it does not say of the scheduler."""
+    engine = one.occupancy.engine
+    of_scheduler = {name: value for name, value in one.opened.options["engine_options"].items() if name not in engine.options}
     try:
-        return command_text(plan_opened(one.occupancy))
+        flags = {name: engine.command.flag(name, value) for name, value in of_scheduler.items()}
+        command = " ".join([command_text(plan_opened(one.occupancy)), *filter(None, flags.values())])
     except KvplanError:
-        return None
+        return None, ()
+    left = ", ".join(f"{name}={of_scheduler[name]}" for name, flag in flags.items() if not flag)
+    message = f"The command does not have what bears on the scheduler alone: {left}."
+    return command, (Note(code=NOT_IN_COMMAND, message=message),) if left else ()
 
 
 def _not_laid_out(sizes: Mapping[str, Sequence[int]], laid_out: Mapping[str, Iterable[str]]) -> Iterator[Note]:
@@ -517,11 +525,3 @@ def _not_laid_out(sizes: Mapping[str, Sequence[int]], laid_out: Mapping[str, Ite
         if left:
             message = f"{name} {left} was not searched: the model cannot be split so, or it takes more GPUs than are named."
             yield Note(code="no-layout", message=message)
-
-
-def _not_said(one: _Ready) -> Iterator[Note]:
-    """A note on options of the scheduler that the command does not have."""
-    known = one.occupancy.engine.options
-    left = ", ".join(f"{name}={value}" for name, value in one.opened.options["engine_options"].items() if name not in known)
-    if left:
-        yield Note(code="not-in-command", message=f"The command does not have what bears on the scheduler alone: {left}.")

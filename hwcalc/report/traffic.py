@@ -98,7 +98,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
 
 def tuning_text(tuning: Tuning, view: View) -> str:
     """The best settings side by side, what was tried, and the command that starts the best."""
-    from hwcalc.replay.tune import ENGINES_OWN
+    from hwcalc.replay.tune import ENGINES_OWN, NOT_IN_COMMAND
 
     names = [name for name, values in tuning.searched.items() if len(values) > 1]
     header = (*names, "goodput/GPU", *_TUNED, "alike")
@@ -139,7 +139,7 @@ def tuning_text(tuning: Tuning, view: View) -> str:
     said += [f"warning: {note.message}" for note in best.traffic.warnings]
     if not view.quiet:
         said += [f"{plural(number, 'setting')}: {reason}" for reason, number in tuning.dropped.items()]
-        said += [f"note: {note.message}" for note in tuning.notes]
+    said += [f"note: {note.message}" for note in tuning.notes if not view.quiet or note.code == NOT_IN_COMMAND]
     head = _head(replace(best.traffic, gpu=None) if "gpu" in names else best.traffic, compared=True)
     # A command stays on its line.
     command = f"{'start' if tuning.holds else 'nearest'}: {tuning.command}" if tuning.command else ""

@@ -132,10 +132,10 @@ def flag_text(name: str, value: object) -> str:
     if name == "dtype":
         key, _, kept = text.partition(":")
         return " ".join([*_FLAGS.words("type_k", cache_type(key)), *_FLAGS.words("type_v", cache_type(kept or key))])
-    if name == "kv_unified":
-        return _FLAGS.written[name] if is_on(text) else _FLAGS.negated(name)
     if name in ("swa_full", *_SWITCHES):
         return _FLAGS.written[name] if is_on(text) else ""
+    if _FLAGS.is_switch(name):
+        return _FLAGS.written[name] if is_on(text) else _FLAGS.negated(name)
     if name == "flash_attn":
         return " ".join(_flash_attention(text))
     if name.startswith("type_"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.facts import Command, Told
 from hwcalc.engines.options import AUTO, is_on, parse_lora
-from hwcalc.engines.sglang.settings import LONGER, MAX_LENGTH, SWITCHES, eagle_of
+from hwcalc.engines.sglang.settings import LONGER, MAX_LENGTH, eagle_of
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief
@@ -66,7 +66,7 @@ class SglangCommand(Command):
     def flag(self, name: str, value: object) -> str:
         """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
         text = str(value)
-        if name in SWITCHES:
+        if _FLAGS.is_switch(name):
             return _FLAGS.written[name] if is_on(text) else ""
         if name == "weights":
             return " ".join(_FLAGS.words(*_AS_LOADED[text])) if text in _AS_LOADED else ""

@@ -189,13 +189,13 @@ class VllmCommand(Command):
         It has none for the number of sequences: what is planned to be held at once is not ``max_num_seqs``, which vLLM admits at once and
         for which it keeps memory besides.
         """
-        if name in _SWITCHES:
-            return _FLAGS.written[name] if is_on(str(value)) else _FLAGS.negated(name)
         if name == "weights":
             flag, value = ALWAYS_MADE.get(str(value), ("", ""))
             return f"{_FLAGS.written[flag]} {value}" if flag else ""
         if name == "ep":
             return _FLAGS.written[name] if value != 1 else ""
+        if _FLAGS.is_switch(name):
+            return _FLAGS.written[name] if is_on(str(value)) else _FLAGS.negated(name)
         key = "kv_cache_dtype" if name == "dtype" else name
         return f"{_FLAGS.written[key]} {value}" if key in _FLAGS.written else ""
 

@@ -119,3 +119,51 @@ def test_workers_are_for_several_replays(capsys: Capture) -> None:
     status, _, error = run(capsys, *line, "--workers", "2")
 
     assert (status, "--workers is for several replays" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "flags", "unsaid"),
+    [
+        # server_args.py of SGLang 0.5.23; whether a request ignores its stop token is one of its own sampling parameters.
+        (
+            "sglang",
+            {
+                "chunked_prefill_size": "2048",
+                "schedule_conservativeness": "0.3",
+                "enable_mixed_chunk": "true",
+                "ignore_eos": "true",
+            },
+            ["--schedule-conservativeness 0.3", "--enable-mixed-chunk"],
+            "ignore_eos=true",
+        ),
+        # vllm/engine/arg_utils.py of vLLM 0.33.
+        (
+            "vllm",
+            {"max_num_batched_tokens": "2048", "policy": "priority", "watermark": "0.01", "scheduler_reserve_full_isl": "false"},
+            ["--scheduling-policy priority", "--watermark 0.01", "--no-scheduler-reserve-full-isl"],
+            "",
+        ),
+        # common/arg.cpp of llama.cpp.
+        (
+            "llamacpp",
+            {"n_ubatch": "512", "cache_ram_mib": "0", "cont_batching": "false"},
+            ["-cram 0", "--no-cont-batching"],
+            "",
+        ),
+    ],
+)
+def test_the_command_has_the_scheduler_s_flags(
+    capsys: Capture, engine: str, settings: dict[str, str], flags: list[str], unsaid: str
+) -> None:
+    """The line ``start`` has what was searched of the scheduler; what no flag says is told with ``--quiet`` too."""
+    users = {"sglang": "max_running_requests", "vllm": "max_num_seqs", "llamacpp": "n_seq_max"}[engine]
+    words = [word for name, value in {users: "4", **settings}.items() for word in ("--compare", f"{name}={value}")]
+    line = ("tune", "Qwen/Qwen3-8B", "--engine", engine, "--gpu", "l40s", "--seq", "2k", "--dtype", "auto", "--ttft", "60s", "-q")
+    if engine == "llamacpp":
+        line = tuple("f16" if word == "auto" else word for word in line)
+    out = run(capsys, *line, "--trace", "prompt=100 output=5 requests=4", *words)[1]
+
+    (start,) = (text for text in out.splitlines() if text.startswith("start: "))
+    assert [flag for flag in flags if f" {flag} " in f"{start} "] == flags
+    note = "note: The command does not have what bears on the scheduler alone: "
+    assert [text.removeprefix(note) for text in out.splitlines() if text.startswith(note)] == ([f"{unsaid}."] if unsaid else [])
