@@ -21,7 +21,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
-from hwcalc.launch.planned import Planned, TooFewGpusError, flags_of, not_named, planned, unknown_flags, warned
+from hwcalc.launch.planned import BEYOND, Planned, TooFewGpusError, flags_of, heeded, not_named, planned, unknown_flags, warned
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
@@ -54,7 +54,6 @@ _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
-_BEYOND: Final = "beyond-maximum"
 _NO_SHARE: Final = "memory_utilization: null"
 _NOTHING: Final = "starts no server that kvplan knows"
 
@@ -75,14 +74,13 @@ class Told(Record):
 
 
 class ServerCheck(Check):
-    """The check of a server. ``text`` is its file, in which a variable may stand; ``remarks`` are warnings.
+    """The check of a server. ``remarks`` are warnings.
 
     ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. One that is
     ``fitted`` is told to allow the longest requests that its pool holds.
     """
 
     server: Server
-    text: str = ""
     remarks: tuple[str, ...] = ()
     without_gpu: bool = False
     fitted: bool = False
@@ -155,17 +153,17 @@ class ServerCheck(Check):
         refused = bool(self._refused(plan))
         return [
             *(Note(code="deployment", message=each) for each in self.remarks),
-            *(note for note in plan.warnings if not (refused and note.code == _BEYOND)),
+            *(note for note in heeded(plan, self.server.variables).warnings if not (refused and note.code == BEYOND)),
         ]
 
     def _refused(self, plan: Plan) -> str:
         """Why the engine refuses the length; empty if it takes it."""
-        longer = next((note.message for note in plan.warnings if note.code == _BEYOND), "")
+        longer = next((note.message for note in plan.warnings if note.code == BEYOND), "")
         server = self.server
         # The model may be stretched by a flag, which no plan reads.
         if any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant)):
             return ""
-        return longer if any(each.partition("=")[0] not in self.text for each in plan.request.environment) else ""
+        return longer if plan.request.environment and heeded(plan, server.variables) is plan else ""
 
     def _shorter(self, refused: str, plan: Plan, replan: Callable[..., Plan]) -> Judged:
         """The finding of a length that the engine refuses, with the largest that it takes and that fits."""
@@ -295,7 +293,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         except UsageError as error:
             notes.append(Note(code="unplanned", message=f"{printable(path)}:{server.line}: {error.message}"))
             continue
-        checks.append(_check(server, flags, text, told, named))
+        checks.append(_check(server, flags, told, named))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
@@ -320,7 +318,7 @@ def _meant_as_checks(path: str, text: str) -> bool:
     return False
 
 
-def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dict[str, int]) -> ServerCheck:
+def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]) -> ServerCheck:
     """The check of a server."""
     base = printable(server.name) or f"{flags.name} {printable(str(server.model or 'model not known'))}"
     named[base] = named.get(base, 0) + 1
@@ -361,7 +359,6 @@ def _check(server: Server, flags: EngineFlags, text: str, told: Told, named: dic
         remarks=(*made.remarks, *warned(server)),
         server=server,
         told=tuple(judged),
-        text=text,
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,
         given=given,

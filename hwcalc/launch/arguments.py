@@ -55,6 +55,7 @@ class Reading:
         self.free: list[Word] = []
         self.configs: list[tuple[str, Word]] = []
         self.faults: list[str] = []
+        self.variables: set[str] = set()
         self.open: set[str] = set()
         """Settings whose value is not known."""
         self.excluded = False
@@ -460,6 +461,7 @@ class Reading:
 
     def environment(self, variables: Mapping[str, Any]) -> None:
         """Read the variables that bear on memory. A flag counts more than its variable, and those are read first."""
+        self.variables |= {f"{name}={given.text if isinstance(given, Word) else given}" for name, given in variables.items()}
         for row in self.flags.environment:
             given = variables.get(row.name)
             if isinstance(given, Word) and not given.known:

@@ -615,6 +615,7 @@ def finished(reading: Reading, around: Around, *, line: int | None = None) -> Se
         line=around.line if line is None else line,
         faults=tuple(reading.faults),
         joins=around.joins,
+        variables=frozenset(reading.variables),
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from math import prod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -25,6 +25,11 @@ from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
 from hwcalc.text import brief, shown
 
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
+
+BEYOND: Final = "beyond-maximum"
+"""The code of the warning of a length beyond the model's."""
 _COUNTS: Final = ("tp", "pp", "dp", "dcp", "ep")
 _LAYOUT: Final = ("tp", "pp", "dp")
 """The sizes whose product is the number of GPUs."""
@@ -39,13 +44,14 @@ _LONGEST: Final = ("auto", -1)
 class Planned(Record):
     """The model and the keywords of :func:`hwcalc.plan` for a server, and remarks on what a plan takes otherwise.
 
-    One that is ``fitted`` is told to allow the longest requests that its pool holds.
+    One that is ``fitted`` is told to allow the longest requests that its pool holds; ``variables`` are those it is started with, ``NAME=VALUE``.
     """
 
     model: str
     options: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
     fitted: bool = False
+    variables: frozenset[str] = frozenset()
 
 
 def options_told(flags: EngineFlags, server: Server) -> Mapping[str, Any]:
@@ -91,7 +97,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
         # Alone, an instance is planned with all of its accelerators.
         options["gpus"] = 1
     fitted = "seq" not in options and server.max_model_len in _LONGEST
-    return Planned(model=model, options=options, remarks=tuple(remarks), fitted=fitted)
+    return Planned(model=model, options=options, remarks=tuple(remarks), fitted=fitted, variables=server.variables)
 
 
 class TooFewGpusError(UsageError):
@@ -115,6 +121,17 @@ def unknown_flags(server: Server) -> list[str]:
         close = get_close_matches(flag.partition("=")[0], [name for name in known if len(name) > 3], n=1, cutoff=0.8)
         out.append(f"{brief(flag, 40)} (did you mean {close[0]}?)" if close else brief(flag, 40))
     return out
+
+
+def heeded(plan: Plan, variables: Container[str]) -> Plan:
+    """The plan without the warning that a variable is needed, where the server is started with it."""
+    needed = plan.request.environment
+    if not needed or not all(each in variables or each.replace("=1", "=true") in variables for each in needed):
+        return plan
+    kept = (
+        replace(each, message=f"{each.message.partition('. ')[0]}.") if each.code == BEYOND else each for each in plan.warnings
+    )
+    return replace(plan, warnings=tuple(kept))
 
 
 def warned(server: Server) -> list[str]:

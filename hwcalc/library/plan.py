@@ -47,8 +47,11 @@ def plan(model: ModelLike | Server | None = None, **options: Unpack[PlanOptions]
 
 def plan_told(told: Planned) -> Plan:
     """The plan of a server that was read, of the longest request that it holds where it is told to allow that."""
+    from hwcalc.launch.planned import heeded
+
     made = plan(told.model, **told.options)
-    return plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
+    made = plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
+    return heeded(made, told.variables)
 
 
 def plan_loaded(

@@ -75,6 +75,24 @@ def test_a_key_that_stands_twice(capsys: Capture, tmp_path: Path) -> None:
         ), err
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve {QWEN} --max-model-len 50000",
+        f"export VLLM_ALLOW_LONG_MAX_MODEL_LEN=1\nvllm serve {QWEN} --max-model-len 50000",
+        f"docker run -e VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm/vllm-openai {QWEN} --max-model-len 50000",
+        f"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=true sglang serve --model-path {QWEN} --context-length 50000",
+    ],
+)
+def test_a_variable_that_the_text_sets_is_not_demanded(text: str, capsys: Capture, tmp_path: Path) -> None:
+    """The engine takes the length, and what is left to say is that the model was made for less."""
+    path = tmp_path / "a.sh"
+    path.write_text(text)
+    for words in ([str(path)], ["check", str(path)]):
+        status, out, err = run(capsys, *words, "--gpu", "l40s")
+        assert (status, "maximum of 40,960." in out, "refuses" in out) == (0, True, False), err
+
+
 def test_a_config_on_standard_input_is_still_a_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is lost by looking at its beginning."""
     config = json.dumps(
