@@ -21,14 +21,26 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
-from hwcalc.launch.planned import BEYOND, Planned, TooFewGpusError, flags_of, heeded, not_named, planned, unknown_flags, warned
+from hwcalc.launch.planned import (
+    BEYOND,
+    NAME_IT,
+    ON_SERVER,
+    Planned,
+    TooFewGpusError,
+    flags_of,
+    heeded,
+    is_on_server,
+    not_named,
+    planned,
+    unknown_flags,
+    warned,
+)
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
-from hwcalc.sources.local import has_path_syntax
 from hwcalc.text import brief, printable
 from hwcalc.yaml_tree import LARGEST_MANIFEST, TreeError, read_forest
 
@@ -94,8 +106,8 @@ class ServerCheck(Check):
         """An error at the model where that cannot be read, else at the server. A path that is not here is left open: it may be one of the server's."""
         here = Place(line=self.line, column=self.column, word="")
         place = self.places.get("model", here) if isinstance(error, (ModelNotFoundError, ConfigError)) else here
-        if isinstance(error, ModelNotFoundError) and (has_path_syntax(self.model) or self.model.lower().endswith(".gguf")):
-            error = OpenError(f"{error.message} It is a folder or a file of the server.", hint="Add: --set model=ORG/NAME")
+        if isinstance(error, ModelNotFoundError) and is_on_server(self.model):
+            error = OpenError(f"{error.message} {ON_SERVER}", hint=NAME_IT)
         elif isinstance(error, ModelNotFoundError) and self.model.startswith(OLLAMA):
             error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: --set model=ORG/NAME")
         return Fault(line=place.line, column=place.column, error=error)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading, gguf_format, scalar
-from hwcalc.launch.server import Server
+from hwcalc.launch.server import FILE_NAME, Server
 from hwcalc.launch.shell import Command, Script, read_script
 from hwcalc.launch.words import Origin, Spot, Word, known_of
 from hwcalc.profiles.engine_flags import EngineFlags, Image, Program, engine_flags, engines
@@ -653,7 +653,7 @@ def _take_file(reading: Reading) -> None:
         return
     settings["model"] = model
     if isinstance(model, str) and (known := gguf_format(model)):
-        settings["weights"] = f"{known} (file name)"
+        settings["weights"] = f"{known} {FILE_NAME}"
     elif not reading.flags.positional and model in _STANDS_FOR_FILE:
         settings.pop("model")
         reading.say(f'model: "{model}" stands for a file')

@@ -17,12 +17,13 @@ from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import gpu_named, instance_named
 from hwcalc.launch.commands import all_flags
-from hwcalc.launch.server import Server
+from hwcalc.launch.server import FILE_NAME, Server
 from hwcalc.launch.values import number
 from hwcalc.model import OLLAMA
 from hwcalc.planner.options import counted, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
+from hwcalc.sources.local import has_path_syntax
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _OF_NODES: Final = re.compile(
 """In the names of flags that a server on several nodes is given."""
 _LONGEST: Final = ("auto", -1)
 """Lengths that ask for the longest sequence that fits."""
+ON_SERVER: Final = "It is a folder or a file of the server."
+NAME_IT: Final = "Add: --set model=ORG/NAME"
 
 
 class Planned(Record):
@@ -85,6 +88,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
         options["revision"] = str(server.settings["revision"])
     options["engine"] = _versioned(flags, server, remarks)
     _take_hardware(server, options, more, remarks)
+    _take_weights(server, model, options, more, remarks)
     longest = find_engine(flags.engine)[0].facts.longest_option
     if longest and {"seq", "lengths"} & more.keys() and "seq" in options:
         # Users send shorter sequences than the server allows.
@@ -109,6 +113,11 @@ class TooFewGpusError(UsageError):
     def __init__(self, message: str, *, gpus: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.gpus = gpus
+
+
+def is_on_server(model: str) -> bool:
+    """True if a model is a path, which may be one of the server's machine alone."""
+    return has_path_syntax(model) or model.lower().endswith(".gguf")
 
 
 def unknown_flags(server: Server) -> list[str]:
@@ -171,14 +180,14 @@ def _model_of(server: Server, flags: EngineFlags) -> str:
         raise UsageError(f"{called} leaves its model open{said}.", hint=f"Add: --set {variable}=ORG/NAME")
     if model.endswith(" (preset)"):
         preset = model.removesuffix(" (preset)")
-        raise UsageError(f"{called} names the preset {shown(preset, 60)}, and no model.", hint="Add: --set model=ORG/NAME")
+        raise UsageError(f"{called} names the preset {shown(preset, 60)}, and no model.", hint=NAME_IT)
     if flags.parameters and "/" not in model.removeprefix("hf.co/") and not model.startswith(("~", ".")):
         return f"{OLLAMA}{model}"
     model = model.removeprefix("hf.co/")
     weights = str(server.settings.get("weights") or "")
     if weights and "(" not in weights:
         return f"{model}:{weights}"
-    if "(file " in weights and model.count("/") == 1:
+    if "(file " in weights and not weights.endswith(FILE_NAME) and model.count("/") == 1:
         return f"{model}:{weights.partition('(file ')[2].removesuffix(')')}"
     return model
 
@@ -271,6 +280,25 @@ def _versioned(flags: EngineFlags, server: Server, remarks: list[str]) -> str:
         remarks.append(f"there are no rules for {flags.name} {brief(version, 30)}: it is planned as {rules.versions[0]}.")
         return flags.engine
     return f"{flags.engine}@{plain}"
+
+
+def _take_weights(server: Server, model: str, options: dict[str, Any], more: Mapping[str, Any], remarks: list[str]) -> None:
+    """The format that the name of a file states, where the user says which model that is."""
+    stated = str(server.settings.get("weights") or "")
+    if not stated.endswith(FILE_NAME) or model.lower().endswith(".gguf") or "weights" in {*options, *more}:
+        return
+    stated = stated.removesuffix(FILE_NAME).strip()
+    if stated == "MXFP4":
+        # Experts as they are published, which llama-quantize makes of no others.
+        return
+    from hwcalc.quantization.planned import format_name
+
+    try:
+        options["weights"] = format_name(stated)
+    except UnknownNameError:
+        remarks.append(
+            f"warning: no rule says what is in {brief(stated, 30)} weights: planned as {model} is published. Add: --set weights=q4_k_m, or the like."
+        )
 
 
 def _take_hardware(server: Server, options: dict[str, Any], more: Mapping[str, Any], remarks: list[str]) -> None:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.arguments import scalar
+from hwcalc.launch.arguments import gguf_format, scalar
 from hwcalc.launch.commands import Around, servers_of_script
-from hwcalc.launch.server import KEYS, Server
+from hwcalc.launch.server import FILE_NAME, KEYS, Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE
 from hwcalc.text import shown
@@ -96,15 +96,26 @@ class Given(Record):
         servers = read_launch(text, self.variables, name=name)
         if not self.settings:
             return servers
-        more = {**self.settings, **({"weights": None} if "model" in self.settings else {})}
         return [
             replace(
                 server,
-                settings={**server.settings, **more},
+                settings={**server.settings, **self.settings, **self._weights(server)},
                 unresolved=tuple(each for each in server.unresolved if re.split(r"[=:]", each)[0] not in self.settings),
             )
             for server in servers
         ]
+
+    def _weights(self, server: Server) -> dict[str, Any]:
+        """The format of the weights of a model that the user names: it stays what the text states, unless that name states another one."""
+        if "model" not in self.settings:
+            return {}
+        # That of a tag of Ollama's is its end: qwen3:8b-q8_0.
+        tag = gguf_format(f"{str(server.settings.get('model') or '').partition(':')[2]}.gguf")
+        stated = str(self.settings.get("weights") or server.settings.get("weights") or tag or "").partition(" ")[0]
+        model = self.settings["model"]
+        return {
+            "weights": f"{stated} {FILE_NAME}" if stated and ":" not in model and not model.lower().endswith(".gguf") else None
+        }
 
 
 def _is_plain(value: object) -> bool:

@@ -19,6 +19,8 @@ KEYS: Final = (
     "replicas",
 )  # fmt: skip
 """The settings that several engines mean alike, in the order of the JSON. What else bears on memory stands in ``extra``."""
+FILE_NAME: Final = "(file name)"
+"""Stands behind a format of weights that the name of a file states, and no repository."""
 
 
 class Server(Record):

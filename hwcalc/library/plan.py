@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.errors import ModelNotFoundError
 from hwcalc.launch.server import Server
 from hwcalc.library.load import Missing, load
 from hwcalc.model import ModelLike, ModelSpec
@@ -47,9 +48,14 @@ def plan(model: ModelLike | Server | None = None, **options: Unpack[PlanOptions]
 
 def plan_told(told: Planned) -> Plan:
     """The plan of a server that was read, of the longest request that it holds where it is told to allow that."""
-    from hwcalc.launch.planned import heeded
+    from hwcalc.launch.planned import NAME_IT, ON_SERVER, heeded, is_on_server
 
-    made = plan(told.model, **told.options)
+    try:
+        made = plan(told.model, **told.options)
+    except ModelNotFoundError as error:
+        if not is_on_server(told.model):
+            raise
+        raise ModelNotFoundError(f"{error.message} {ON_SERVER}", hint=NAME_IT) from error
     made = plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
     return heeded(made, told.variables)
 

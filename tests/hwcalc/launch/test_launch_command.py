@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hwcalc.launch.planned import planned
+from hwcalc.launch.read import Given
 from tests.hwcalc.command import QWEN, Capture, run
 
 SERVE = f"vllm serve {QWEN} --max-model-len 8K -tp 2"
@@ -153,7 +155,8 @@ def test_what_the_plan_is_without_is_said(capsys: Capture) -> None:
         (["launch", "--", "docker", "run", "nginx"], "starts a server that kvplan knows", "kvplan help launch"),
         (["launch", SERVE, "--set", "MODEL"], "has no value", "--set NAME=VALUE"),
         (["launch", SERVE, "--env-file", "nowhere"], "cannot be read", "Name a file"),
-        (["launch", "vllm serve /models"], "/models", ""),
+        (["launch", "vllm serve /models"], "/models", "--set model=ORG/NAME"),
+        (["llama-server", "-m", "./x-Q4_K_M.gguf"], "there is no file x-Q4_K_M.gguf", "--set model=ORG/NAME"),
         (["vllm", "serve", "$M"], "leaves its model open", "--set M="),
         # Behind -- every word is the command's: --gpu would be vLLM's --gpu-memory-utilization.
         (
@@ -199,6 +202,37 @@ def test_a_key_is_set_by_its_name(capsys: Capture) -> None:
     assert status == 0
     assert (server["plan"]["model"]["id"], server["plan"]["request"]["tp"]) == (QWEN, 1)
     assert server["server"]["unresolved"] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "sets", "weights"),
+    [
+        ("-m ./Qwen3-8B-Q4_K_M.gguf", [f"model={QWEN}"], "q4_k_m"),
+        ("-m /m/Qwen3-8B-Q5_K_M.gguf", [f"model={QWEN}"], "q5_k_m"),
+        ("-m $DIR/Qwen3-8B-F16.gguf", [f"model={QWEN}"], "fp16"),
+        ("-hf org/x-GGUF:Q8_0", [f"model={QWEN}"], "q8_0"),
+        ("-hf org/x-GGUF --hf-file x.Q6_K.gguf", [f"model={QWEN}"], "q6_k"),
+        # What the user says counts more.
+        ("-m ./Qwen3-8B-Q4_K_M.gguf", [f"model={QWEN}", "weights=q8_0"], "q8_0"),
+        # The experts of gpt-oss are published so.
+        ("-m ./gpt-oss-20b-mxfp4.gguf", ["model=openai/gpt-oss-20b"], None),
+    ],
+)
+def test_a_model_that_is_named_has_the_weights_of_the_text(said: str, sets: list[str], weights: str | None) -> None:
+    """The format that a file or a repository states."""
+    [server] = Given.of(sets).servers(f"llama-server {said} -c 4096")
+    told = planned(server)
+
+    assert told.model == sets[0].partition("=")[2]
+    assert told.options.get("weights") == weights
+
+
+def test_weights_that_no_rule_counts_are_said(capsys: Capture) -> None:
+    """Of a mix that its publisher chose tensor by tensor only the file says what is in it."""
+    _, _, err = run(capsys, "llama-server -m x-UD-Q4_K_XL.gguf -c 4096", "--set", f"model={QWEN}", "--brief")
+
+    assert "warning: no rule says what is in UD-Q4_K_XL weights" in err
+    assert "--set weights=q4_k_m" in err
 
 
 def test_a_file_that_is_no_config_may_start_a_server(capsys: Capture, tmp_path: Path) -> None:

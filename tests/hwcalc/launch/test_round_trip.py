@@ -19,6 +19,7 @@ from hwcalc import plan, read_launch
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.launch.planned import planned
+from hwcalc.launch.read import Given
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.report.emit import emitted, emitters
@@ -138,19 +139,20 @@ def counted(made: Plan) -> dict[str, Any]:
 
 
 def read_back(model: str, options: Mapping[str, Any], text: str) -> Plan:
-    """The plan of the command, with what no command says: the load, the machine, and where the file of the weights is from."""
-    [server] = read_launch(text)
+    """The plan of the command, with what no command says: the load, the machine, and of which model a file is, whose name states the format."""
+    engine = options["engine"].partition("@")[0]
+    [server] = Given.of([f"model={model}"] if engine in ("llamacpp", "ollama") else []).servers(text)
     assert not server.unknown
     assert not server.unplanned
     told = planned(server)
-    engine = options["engine"].partition("@")[0]
     more: dict[str, Any] = {"offline": True, "gpu": options["gpu"], "engine": options["engine"], "batch": options.get("batch", 1)}
     more |= {name: options[name] for name in UNTOLD.get(engine, ()) if name in options}
     if engine in ("llamacpp", "ollama"):
         assert int(told.options.get("batch", 1)) == more["batch"]
+    assert told.model == model
+    if engine == "ollama" and "weights" not in told.options:
+        # The usual tag of a model does not say its format.
         more["weights"] = options["weights"]
-    else:
-        assert told.model == model
     if "seq" not in told.options or find_engine(engine)[0].facts.longest_option in options.get("engine_options", {}):
         more["seq"] = options["seq"]
     return plan(model, **planned(server, more).options)
