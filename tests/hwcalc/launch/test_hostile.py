@@ -110,5 +110,5 @@ def test_the_last_of_two_keys_counts() -> None:
 
 def test_a_text_that_is_too_large_says_so() -> None:
     """With what is read."""
-    with pytest.raises(KvplanError, match="4,194,304 are read"):
+    with pytest.raises(KvplanError, match="more than 4,194,304 characters"):
         read_launch(TEXTS["large"])
