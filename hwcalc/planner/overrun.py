@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.planner.result import OverrunInfo
+from hwcalc.planner.result import FitInfo, OverrunInfo
 from hwcalc.planner.solve import budget_bytes
+from hwcalc.planner.verdict import Verdict
 from hwcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ _MOST_DRAWN: Final = 100_000
 """The most users for whom lengths are drawn."""
 
 
-def overrun_info(opened: Occupancy, words: str) -> OverrunInfo | None:
-    """The section of a plan on the lengths that sequences really have; ``None`` where no pool is known.
+def overrun_info(opened: Occupancy, words: str, fit: FitInfo | None) -> OverrunInfo | None:
+    """The section of a plan on the lengths that sequences really have, of which ``fit`` is on the longest; ``None`` where no pool is known.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for an engine without a rule of what unlike sequences take, and
     :class:`~hwcalc.errors.UsageError` for a load that is not of sequences by themselves.
@@ -48,14 +49,19 @@ def overrun_info(opened: Occupancy, words: str) -> OverrunInfo | None:
         chance, error = likely.sampled(users, samples)
     most, most_sure = (_most(opened, end, pools, lengths) for end, pools in (("expected", likely), ("low", sure)))
     fullest = max(likely.pools, key=lambda pool: pool.lower.mean_units / max(pool.lower.total, 1), default=None)
+    highest = max(chance, high_sure)
+    # The longest must fit in any case, or the engine does not start.
+    served = fit is not None and bool(fit.expected_max_batch) and chance <= 1 - QUANTILE
+    surely = served and fit is not None and bool(fit.max_batch) and highest <= 1 - QUANTILE
     return OverrunInfo(
         lengths=about,
         mean_tokens=lengths.mean,
         longest_tokens=lengths.longest,
         users=users,
+        verdict=Verdict.of(served, surely),
         chance=chance,
         chance_error=error,
-        chance_high=max(chance, high_sure),
+        chance_high=highest,
         samples=samples,
         quantile=QUANTILE,
         max_users=min(most, most_sure),

@@ -274,7 +274,7 @@ def plan_opened(
     if limits and opened.setup.others.get("avg_seq") is not None:
         from hwcalc.planner.overrun import overrun_info
 
-        overrun = overrun_info(opened, opened.setup.others["avg_seq"])
+        overrun = overrun_info(opened, opened.setup.others["avg_seq"], fit)
     if limits and fit is not None and hardware.gpu is not None and not opened.setup.others.keys().isdisjoint(WITHIN):
         from hwcalc.planner.within import within_limits
 

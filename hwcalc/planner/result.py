@@ -509,7 +509,8 @@ class OverrunInfo(Part):
     ``chance`` is that they need more than the pool has, by the expected budget; it is exact but for ``chance_error``, which is what it may be
     too high, or two standard errors where it was drawn ``samples`` times. ``chance_high`` is for the low end of the budget. So many as
     ``expected_max_users`` may run so that the ``quantile`` of what they use stays within the pool; ``max_users`` for sure. ``limiting`` is
-    what keeps more from running. A sequence takes ``mean_units`` of the ``pool_units`` of each of ``copies`` pools of this name, the one that
+    what keeps more from running. The ``verdict`` is on these users: that they fit with so small a chance of an overrun, also by the low end or
+    probably, or not, as where the longest of them does not fit. A sequence takes ``mean_units`` of the ``pool_units`` of each of ``copies`` pools of this name, the one that
     fills first.
     """
 
@@ -517,6 +518,7 @@ class OverrunInfo(Part):
     mean_tokens: float
     longest_tokens: int
     users: int
+    verdict: Verdict
     chance: float
     chance_error: float
     chance_high: float
@@ -569,8 +571,7 @@ class Plan(Answer, Record):
     @property
     def serves_users(self) -> bool:
         """True if users with the lengths of ``avg_seq`` do not overrun the pool too often, and the longest of them fits."""
-        overrun, fit = self.overrun, self.fit
-        return overrun is not None and fit is not None and bool(fit.expected_max_batch) and overrun.chance <= 1 - overrun.quantile
+        return self.overrun is not None and self.overrun.verdict.fits
 
     @property
     def refutes(self) -> bool:

@@ -232,9 +232,11 @@ def _fits(plan: Plan) -> str:
     engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
     if plan.overrun is not None and plan.serves_users and not fit.fits:
-        but = f", but for a chance of {human_chance(plan.overrun.chance)}" if plan.overrun.chance else ""
+        overrun, will = plan.overrun, "will" if plan.overrun.verdict.certain else "will probably"
+        most = f" (up to {human_chance(overrun.chance_high)})" if not overrun.verdict.certain else ""
+        but = f", but for a chance of {human_chance(overrun.chance)}{most}" if overrun.chance_high else ""
         full = f"if all had {plan.request.seq:,} tokens, {fit.expected_max_batch or 0:,} would fit"
-        return f"{plural(plan.overrun.users, 'user')} of these lengths will fit{where}{but}; {full}"
+        return f"{plural(overrun.users, 'user')} of these lengths {will} fit{where}{but}; {full}"
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
     variables = " ".join(plan.request.environment)
     required = f" with {flags}" if flags else ""
@@ -260,8 +262,14 @@ def _fits(plan: Plan) -> str:
         if fit.max_batch:
             return f"{words}: {engine} will start{required}, but holds {fit.max_batch:,} {what} at once"
         return f"{words}: {engine} will probably start{required}, but holds none {what} for certain"
-    does = find_engine(plan.request.engine)[0].facts.short_pool
-    return f"{words}: {engine} {f'starts, and {does}' if does and plan.held_seq else 'will not start'}"
+    return f"{words}: {_unheld(plan)}"
+
+
+def _unheld(plan: Plan) -> str:
+    """A clause on what the engine does where its pool does not hold the longest sequence."""
+    engine = find_engine(plan.request.engine)[0]
+    starts = engine.facts.short_pool and plan.held_seq
+    return f"{engine.label} {f'starts, and {engine.facts.short_pool}' if starts else 'will not start'}"
 
 
 def _per_gpu(plan: Plan) -> str:
@@ -392,10 +400,12 @@ def overrun_lines(plan: Plan) -> list[tuple[str, str]]:
     elif info.chance_high != info.chance:
         chance += f" (up to {human_chance(info.chance_high)})"
     within = human_chance(1 - info.quantile)
+    lengths = ("lengths", f"{info.lengths}: {info.mean_tokens:,.0f} tokens on average (--avg-seq)")
+    if plan.fit is not None and not plan.fit.expected_max_batch:
+        return [("overrun", f"none of the users is served: {_unheld(plan)}"), lengths]
     most = _most(info.max_users, info.expected_max_users, "user", f" with at most {within}", info.limiting)
     together = plural(info.users, "user") + (" overruns" if info.users == 1 else " overrun")
-    lengths = f"{info.lengths}: {info.mean_tokens:,.0f} tokens on average"
-    return [("overrun", f"{together} the pool with a chance of {chance}; {most}"), ("lengths", f"{lengths} (--avg-seq)")]
+    return [("overrun", f"{together} the pool with a chance of {chance}; {most}"), lengths]
 
 
 def _most(sure: int, expected: int | None, what: str, of: str, limiting: str | None) -> str:

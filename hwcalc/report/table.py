@@ -11,7 +11,6 @@ from typing import Final
 
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
-from hwcalc.planner.verdict import Verdict
 from hwcalc.report.columns import GAP
 from hwcalc.report.drawing import SCREEN, VERDICT_COLORS, Piece, Text, columns, hanging, height, indented, rendered
 from hwcalc.report.summary import (
@@ -107,7 +106,7 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
 
 def _verdict_color(plan: Plan) -> str:
     assert plan.fit is not None
-    return VERDICT_COLORS[(Verdict.FITS if plan.serves_users else plan.fit.verdict).text]
+    return VERDICT_COLORS[(plan.overrun.verdict if plan.overrun is not None and plan.serves_users else plan.fit.verdict).text]
 
 
 def _rest(more: int) -> str:

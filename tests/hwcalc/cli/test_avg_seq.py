@@ -28,6 +28,29 @@ def test_users_that_hardly_ever_overrun_the_pool_fit(capsys: Capture) -> None:
     assert "200 users overrun the pool with a chance of 100 %" in out
 
 
+def test_the_words_are_as_sure_as_the_chances(capsys: Capture) -> None:
+    """On an L4 the expected memory keeps to a chance of 1 %, and the least that it may be does not: so they fit, but only probably."""
+    line = (QWEN, "--engine", "vllm", "--gpu", "l4", "--seq", "8k", "--users", "5", "--avg-seq", "2k")
+    overrun = json.loads(run(capsys, *line, "--json")[1])["overrun"]
+    status, out, _ = run(capsys, *line, "--brief", "-q")
+
+    assert overrun["chance"] <= 0.01 < overrun["chance_high"]
+    assert (status, overrun["verdict"]) == (0, "probably")
+    assert "5 users of these lengths will probably fit on 1 x l4, but for a chance of 0.11 % (up to 18 %)" in " ".join(
+        out.split()
+    )
+
+
+def test_a_server_that_does_not_start_serves_no_users(capsys: Capture) -> None:
+    """Weights of 15.26 GiB leave nothing of the 15.07 GiB that SGLang may use: there is no pool that users could overrun."""
+    line = (QWEN, "--engine", "sglang", "--gpu", "l4", "--seq", "8k", "--users", "5", "--avg-seq", "2k")
+    status, out, _ = run(capsys, *line, "--brief", "-q")
+
+    assert status == 1
+    assert "overrun  none of the users is served: SGLang will not start\n" in out
+    assert json.loads(run(capsys, *line, "--json")[1])["overrun"]["verdict"] == "no"
+
+
 def test_all_formats_say_it(capsys: Capture) -> None:
     """The document has the numbers of the library, by its schema; Markdown has the line."""
     document = json.loads(run(capsys, *LINE, "--users", "60", "--json")[1])
