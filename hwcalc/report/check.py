@@ -177,6 +177,13 @@ def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
     return [check for check in document.checks if not (quiet and check.status == "pass" and not check.warnings)]
 
 
+def _named(check: Checked, document: CheckDocument) -> str:
+    """The name of a check; of several files, with its place."""
+    # The fault of a file has its place in its name.
+    alone = len(document.files) == 1 or check.name.startswith(check.file)
+    return check.name if alone else f"{place(check, check.line)}: {check.name}"
+
+
 def _remarks(check: Checked, *, quiet: bool) -> list[str]:
     """Warnings, and what was assumed of the hardware that a check names."""
     assumed = [] if quiet else [note.message for note in check.notes if note.code == MEMORY_OPTION]
@@ -206,12 +213,15 @@ def check_table(document: CheckDocument, view: View) -> str:
         wrong = findings(check)
         # Where something fails, the verdict does not stand beside FAIL: that it fits is not the reason.
         verdict, failed = headline(check, wrong), check.status == "fail"
-        name = f"{clean(cut(check.name, LONGEST_WORD))}  {'' if failed else verdict}".rstrip()
+        passed = check.status == "pass"
+        name = (
+            f"{clean(cut(_named(check, document) if passed else check.name, LONGEST_WORD))}  {'' if failed else verdict}".rstrip()
+        )
         lines += _wrapped(name, width, colored(f"{_WORDS[check.status]:<{_INDENT - 1}} ", check.status), 0)
         below = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines)]
         below += [*([verdict] if failed and verdict else []), *_remarks(check, quiet=quiet)]
         # The fault of a file has its place in its name.
-        if check.status != "pass" and not check.name.startswith(f"{place(check, check.line)}:"):
+        if not passed and not check.name.startswith(f"{place(check, check.line)}:"):
             below.append(f"at {', '.join(cut(where, LONGEST_WORD) for where in places(check))}")
         lines += [line for text in below for line in _wrapped(clean(text), width, " " * _INDENT, 2)]
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
@@ -240,8 +250,9 @@ def check_markdown(document: CheckDocument, view: View) -> str:
         fit = None if check.plan is None else check.plan.fit
         sizes = ("", "") if fit is None else (human_bytes(fit.needed_bytes), human_bytes(fit.usable_bytes))
         cache = "" if check.plan is None else human_bytes(check.plan.cache_bytes)
-        verdict = "" if check.verdict is None else check.verdict.text
-        rows.append((_WORDS[check.status], check.name, verdict, *sizes, cache))
+        failed = (f"fails {one.title}" for one in findings(check) if one.fails and one.rule != "fits" and check.error is None)
+        verdict = "; ".join((*(() if check.verdict is None else (check.verdict.text,)), *failed))
+        rows.append((_WORDS[check.status], _named(check, document), verdict, *sizes, cache))
     out = [f"### kvplan check: {escaped(summary_line(document))}\n"]
     if rows:
         out.append(markdown_table(("", "check", "verdict", "a GPU needs", "may use", "cache"), rows))

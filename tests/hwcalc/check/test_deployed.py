@@ -409,3 +409,17 @@ def test_why_it_is_not_known_whether_it_fits(tmp_path: Path, capsys: Capture) ->
     path.write_text(text.replace("4096", "4096 -tp 2"), encoding="utf-8")
     _, out, _ = run(capsys, "check", str(path), "--gpu", "l4")
     assert "cache 576.00 MiB on 2 GPUs together" in " ".join(out.split())
+
+
+def test_the_files_of_a_folder_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Each line of a server that holds names its file, and a row says what fails where the server fits."""
+    monkeypatch.chdir(tmp_path)
+    for name, length in (("a.sh", 2048), ("b.sh", 2048), ("c.sh", 50000)):
+        Path(name).write_text(f"#!/bin/sh\nvllm serve {QWEN} --max-model-len {length}\n", encoding="utf-8")
+    _, table, _ = run(capsys, "check", ".", "--gpu", "h100")
+    _, markdown, _ = run(capsys, "check", ".", "--gpu", "h100", "--format", "markdown")
+
+    for name in ("a.sh", "b.sh"):
+        assert f"ok       {name}:2: vllm {QWEN}  fits" in table
+        assert f"| ok | {name}:2: vllm {QWEN} | fits |" in markdown
+    assert f"| FAIL | c.sh:2: vllm {QWEN} | fits; fails length |" in markdown
