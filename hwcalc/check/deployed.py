@@ -29,6 +29,7 @@ from hwcalc.launch.planned import (
     TooFewGpusError,
     flags_of,
     heeded,
+    in_flags,
     is_on_server,
     not_named,
     planned,
@@ -105,6 +106,7 @@ class ServerCheck(Check):
     def failed(self, error: KvplanError) -> Fault:
         """An error at the model where that cannot be read, else at the server. A path that is not here is left open: it may be one of the server's."""
         here = Place(line=self.line, column=self.column, word="")
+        error = in_flags(error, self.server, self.given)
         place = self.places.get("model", here) if isinstance(error, (ModelNotFoundError, ConfigError)) else here
         if isinstance(error, ModelNotFoundError) and is_on_server(self.model):
             error = OpenError(f"{error.message} {ON_SERVER}", hint=NAME_IT)
@@ -156,8 +158,9 @@ class ServerCheck(Check):
         if culprit is None:
             return None
         flag, word = culprit
+        error = in_flags(error, self.server, self.given)
         hint, label = error.hint.partition(" This works: ")[0], find_engine(flags.engine)[0].label
-        told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message} {hint}"
+        told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message.rstrip('.')}. {hint}"
         return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
 
     def warned(self, plan: Plan) -> list[Note]:

@@ -116,7 +116,7 @@ class _Outcome:
 
 def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
     """Plan a server. The error of ``one`` server alone is raised."""
-    from hwcalc.launch.planned import planned
+    from hwcalc.launch.planned import in_flags, planned
     from hwcalc.library.plan import plan_told
 
     remarks = tuple(_remarks(server))
@@ -125,6 +125,7 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
         with progress():
             made = plan_told(told)
     except KvplanError as error:
+        error = in_flags(error, server, given)
         if one:
             raise
         return _Outcome(server, None, error, remarks)

@@ -20,7 +20,7 @@ from hwcalc.launch.commands import all_flags
 from hwcalc.launch.server import FILE_NAME, Server
 from hwcalc.launch.values import number
 from hwcalc.model import OLLAMA
-from hwcalc.planner.options import counted, counted_once
+from hwcalc.planner.options import ROWS, counted, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
 from hwcalc.sources.local import has_path_syntax
@@ -81,6 +81,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     server = _with_gpus(server, more)
     remarks: list[str] = []
     model = _model_of(server, flags)
+    _check_sizes(flags, server)
     options = dict(options_told(flags, server))
     if not options.get("engine_options"):
         options.pop("engine_options", None)
@@ -113,6 +114,27 @@ class TooFewGpusError(UsageError):
     def __init__(self, message: str, *, gpus: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.gpus = gpus
+
+
+def _check_sizes(flags: EngineFlags, server: Server) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for a parallel size below 1, which no engine takes."""
+    for flag, value in _said(flags, server):
+        if flag.option in _LAYOUT and isinstance(value, int) and value < 1:
+            label = find_engine(flags.engine)[0].label
+            raise UsageError(f"{flag.spelled} {value:,} is below 1, and {label} will not start.", hint="Give 1 or more.")
+
+
+def in_flags(error: KvplanError, server: Server, given: Container[str]) -> KvplanError:
+    """The error with the flags of the text in place of kvplan's options, but for those that the user has ``given``."""
+    hint, works, line = error.hint.partition("This works: ")
+    with suppress(UsageError):
+        flags = flags_of(server)
+        for flag, _ in _said(flags, server):
+            if flag.option in ROWS and flag.option not in given:
+                option = re.compile(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])")
+                error.message, hint = (option.sub(flag.spelled, text) for text in (error.message, hint))
+    error.hint = f"{hint}{works}{line}"
+    return error
 
 
 def is_on_server(model: str) -> bool:
@@ -318,7 +340,12 @@ def _gpu_of(server: Server, remarks: list[str]) -> str | None:
     gpu, instance = server.settings.get("gpu"), server.settings.get("instance")
     if isinstance(instance, str):
         with suppress(KvplanError):
-            return instance_named(instance).accelerator
+            sold, given = instance_named(instance), server.settings.get("gpus_per_replica")
+            if isinstance(given, int) and given > sold.count and not _has_other_nodes(server):
+                remarks.append(
+                    f"{_called(server)} has {given:,} GPUs, and {sold.id} has {sold.count:,}: no such node can run it."
+                )
+            return sold.accelerator
         remarks.append(f"the instance type {shown(instance, 40)} is not known: add --gpu.")
     if not isinstance(gpu, str):
         return None

@@ -95,6 +95,34 @@ def test_a_variable_that_the_text_sets_is_not_demanded(text: str, capsys: Captur
         assert (status, "maximum of 40,960." in out, "refuses" in out) == (0, True, False), err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"vllm serve {QWEN} --tensor-parallel-size -2", "--tensor-parallel-size -2 is below 1, and vLLM will not start."),
+        (f"text-generation-launcher --model-id {QWEN} --quantize bitsandbytes-nf4", "Leave out --quantize"),
+    ],
+)
+def test_an_error_names_the_flag_of_the_text(line: str, said: str, capsys: Capture, tmp_path: Path) -> None:
+    """And no option of kvplan that nobody has typed."""
+    path = tmp_path / "a.sh"
+    path.write_text(line)
+    for words in ([str(path)], ["check", str(path)]):
+        status, out, err = run(capsys, *words, "--gpu", "l40s")
+        assert (status > 0, said in out + err) == (True, True), err
+
+
+def test_an_instance_with_fewer_gpus_than_its_server(capsys: Capture, tmp_path: Path) -> None:
+    """A g6e.2xlarge has one L40S by AWS' table: no such node can run a pod with four."""
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  nodeSelector: {node.kubernetes.io/instance-type: g6e.2xlarge}\n"
+        f"  containers:\n  - {{image: vllm/vllm-openai, args: [{QWEN}, -tp, '4'], resources: {{limits: {{nvidia.com/gpu: 4}}}}}}\n"
+    )
+    _, _, err = run(capsys, str(path))
+
+    assert "has 4 GPUs, and g6e.2xlarge has 1: no such node can run it." in err
+
+
 def test_a_config_on_standard_input_is_still_a_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is lost by looking at its beginning."""
     config = json.dumps(
