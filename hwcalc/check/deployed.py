@@ -20,6 +20,7 @@ from hwcalc.check.result import Edit, Judged
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     BEYOND,
@@ -62,7 +63,6 @@ _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
 MOST_FILES: Final = 10_000
 """Files of a folder."""
-_VARIABLE: Final = re.compile(r"\$+[({]?([A-Za-z_]\w*)")
 _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
@@ -442,9 +442,7 @@ def _open(server: Server, flags: EngineFlags) -> Iterator[Fault]:
         key = flag.name if flag.key is None else flag.key
         if word is None or word.known or word.remark or key in server.settings or key in server.extra:
             continue
-        match = _VARIABLE.match(word.unknown[0])
-        error = OpenError(
-            f"{flag.spelled} is left open: {brief(word.text, 60)}.", hint=f"Add: --set {key if match is None else match[1]}=VALUE"
-        )
+        name = variable_of(word.unknown[0]) or key
+        error = OpenError(f"{flag.spelled} is left open: {brief(word.text, 60)}.", hint=f"Add: --set {name}=VALUE")
         place = _place(server, flag, word)
         yield Fault(line=place.line, column=place.column, error=error)

@@ -27,8 +27,7 @@ _PLACEHOLDER: Final = re.compile(
     re.IGNORECASE,
 )
 _PART: Final = re.compile(r"(?:^|/)V_[A-Z_]+(?:/|$)|\bREPLACE_ME\b|\bYOUR_[A-Z_]+\b")
-_NAMED: Final = re.compile(r"\$+\(?\{?([A-Za-z_]\w*)(?![\w^,@]|:[ \d]|//?[^/}]*[*?\[\\$\"'])")
-"""The variable of an expression that its value would close. That of ``${A^^}``, ``${A:0:3}`` and ``${A/*-/}`` would not."""
+_NAMED: Final = re.compile(r"\$+(?:\((?=\w+\))|\{)?([A-Za-z_]\w*)(?![\w^,@]|:[ \d]|//?[^/}]*[*?\[\\$\"'])")
 _DEEPEST: Final = 40
 _DASHES: Final = "\N{EM DASH}\N{EN DASH}"
 _GGUF: Final = re.compile(
@@ -71,9 +70,9 @@ class Reading:
     def ask(self, word: Word) -> None:
         """Note the variables whose value would be needed."""
         for raw in word.unknown:
-            match = _NAMED.match(raw)
-            if match is not None:
-                self.asks[match[1]] = None
+            name = variable_of(raw)
+            if name is not None:
+                self.asks[name] = None
 
     def put(self, flag: Flag, value: Any, word: Word | None = None) -> None:
         """Keep the value of a flag, which ``word`` says: as a setting, as a part of one, or in ``extra``."""
@@ -558,6 +557,16 @@ def _word(text: str) -> Word:
     """The word of a value in a file, whose variables and templates are not known."""
     unknown = tuple(re.findall(r"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_]\w*|\{\{.*?\}\}", text))
     return Word(text=text, raw=text, source=text, unknown=unknown, quoted=True)
+
+
+def variable_of(expression: str) -> str | None:
+    """The variable of an expression that its value would close. That of ``${A^^}``, ``${A:0:3}`` and ``${A/*-/}`` would not.
+
+    >>> variable_of("${A}"), variable_of("$(A)"), variable_of("$(cat A)"), variable_of("${A^^}")
+    ('A', 'A', None, None)
+    """
+    match = _NAMED.match(expression)
+    return None if match is None else match[1]
 
 
 def scalar(text: str) -> Any:

@@ -14,7 +14,7 @@ from hwcalc.launch.arguments import gguf_format, scalar
 from hwcalc.launch.commands import Around, servers_of_script
 from hwcalc.launch.server import FILE_NAME, KEYS, Server
 from hwcalc.launch.shell import read_script
-from hwcalc.launch.words import MOST_VALUE
+from hwcalc.launch.words import MOST_VALUE, GivenText
 from hwcalc.text import shown
 
 LARGEST_TEXT: Final = 4 * 1024**2
@@ -129,7 +129,7 @@ def read_variables(env: object) -> dict[str, str]:
     if isinstance(env, Mapping):
         pairs = [*env.items()]
         if all(isinstance(key, str) and _is_plain(value) for key, value in pairs):
-            return {str(key): str(value)[:MOST_VALUE] for key, value in pairs}
+            return {str(key): GivenText(str(value)[:MOST_VALUE]) for key, value in pairs}
     raise UsageError("env must map the names of variables to their values.", hint='Write: env={"MODEL": "org/name"}')
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
-from hwcalc.launch.words import MOST_VALUE, MOST_WORDS, PLACEHOLDER, Origin, Spot, Word, WordReader, balanced, holds
+from hwcalc.launch.words import MOST_VALUE, MOST_WORDS, PLACEHOLDER, GivenText, Origin, Spot, Word, WordReader, balanced, holds
 
 MOST_CHARACTERS: Final = 1024**2
 """Characters of one script. What stands behind them is not read."""
@@ -265,8 +265,8 @@ class _Reader(WordReader):
             match = _ASSIGNMENT.match(word.text)
             if match is not None:
                 self.keep(match[1], replace(word, text=word.text[match.end() :]))
-                if word.known:
-                    self.exported[match[1]] = word.text[match.end() :]
+                if word.known or isinstance(self.variables.get(match[1]), GivenText):
+                    self.exported[match[1]] = self.variables.get(match[1], word.text[match.end() :])
             elif word.text in self.variables:
                 self.exported[word.text] = self.variables[word.text]
 
@@ -276,7 +276,7 @@ class _Reader(WordReader):
             self.variables[name] = word.text
             if word.taken:
                 self.taken[name] = word.taken[0]
-        else:
+        elif not isinstance(self.variables.get(name), GivenText):
             self.variables.pop(name, None)
 
     def assignment(self, own: dict[str, Any]) -> bool:
@@ -309,6 +309,8 @@ class _Reader(WordReader):
                 # What follows on the same line, as `A=1 B=$A`, knows it.
                 if not self.command_follows():
                     self.variables[name] = value.text
+        elif isinstance(self.variables.get(name), GivenText):
+            own[name] = self.variables[name]
         elif not unsure:
             if self.command_follows():
                 own[name] = value

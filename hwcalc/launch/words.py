@@ -34,6 +34,12 @@ _PLAIN_CHANGE: Final = re.compile(r"([^/*?\[\]\\$#%\"'(][^/*?\[\]\\$\"'(]*)(?:/(
 """In ``${A/b/c}``: a text without signs of a pattern, and what is put in its place."""
 
 
+class GivenText(str):
+    """The value of a variable that the user gives. It stays where a text sets that variable to what nobody knows, such as ``$(cat model.txt)``."""
+
+    __slots__ = ()
+
+
 class Origin(Record):
     """Where the characters of a text stand in its file.
 

@@ -85,3 +85,29 @@ spec:
     assert {"model": 7, "tp": 8} == first.lines
     assert {"model": 14, "max_num_seqs": 15} == second.lines
     assert {"model": 2, "tp": 3} == read_launch("# one\nvllm serve org/m \\\n  -tp 2\n")[0].lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GPUS=$(nvidia-smi -L | wc -l)\nMODEL=$(cat model.txt)\nvllm serve $MODEL -tp $GPUS",
+        "export GPUS=$(nvidia-smi -L | wc -l)\ndeclare MODEL=$(cat model.txt)\nvllm serve ${MODEL} -tp ${GPUS}",
+        "if [ -f model.txt ]; then MODEL=$(cat model.txt); GPUS=`wc -l < gpus`; fi\nvllm serve $MODEL -tp $GPUS",
+        "bash -c 'GPUS=$(nvidia-smi -L | wc -l); MODEL=$(cat model.txt); vllm serve $MODEL -tp $GPUS'",
+        "services:\n  a:\n    image: vllm/vllm-openai\n    entrypoint: [sh, -c]\n    command: ['MODEL=$$(cat m); GPUS=$$(cat g); vllm serve $$MODEL -tp $$GPUS']\n",
+    ],
+)
+def test_a_given_value_wins_over_one_that_cannot_be_known(text: str) -> None:
+    """Else nothing could be said of what a script looks up."""
+    [server] = read_launch(text, env={"MODEL": "org/m", "GPUS": "2"})
+
+    assert (server.model, server.tp) == ("org/m", 2)
+    assert server.unresolved == ()
+
+
+def test_a_variable_of_a_server_that_a_script_looks_up() -> None:
+    """Its environment has the value that was given; one that the text states stays."""
+    text = "{}MODEL_ID=$(cat m){}text-generation-launcher --max-total-tokens $LEN"
+    for begin, end in (("export ", "\n"), ("", " ")):
+        [server] = read_launch(f"LEN=4096\n{text.format(begin, end)}", env={"MODEL_ID": "org/m", "LEN": "8192"})
+        assert (server.model, server.max_model_len) == ("org/m", 4096)

@@ -122,6 +122,7 @@ def test_a_plan_of_a_server() -> None:
         ("vllm serve --max-model-len $LEN $WHAT", "WHAT"),
         # A variable that would not close it.
         ("vllm serve --max-model-len $LEN ${WHAT/*-/}", "model"),
+        ("vllm serve $(touch X; echo M)", "model"),
     ],
 )
 def test_a_model_that_is_left_open_is_asked_for(text: str, variable: str) -> None:
