@@ -287,3 +287,12 @@ def _keyword(option: re.Match[str], names: Collection[str]) -> str:
         return f"engine_options={{{key!r}: {setting!r}}}"
     plain = value.startswith("'") or value.isdigit()
     return f"{name}={value if plain else repr(value)}"
+
+
+def is_manifest(text: str) -> bool:
+    """True if a text of YAML has a key that Kubernetes' or Compose's files of servers begin with.
+
+    >>> is_manifest("apiVersion: v1"), is_manifest("layers: 36")
+    (True, False)
+    """
+    return re.search(r"(?m)^(?:apiVersion|services)\s*:", text) is not None

@@ -24,6 +24,7 @@ from hwcalc.text import quoted
 from hwcalc.units import parse_duration, parse_tokens
 from hwcalc.workload.request import Request, Workload
 
+DEFAULT_ROUTE: Final = "least-requests"
 DEFAULT_ENGINE: Final = "vllm"
 _STEPS_PER_SECOND: Final = 40
 """Steps for a second of a workload where nothing says how long they take."""
@@ -51,7 +52,7 @@ def simulate(
     itl: float | str | None = None,
     e2e: float | str | None = None,
     replicas: int | str | None = None,
-    route: str = "least-requests",
+    route: str = DEFAULT_ROUTE,
     watch: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Simulation:
@@ -124,6 +125,9 @@ def simulate(
     else:
         servers = _servers(deployed, replicas, deployed.seconds(constant, notes) if timed else None)
     several = len(servers if handover is None else handover.prefill) > 1
+    if not several and len(servers) == 1 and route != DEFAULT_ROUTE:
+        message = f"A single server gets all requests: route {route} has nothing to choose from. Set how many share them with --replicas."
+        notes.append(Note(code="one-server", message=message))
     replay(servers, workload, route=chosen if several else None, concurrency=workload.concurrency, watch=watch, handover=handover)
     return Simulation(
         workload=workload,

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
 from hwcalc.model import Note
-from hwcalc.text import printable, quoted, shown
+from hwcalc.text import is_manifest, printable, quoted, shown
 
 GGUF_MAGIC: Final = b"GGUF"
 """First bytes of a GGUF file."""
@@ -62,7 +62,10 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     name = printable(str(path))
     try:
-        value = plain_value(read_tree(_bytes_of(path, name).decode("utf-8-sig")))
+        text = _bytes_of(path, name).decode("utf-8-sig")
+        if is_manifest(text):
+            raise ConfigError(f"{name} is a manifest of servers, and no model.", hint="Plan its servers: kvplan launch FILE")
+        value = plain_value(read_tree(text))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name} is not UTF-8.", hint=_WRONG_KIND) from error
     except TreeError as error:

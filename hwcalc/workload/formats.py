@@ -14,7 +14,7 @@ from msgspec import DecodeError, Struct
 
 from hwcalc.errors import TraceError, UsageError
 from hwcalc.files import opened
-from hwcalc.text import quoted, shown
+from hwcalc.text import is_manifest, quoted, shown
 from hwcalc.units import MOST_TOKENS
 from hwcalc.workload.request import Request, Segment
 
@@ -351,6 +351,8 @@ def detect(path: str | os.PathLike[str]) -> TraceFormat:
         return BY_NAME["sharegpt"]
     if text.startswith("{"):
         return _by_keys(_first_keys(text))
+    if is_manifest(text):
+        raise TraceError(f"{name} is a manifest of servers, and no trace.", hint=_hint())
     columns = set(map(simple, re.split(r"[,;\t]", text.partition("\n")[0])))
     if columns >= _AZURE:
         return BY_NAME["azure"]

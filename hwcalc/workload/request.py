@@ -141,7 +141,7 @@ class Prefixes(Part, Record):
 
 
 class Summary(Answer, Record):
-    """A workload in numbers. ``duration_s`` is from the first to the last arrival, and ``rate_per_s`` the requests over it.
+    """A workload in numbers. ``duration_s`` is from the first to the last arrival, and ``rate_per_s`` the requests after the first over it.
 
     ``trace`` is the format of the file, with the ``source`` and the ``licence`` of what is published in it; ``None`` if it is made.
     """
@@ -292,7 +292,7 @@ def _summary(workload: Workload, block_size: int) -> Summary:
         requests=number,
         left_out=dict(left_out),
         duration_s=duration,
-        rate_per_s=number / duration if duration > 0 else None,
+        rate_per_s=(number - 1) / duration if duration > 0 else None,
         concurrency=workload.concurrency,
         peak_rate_per_s=max(minutes.values()) / 60 if duration >= 120 else None,
         prompt=prompt,

@@ -184,3 +184,22 @@ def test_no_trace_is_named(capsys: Capture) -> None:
     status, _, error = run(capsys, "simulate", "Qwen/Qwen3-8B")
 
     assert (status, "--trace" in error) == (2, True)
+
+
+def test_a_route_of_a_single_server_is_said_to_do_nothing(capsys: Capture) -> None:
+    """With two servers there is something to choose."""
+    line = ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--step-time", "25ms", "--trace", WORDS, "--route", "prefix")
+
+    assert "note: A single server gets all requests: route prefix has nothing to choose from." in run(capsys, *line)[1]
+    assert "A single server" not in run(capsys, *line, "--replicas", "2")[1]
+
+
+def test_a_manifest_is_neither_a_trace_nor_a_model(capsys: Capture, tmp_path: Path) -> None:
+    """It is called what it is, however deeply it is nested."""
+    file = tmp_path / "k8s.yaml"
+    file.write_text("apiVersion: apps/v1\nkind: Deployment\nspec: " + "{a: " * 20 + "1" + "}" * 20 + "\n")
+    status, _, error = run(capsys, "simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--trace", str(file))
+    assert (status, "is a manifest of servers, and no trace." in error) == (3, True)
+    status, _, error = run(capsys, "simulate", str(file), "--blocks", "600", "--trace", WORDS)
+    assert status != 0
+    assert "is a manifest of servers, and no model.\nPlan its servers: kvplan launch FILE" in error

@@ -158,9 +158,8 @@ def test_the_command_has_the_scheduler_s_flags(
     """The line ``start`` has what was searched of the scheduler; what no flag says is told with ``--quiet`` too."""
     users = {"sglang": "max_running_requests", "vllm": "max_num_seqs", "llamacpp": "n_seq_max"}[engine]
     words = [word for name, value in {users: "4", **settings}.items() for word in ("--compare", f"{name}={value}")]
-    line = ("tune", "Qwen/Qwen3-8B", "--engine", engine, "--gpu", "l40s", "--seq", "2k", "--dtype", "auto", "--ttft", "60s", "-q")
-    if engine == "llamacpp":
-        line = tuple("f16" if word == "auto" else word for word in line)
+    dtype = "f16" if engine == "llamacpp" else "auto"
+    line = ("tune", "Qwen/Qwen3-8B", "--engine", engine, "--gpu", "l40s", "--seq", "2k", "--dtype", dtype, "--ttft", "60s", "-q")
     out = run(capsys, *line, "--trace", "prompt=100 output=5 requests=4", *words)[1]
 
     (start,) = (text for text in out.splitlines() if text.startswith("start: "))

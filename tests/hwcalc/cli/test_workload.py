@@ -46,7 +46,8 @@ def test_a_table_says_what_it_is(capsys: Capture) -> None:
     _, out, _ = run(capsys, "workload", TRACE)
 
     assert "mooncake: github.com/kvcache-ai/Mooncake, Apache-2.0" in out
-    assert "arrivals: 0.0462 requests a second over 2.17 min, 0.0667 in the busiest minute" in out
+    # 5 requests within the 130 seconds after the first.
+    assert "arrivals: 0.0385 requests a second over 2.17 min, 0.0667 in the busiest minute" in out
     assert "sessions" not in out
     _, out, _ = run(capsys, "workload", "prompt=100", "output=5", "turns=2", "samples=3", "cancel=50%", "requests=10")
     assert "sessions: 5, of at most 2 turns" in out
@@ -95,3 +96,10 @@ def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert completion.workloads("arrival=p") == ["arrival=poisson="]
     assert completion.workloads("trace") == ["./trace.csv"]
     assert completion.trace_formats("moon") == ["mooncake"]
+
+
+def test_the_rate_is_that_of_the_arrivals(capsys: Capture) -> None:
+    """At 2 a second five requests come at 0, 0.5, 1, 1.5 and 2 s: four in the 2 s after the first."""
+    summary = json.loads(run(capsys, "workload", "prompt=100 output=5 requests=5 arrival=rate=2", "--json")[1])
+
+    assert (summary["duration_s"], summary["rate_per_s"]) == (2, 2)

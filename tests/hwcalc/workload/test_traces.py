@@ -258,11 +258,11 @@ def test_no_bytes_make_anything_but_requests_or_an_error(
 
 
 def test_a_summary_counts(tmp_path: Path) -> None:
-    """Of 10, 20, 30 and 400 tokens half are at most 20; 4 requests over 120 seconds are one in 30."""
+    """Of 10, 20, 30 and 400 tokens half are at most 20; 3 requests within the 120 seconds after the first are one in 40."""
     rows = [(0, 10, 1), (60, 20, 2), (60, 30, 3), (120, 400, 4, "system", 64)]
     summary = workload(rows).summary()
 
-    assert (summary.requests, summary.duration_s, summary.rate_per_s, summary.peak_rate_per_s) == (4, 120, 4 / 120, 2 / 60)
+    assert (summary.requests, summary.duration_s, summary.rate_per_s, summary.peak_rate_per_s) == (4, 120, 3 / 120, 2 / 60)
     assert (summary.prompt.quantiles["p50"], summary.prompt.quantiles["p95"]) == (20, 400)
     assert (summary.prompt.mean, summary.output.total, summary.total.longest) == (115, 10, 404)
     with pytest.raises(UsageError, match="no requests"):
