@@ -654,6 +654,8 @@ def _take_file(reading: Reading) -> None:
     settings["model"] = model
     if isinstance(model, str) and (known := gguf_format(model)):
         settings["weights"] = f"{known} {FILE_NAME}"
+    elif file is not None and gguf_format(file):
+        settings["weights"] = f"{gguf_format(file)} (file {file})"
     elif not reading.flags.positional and model in _STANDS_FOR_FILE:
         settings.pop("model")
         reading.say(f'model: "{model}" stands for a file')
