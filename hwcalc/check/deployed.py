@@ -20,7 +20,6 @@ from hwcalc.check.result import Edit, Judged
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     BEYOND,
@@ -32,10 +31,13 @@ from hwcalc.launch.planned import (
     heeded,
     in_flags,
     is_on_server,
+    key_of,
+    left_open,
     not_named,
     planned,
     unknown_flags,
     warned,
+    word_of,
 )
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
@@ -222,16 +224,6 @@ class Deployment(CheckFile):
     text: str
     told: Told
     checks: tuple[ServerCheck, ...]
-
-
-def word_of(server: Server, flag: Flag) -> Word | None:
-    """The word of a text that says the value of a flag; ``None`` where it is not said."""
-    return server.places.get(key_of(flag))
-
-
-def key_of(flag: Flag) -> str:
-    """The setting that a flag is, or is a part of, by its name in a server."""
-    return flag.name if flag.key is None else flag.key.partition(".")[0]
 
 
 def files_in(paths: Sequence[str]) -> dict[str, bool]:
@@ -437,12 +429,7 @@ def _told(server: Server, flags: EngineFlags) -> Iterator[Judged]:
 
 def _open(server: Server, flags: EngineFlags) -> Iterator[Fault]:
     """The options of a plan, but for the model, whose values the text leaves open."""
-    for flag in flags.flags:
-        word = word_of(server, flag) if flag.option or flag.engine_option else None
-        key = flag.name if flag.key is None else flag.key
-        if word is None or word.known or word.remark or key in server.settings or key in server.extra:
-            continue
-        name = variable_of(word.unknown[0]) or key
-        error = OpenError(f"{flag.spelled} is left open: {brief(word.text, 60)}.", hint=f"Add: --set {name}=VALUE")
-        place = _place(server, flag, word)
+    for left in left_open(server, flags):
+        error = OpenError(f"{left.flag.spelled} is left open: {brief(left.word.text, 60)}.", hint=left.hint)
+        place = _place(server, left.flag, left.word)
         yield Fault(line=place.line, column=place.column, error=error)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.deployed import Deployment, ServerCheck, key_of, read_deployment, word_of
+from hwcalc.check.deployed import Deployment, ServerCheck, read_deployment
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
-from hwcalc.launch.planned import flags_of
+from hwcalc.launch.planned import flags_of, key_of, word_of
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
 from hwcalc.text import brief, printable, shown

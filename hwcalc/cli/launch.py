@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -119,7 +119,6 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
     from hwcalc.launch.planned import in_flags, planned
     from hwcalc.library.plan import plan_told
 
-    remarks = tuple(_remarks(server))
     try:
         told = planned(server, given)
         with progress():
@@ -128,22 +127,24 @@ def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
         error = in_flags(error, server, given)
         if one:
             raise
-        return _Outcome(server, None, error, remarks)
+        return _Outcome(server, None, error, tuple(_remarks(server)))
     say_unreachable(made.notes)
-    return _Outcome(server, made, None, (*remarks, *told.remarks))
+    warned = {each.flag.key or each.flag.name for each in told.left}
+    return _Outcome(server, made, None, (*_remarks(server, warned), *told.remarks))
 
 
-def _remarks(server: Server) -> Iterator[str]:
-    """Remarks on a text: what it leaves open, and which flags the plan is without."""
+def _remarks(server: Server, told: Container[str] = ()) -> Iterator[str]:
+    """Remarks on a text: what it leaves open, but for the settings that the plan has ``told``, and which flags the plan is without."""
     from hwcalc.launch.planned import unknown_flags, warned
 
     called = f"{server.name}: " if server.name else ""
     replicas = server.settings.get("replicas")
     if isinstance(replicas, int) and replicas != 1:
         yield f"{called}{replicas:,} replicas: the plan is of one of them."
-    if server.unresolved:
-        more = len(server.unresolved) - _MOST_SHOWN
-        said = "; ".join(brief(_in_words(each), 120) for each in server.unresolved[:_MOST_SHOWN])
+    left = [each for each in server.unresolved if each.partition("=")[0] not in told]
+    if left:
+        more = len(left) - _MOST_SHOWN
+        said = "; ".join(brief(_in_words(each), 120) for each in left[:_MOST_SHOWN])
         yield f"{called}left open: {said}{f'; and {more} more' if more > 0 else ''}."
     yield from (f"warning: {called}{said}" for said in warned(server))
     if server.unknown:

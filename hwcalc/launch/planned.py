@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -16,10 +16,12 @@ from hwcalc.engines.facts import Told
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import gpu_named, instance_named
+from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.commands import all_flags
 from hwcalc.launch.server import FILE_NAME, Server
 from hwcalc.launch.values import number
-from hwcalc.model import OLLAMA
+from hwcalc.launch.words import Word
+from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.options import ROWS, counted, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
@@ -44,10 +46,23 @@ ON_SERVER: Final = "It is a folder or a file of the server."
 NAME_IT: Final = "Add: --set model=ORG/NAME"
 
 
+class Left(Record):
+    """A ``flag`` whose value a text leaves open, the ``word`` that stands there, and the ``name`` that ``--set`` gives a value."""
+
+    flag: Flag
+    word: Word
+    name: str
+
+    @property
+    def hint(self) -> str:
+        return f"Add: --set {self.name}=VALUE"
+
+
 class Planned(Record):
     """The model and the keywords of :func:`hwcalc.plan` for a server, and remarks on what a plan takes otherwise.
 
     One that is ``fitted`` is told to allow the longest requests that its pool holds; ``variables`` are those it is started with, ``NAME=VALUE``.
+    For what is ``left`` open the plan takes a default.
     """
 
     model: str
@@ -55,6 +70,7 @@ class Planned(Record):
     remarks: tuple[str, ...] = ()
     fitted: bool = False
     variables: frozenset[str] = frozenset()
+    left: tuple[Left, ...] = ()
 
 
 def options_told(flags: EngineFlags, server: Server) -> Mapping[str, Any]:
@@ -102,7 +118,9 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
         # Alone, an instance is planned with all of its accelerators.
         options["gpus"] = 1
     fitted = "seq" not in options and server.max_model_len in _LONGEST
-    return Planned(model=model, options=options, remarks=tuple(remarks), fitted=fitted, variables=server.variables)
+    taken = {*options, *options.get("engine_options", {})}
+    left = tuple(each for each in left_open(server, flags) if not {each.flag.option, each.flag.engine_option} & taken)
+    return Planned(model=model, options=options, remarks=tuple(remarks), fitted=fitted, variables=server.variables, left=left)
 
 
 class TooFewGpusError(UsageError):
@@ -135,6 +153,37 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
                 error.message, hint = (option.sub(flag.spelled, text) for text in (error.message, hint))
     error.hint = f"{hint}{works}{line}"
     return error
+
+
+def word_of(server: Server, flag: Flag) -> Word | None:
+    """The word of a text that says the value of a flag; ``None`` where it is not said."""
+    return server.places.get(key_of(flag))
+
+
+def key_of(flag: Flag) -> str:
+    """The setting that a flag is, or is a part of, by its name in a server."""
+    return flag.name if flag.key is None else flag.key.partition(".")[0]
+
+
+def left_open(server: Server, flags: EngineFlags) -> Iterator[Left]:
+    """The flags of a plan, but for the model, whose values the text leaves open."""
+    for flag in flags.flags:
+        word = word_of(server, flag) if flag.option or flag.engine_option else None
+        key = flag.name if flag.key is None else flag.key
+        if word is None or word.known or word.remark or key in server.settings or key in server.extra:
+            continue
+        yield Left(flag=flag, word=word, name=variable_of(word.unknown[0]) or key)
+
+
+def with_left(plan: Plan, left: Iterable[Left]) -> Plan:
+    """The plan with a warning for each flag that was left open, which says what was taken instead."""
+    notes = []
+    for each in left:
+        value = getattr(plan.request, each.flag.option or "", None)
+        taken = "its default" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        said = f"{each.flag.spelled} {brief(each.word.text, 60)} is left open: planned as {taken}. {each.hint}"
+        notes.append(Note(code="left-open", message=said))
+    return replace(plan, warnings=(*plan.warnings, *notes)) if notes else plan
 
 
 def is_on_server(model: str) -> bool:

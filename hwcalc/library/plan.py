@@ -48,7 +48,7 @@ def plan(model: ModelLike | Server | None = None, **options: Unpack[PlanOptions]
 
 def plan_told(told: Planned) -> Plan:
     """The plan of a server that was read, of the longest request that it holds where it is told to allow that."""
-    from hwcalc.launch.planned import NAME_IT, ON_SERVER, heeded, is_on_server
+    from hwcalc.launch.planned import NAME_IT, ON_SERVER, heeded, is_on_server, with_left
 
     try:
         made = plan(told.model, **told.options)
@@ -57,7 +57,7 @@ def plan_told(told: Planned) -> Plan:
             raise
         raise ModelNotFoundError(f"{error.message} {ON_SERVER}", hint=NAME_IT) from error
     made = plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
-    return heeded(made, told.variables)
+    return with_left(heeded(made, told.variables), told.left)
 
 
 def plan_loaded(

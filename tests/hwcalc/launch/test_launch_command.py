@@ -162,6 +162,25 @@ def test_a_file_of_several_servers(capsys: Capture, tmp_path: Path) -> None:
     assert [each["error"] for each in servers] == [None, None]
 
 
+def test_what_is_left_open_is_a_warning_of_the_plan(capsys: Capture) -> None:
+    """Said with -q too: what was taken, and what to add. Qwen3-8B has 40,960 tokens, and vLLM one GPU."""
+    line = f"vllm serve {QWEN} -tp $GPUS --max-model-len $LEN --kv-cache-dtype $KIND"
+    status, out, err = run(capsys, line, "--gpu", "l40s", "-q", "--json")
+    warnings = [each["message"] for each in json.loads(out)["servers"][0]["plan"]["warnings"] if each["code"] == "left-open"]
+
+    assert status == 0
+    assert err == ""
+    assert sorted(warnings) == [
+        "--kv-cache-dtype $KIND is left open: planned as its default. Add: --set KIND=VALUE",
+        "--max-model-len $LEN is left open: planned as 40,960. Add: --set LEN=VALUE",
+        "--tensor-parallel-size $GPUS is left open: planned as 1. Add: --set GPUS=VALUE",
+    ]
+    # What an option says is not open any more.
+    _, out, err = run(capsys, line, "--gpu", "l40s", "--seq", "8k", "--dtype", "fp8", "--set", "GPUS=2", "--brief")
+    assert "is left open" not in out
+    assert "tp=" not in err
+
+
 def test_what_the_plan_is_without_is_said(capsys: Capture) -> None:
     """Dropped flags by name, those that bear on memory with the reason, and those that nobody knows."""
     line = f"vllm serve {QWEN} --port 8000 --hf-overrides {{}} --foo 3 --max-model-len ${{LEN:-4096}}"
