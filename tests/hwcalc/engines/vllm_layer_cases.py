@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hwcalc import load_model
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.sources import resolve
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_cases import (
@@ -63,6 +66,14 @@ MIMO: Final = "XiaomiMiMo/MiMo-V2-Flash"
 CACHED: Final[dict[str, Any]] = {"options": {"enable_prefix_caching": "true"}}
 DRAFTED: Final[dict[str, Any]] = {"options": {"enable_prefix_caching": "true", "speculative": "ngram:5"}}
 EIGHT: Final[dict[str, Any]] = {"tp": 8}
+
+
+THREE_MODULES: Final[dict[str, Any]] = {"options": {"speculative": "mtp:3", "max_num_batched_tokens": "2048"}}
+
+
+def blocks_of_groups(context: VllmOccupancy, _: PoolInfo) -> set[int]:
+    """The blocks of a request, as many numbers as groups have."""
+    return {group.blocks_per_request for group in context.groups}
 
 
 def stretched(state: int, row: int, step: int = 16) -> int:
@@ -256,16 +267,24 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
     case("speculated_all", "0.22", JAMBA, state_blocks, (JAMBA_ALIGNED, (2048, {8192 // 2048 + 5})), **DRAFTED),
     # Five drafted tokens make the convolution five columns longer in any release, and take five blocks of a state more.
     case(
-        "retains_for_modules",
+        "inkling_depths",
         "0.28",
         "thinkingmachines/Inkling",
-        lambda context, _: {group.blocks_per_request for group in context.groups},
+        blocks_of_groups,
         # Blocks of 32 of full layers; windows of 512 in blocks of 16, convolutions of four tokens in blocks of 4, with two batches of 2,048.
         (
-            {256, -(-(511 + 2 * 2048) // 16) + 1, -(-(3 + 2 * 2048) // 4) + 1},
-            {256, -(-(511 + 2 + 2 * 2048) // 16) + 1, -(-(3 + 2 + 2 * 2048) // 4) + 1},
+            Refused("drafts one token"),
+            {8192 // 32, -(-(511 + 2 + 2 * 2048) // 16) + 1, -(-(3 + 2 + 2 * 2048) // 4) + 1},
         ),
-        options={"speculative": "mtp:3", "max_num_batched_tokens": "2048"},
+        **THREE_MODULES,
+    ),
+    case(
+        "retains_for_modules",
+        "0.28",
+        {**load_model("stepfun-ai/Step-3.7-Flash").config, "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5"},
+        blocks_of_groups,
+        ({8192 // 16, -(-(511 + 2 * 2048) // 16) + 1}, {8192 // 16, -(-(511 + 2 + 2 * 2048) // 16) + 1}),
+        **THREE_MODULES,
     ),
     case(
         "keeps_latent_windows_whole",
