@@ -145,7 +145,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
     except KvplanError:
         # An engine without pipeline stages.
         sizes = {name: size for name, size in sizes.items() if name != "pp"}
-    for name in sample(one_of_each(), 100):
+    for name in sample(one_of_each(), 70):
         try:
             context = opened(name, seq=300, engine=engine_name, **sizes)
         except KvplanError:
@@ -166,7 +166,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
         else:
             assert planned == max(map(total, made)), name
         checked += 1
-    assert checked > cases(9, 20)
+    assert checked > cases(6, 20)
 
 
 def test_an_offloaded_cache_is_not_on_the_device() -> None:

@@ -19,6 +19,7 @@ from hwcalc import KvplanError, fit, load_model, plan
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.units import MOST_TOKENS, parse_bytes, parse_memory, parse_share, parse_tokens
 from scripts.fuzzing.keywords import CALLBACKS, CHECKS, CONFIG, VALUES, call, functions
+from tests.effort import cases
 
 SHARED: Final[Mapping[str, int]] = {
     "plan": 4,
@@ -59,7 +60,7 @@ def test_any_value_of_any_parameter(name: str, tmp_path: Path, monkeypatch: pyte
         if (name, parameter) in FAR | CALLBACKS:
             continue
         for number, make in enumerate(VALUES):
-            if (number + place) % SHARED.get(name, 1) == 0:
+            if (number + place) % SHARED.get(name, cases(3, 1)) == 0:
                 _answered(name, parameter, make, alone=number % 2 == 1)
 
 

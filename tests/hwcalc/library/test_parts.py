@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Final
@@ -47,16 +47,21 @@ class Here(Executor):
 
 
 class Deadly(Executor):
-    """Hands tasks on, but the third one is SIGKILL for the worker that gets it."""
+    """Hands tasks on, but the third one is SIGKILL for the worker that gets it, with which no other task lies then."""
 
     def __init__(self, workers: Executor) -> None:
         self.workers, self.done = workers, 0
+        self._sent: list[Future[Any]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self.done += 1
         if self.done == 3:
-            return self.workers.submit(signal.raise_signal, signal.SIGKILL)
-        return self.workers.submit(fn, *args, **kwargs)
+            wait(self._sent)
+            deadly: Future[Any] = self.workers.submit(signal.raise_signal, signal.SIGKILL)
+            wait([deadly])
+            return deadly
+        self._sent.append(self.workers.submit(fn, *args, **kwargs))
+        return self._sent[-1]
 
 
 @pytest.fixture(scope="module")

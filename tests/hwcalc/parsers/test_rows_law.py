@@ -22,6 +22,7 @@ from hwcalc.formulas import AttentionKind, FullAttention, Stack
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from tests import paths
+from tests.effort import sample
 from tests.hwcalc.parsers import remote_configs
 from tests.hwcalc.parsers.rows_law import LAWS, WITHOUT_A_LAW, violations, without_numbers
 
@@ -95,14 +96,14 @@ def remote() -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield name, config
 
 
-@pytest.mark.parametrize("model_id", list_models())
+@pytest.mark.parametrize("model_id", sample(list_models(), 180))
 def test_catalog_models(model_id: str) -> None:
     """Every model of the catalog whose weights are counted."""
     spec = load_model(model_id)
     lawful(spec if spec.counted is not None else None)
 
 
-@pytest.mark.parametrize("model_type", list(model_types()))
+@pytest.mark.parametrize("model_type", sample(list(model_types()), 120))
 def test_model_types(model_type: str) -> None:
     """Every model type with its class's defaults, and with other dimensions at the top or in the language model's part."""
     for keys in ({}, SMALL, {"text_config": SMALL}, WINDOWED):

@@ -322,7 +322,7 @@ def test_a_check_file_takes_it(capsys: Capture, file: Path) -> None:
     ("text", "words", "hint"),
     [
         ("checks: []\n", "is a check file", "kvplan check"),
-        ("services: {a: 1}\n", "has no layers", "layers: 18*mamba2"),
+        ("services: {a: 1}\n", "is a manifest of servers", "kvplan launch FILE"),
         ("- 1\n", "no mapping", "config.json"),
         ("layers: [\n", "my-model.yaml:", "config.json"),
         ("layers: &a none()\n", "anchor", "Write it out"),

@@ -14,13 +14,14 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.report.summary import footnotes
 from hwcalc.report.view import View
 from tests.catalog import find_model
+from tests.effort import sample
 from tests.hwcalc.command import Capture, run
 
 RECONSTRUCTED: Final = "01-ai/Yi-1.5-9B"
 PUBLISHED: Final = "Qwen/Qwen3-8B"
 
 
-@pytest.mark.parametrize("model_id", list_models())
+@pytest.mark.parametrize("model_id", sample(list_models(), 180))
 def test_the_whole_catalog(model_id: str) -> None:
     """Only an entry that says it is published is called exact. What may say so by its source: ``tests/profiles/test_catalog.py``."""
     entry = find_model(model_id)
