@@ -27,7 +27,7 @@ from hwcalc.report.emit import emitted
 from hwcalc.report.text import csv_text
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, lines_for, message, operand, shell_word, shown
-from tests.effort import ALL
+from tests.effort import ALL, sample
 from tests.hwcalc.check.files import TINY, check_file, tiny_model, write
 from tests.hwcalc.cli.hostile import HOSTILE, LONG, SECRET, SHEET, TOKENS, faults
 from tests.hwcalc.command import Capture, run
@@ -100,7 +100,7 @@ def _options() -> Iterator[tuple[str, str]]:
                 yield name, option.flags[0] if option.flags else ""
 
 
-@pytest.mark.parametrize(("name", "flag"), list(_options()))
+@pytest.mark.parametrize(("name", "flag"), sample(list(_options()), 390))
 def test_every_option(capsys: Capture, name: str, flag: str) -> None:
     """As text and, once, as JSON."""
     chosen = texts(f"{name} {flag}")

@@ -366,6 +366,6 @@ def test_a_commit_without_its_last_file_has_no_config(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("only", ["check --output", "Hub"])
 def test_at_random_moments(only: str) -> None:
     """A share of what ``scripts/interrupts.py`` does."""
-    given = interrupts.arguments(["--sigint", "2", "--sigterm", "2", "--sigkill", "1", "--only", only])
+    given = interrupts.arguments(["--sigint", "1", "--sigterm", "1", "--sigkill", "1", "--only", only])
 
     assert [run for run in interrupts.interrupt(given) if run.wrong] == []
