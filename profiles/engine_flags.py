@@ -108,13 +108,14 @@ class Container(Record):
 
     ``images`` has the image for accelerators of each vendor, and for ``cpu``: ``{version}`` is three numbers, ``{sm}`` the compute capability, and
     ``{build}`` a build, which a release has none of. With ``entry`` the image's own entry point stays. ``words`` are what else the server is told,
-    so that others reach it at its ``port``; ``script`` starts one that reads a file by a further ``{command}``. Models are downloaded to
-    ``cache``, a folder in the image, which most run as its root, and ``health`` answers once the server is there.
+    so that others reach it at its ``port``; ``script`` starts one that reads a file by a further ``{command}``. The variable ``downloads`` names
+    the folder that models are downloaded to (huggingface_hub's ``HF_HOME``; llama.cpp common/common.cpp ``fs_get_cache_directory``; Ollama
+    envconfig/config.go), and ``health`` answers once the server is there.
     """
 
     images: Mapping[str, str]
     port: int
-    cache: str
+    downloads: str
     words: tuple[str, ...] = ()
     entry: bool = False
     script: str | None = None

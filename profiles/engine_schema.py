@@ -374,7 +374,7 @@ class ContainerRow(Facts):
 
     images: dict[Words, Words]
     port: int
-    cache: Words
+    downloads: Words
     words: list[Words] = Field(default_factory=list)
     entry: bool = False
     script: Words | None = None

@@ -40,6 +40,8 @@ _CPU: Final = "cpu"
 """The key of an image for a machine without an accelerator."""
 _SETTINGS: Final = "/etc/kvplan"
 _MODELS: Final = "/models"
+_DOWNLOADS: Final = "/data"
+"""The folder of a container that models are downloaded to: its engine is told, whoever the image runs as."""
 _CHART_KEYS: Final = {
     "--max-model-len": "maxModelLen",
     "--dtype": "dtype",
@@ -224,9 +226,9 @@ def _compose(served: _Served, plan: Plan) -> list[dict[str, Any]]:
     if served.command:
         service["entrypoint"] = list(served.command)
     service["command"] = list(served.arguments)
-    environment = {**served.environment, "HF_TOKEN": "${HF_TOKEN:-}"}
+    environment = {**served.environment, served.container.downloads: _DOWNLOADS, "HF_TOKEN": "${HF_TOKEN:-}"}
     port = served.container.port
-    service |= {"ports": [f"{port}:{port}"], "volumes": [f"models:{served.container.cache}"]}
+    service |= {"ports": [f"{port}:{port}"], "volumes": [f"models:{_DOWNLOADS}"]}
     if served.local is not None:
         path = served.local if served.local.startswith(("/", ".")) else f"./{served.local}"
         service["volumes"].append(f"{path}:{_MODELS}/{path.rpartition('/')[2]}:ro")

@@ -49,7 +49,7 @@ def test_a_service_of_compose_has_its_gpus() -> None:
     assert device == {"driver": "nvidia", "count": 2, "capabilities": ["gpu"]}
     assert service["entrypoint"] == ["python", "-m", "sglang.launch_server"]
     assert service["command"][-2:] == ["--host", "0.0.0.0"]  # noqa: S104 - words
-    assert service["environment"] == {"HF_TOKEN": "${HF_TOKEN:-}"}
+    assert service["environment"] == {"HF_HOME": "/data", "HF_TOKEN": "${HF_TOKEN:-}"}
 
 
 def test_values_have_the_keys_of_the_chart() -> None:
@@ -92,6 +92,17 @@ def test_the_image_is_that_of_release_and_accelerator(engine: str, options: dict
     """Also without an accelerator."""
     (document,) = written("compose", engine, **options)
     assert [service["image"] for service in document["services"].values()] == [image]
+
+
+@pytest.mark.parametrize(
+    ("engine", "variable"),
+    [("vllm", "HF_HOME"), ("llamacpp", "LLAMA_CACHE"), ("ollama", "OLLAMA_MODELS"), ("tgi", "HF_HOME")],
+)
+def test_downloads_are_kept_whoever_the_image_runs_as(engine: str, variable: str) -> None:
+    """In a volume at a folder that the engine is told, and not where its image's user has a home."""
+    (document,) = written("compose", engine, **({} if variable == "HF_HOME" else {"weights": "q8_0"}))
+    (service,) = document["services"].values()
+    assert f"models:{service['environment'][variable]}" in service["volumes"]
 
 
 def test_settings_in_a_file_come_with_it() -> None:
