@@ -1,7 +1,7 @@
 """Cloud instances and boxes: their accelerator and how many they have. One YAML file each, ``instances/<cloud>/<name>.yaml``, read compiled.
 
 A file has the name of its instance in small letters with hyphens (``standard-nd96isr-h100-v5.yaml``). A file in the user's own
-folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one. No file has a price.
+folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one. Prices are in ``prices/``.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ imports pydantic, which takes longer than most plans.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin
@@ -90,6 +91,14 @@ def _at_most_one(share: str) -> str:
     return share
 
 
+def _a_day(text: str) -> str:
+    try:
+        date.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError("must be a day of the calendar") from error
+    return text
+
+
 # What a value may hold is said in the description of the innermost type that has one, and of a field where the words of its type do not say it.
 Words = Annotated[str, Field(pattern=r"\S", description="words")]
 Word = Annotated[str, Field(pattern=r"\S", description="a word")]
@@ -101,6 +110,7 @@ Date = Annotated[
     Field(
         pattern=r"^(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])$", description="a date, YYYY-MM-DD, in quotes"
     ),
+    AfterValidator(_a_day),
 ]
 Share = Annotated[
     str,
@@ -411,6 +421,54 @@ class InstanceFile(FactFile):
 
 INSTANCE_FIELDS: Final = tuple(InstanceFile.model_fields)
 """The keys of a file."""
+
+
+class PriceRow(Facts):
+    """The price of a machine: of one in ``instances/``, of another with ``count`` accelerators, or without ``count`` of each accelerator."""
+
+    instance: Annotated[Words | None, Field(description="the id of a file in instances/ of this provider")] = None
+    name: Annotated[Words | None, Field(description="what is sold, as its provider spells it")] = None
+    accelerator: Annotated[GpuId | None, Field(description="the id of an accelerator")] = None
+    count: Annotated[int | None, Field(gt=0, le=100_000, description="a whole number from 1 to 100,000")] = None
+    kind: Literal["on_demand", "spot", "market"] = "on_demand"
+    region: Word = "any"
+    usd_per_hour: Annotated[float, Field(gt=0, lt=1_000_000, description="US dollars, a number above 0")]
+
+    @model_validator(mode="after")
+    def _names_one_thing(self) -> Self:
+        if (self.instance is None) == (self.name is None):
+            raise WrongKeyError("instance", "is what this row prices, or else name with accelerator is")
+        if (self.instance is None) != (self.accelerator is not None):
+            raise WrongKeyError("accelerator", "goes with name: the accelerator of an instance is in its own file")
+        if self.instance is not None and self.count is not None:
+            raise WrongKeyError("count", "goes with name: the count of an instance is in its own file")
+        return self
+
+
+class PriceLine(PriceRow):
+    """A line of a user's own table in CSV."""
+
+    provider: Annotated[str, Field(pattern=r"^[a-z0-9]{1,32}$", description="small letters and digits")]
+    date: Date | None = None
+    source: Words
+
+
+class PriceTable(Facts):
+    """Prices of one day from one source."""
+
+    source: Words
+    date: Date
+    prices: Annotated[list[PriceRow], Field(min_length=1, description="a list of prices")]
+
+
+class PriceFile(FactFile):
+    """``prices/<provider>.yaml``. Its README says what each key means."""
+
+    provider: Annotated[str, Field(pattern=r"^[a-z0-9]{1,32}$", description="small letters and digits")]
+    tables: Annotated[list[PriceTable], Field(min_length=1, description="a list of tables")]
+
+    def place(self) -> tuple[str, ...]:
+        return (f"{self.provider}.yaml",)
 
 
 def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:

@@ -19,7 +19,17 @@ from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, listed_facts
 from hwcalc.profiles.engine_schema import ENGINE_FORMS, FORMS, LaunchFile
-from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, LinksFile, check, read_yaml
+from hwcalc.profiles.schema import (
+    Aliases,
+    GlossaryFile,
+    GpuFile,
+    HardwareFile,
+    InstanceFile,
+    LinksFile,
+    PriceFile,
+    check,
+    read_yaml,
+)
 from hwcalc.profiles.speed import FOLDER
 from hwcalc.profiles.speed_schema import SpeedClassFile
 
@@ -64,6 +74,8 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
         yield "gpus", path.stem, path, GpuFile
     for path in Path(built_in("instances")).glob("*/*.yaml"):
         yield "instances", f"{path.parent.name}/{path.stem}", path, InstanceFile
+    for path in Path(built_in("prices")).glob("*.yaml"):
+        yield "prices", path.stem, path, PriceFile
     for name, form in FORMS.items():
         yield "engines", name, Path(built_in("engines", f"{name}.yaml")), form
     for name, form in ENGINE_FORMS.items():

@@ -386,8 +386,7 @@ class _Line:
     def flag_meant(self, word: str) -> str:
         """The option of this command whose value the word is, for an accelerator or an engine that is known; else empty."""
         from hwcalc.engines import ENGINES, spelled
-        from hwcalc.hardware.named import gpu_named, host_named
-        from hwcalc.planner.options import counted
+        from hwcalc.hardware.named import counted, gpu_named, host_named
 
         if "--engine" in self.own and spelled(word.partition("@")[0].lower()) in ENGINES:
             return "--engine"

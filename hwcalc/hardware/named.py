@@ -28,6 +28,8 @@ MEMORY_OPTION: Final = "memory-option"
 """The code of the note that a size of memory was assumed. Every command says it."""
 _HOST_NAME: Final = r"(?a)(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?"
 
+_COUNTED: Final = r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)"
+
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
     """The accelerator with this id or alias, or the one of this machine for ``local``. Assumptions are added to ``notes``.
@@ -235,3 +237,13 @@ def host_named(name: str) -> Gpu | None:
         torch_total_basis=None if mib is None else "as its name says",
         source="as its name says",
     )
+
+
+def counted(gpu: str | None) -> tuple[str | None, int | None]:
+    """The accelerator that a word names, and how many where it says so: ``4xh100``.
+
+    >>> counted("4xh100"), counted("2 x RTX 3090"), counted("7900xtx"), counted("l4"), counted(None)
+    (('h100', 4), ('RTX 3090', 2), ('7900xtx', None), ('l4', None), (None, None))
+    """
+    match = None if gpu is None or not gpu[:1].isdigit() else re.fullmatch(_COUNTED, gpu.strip())
+    return (gpu, None) if match is None else (match[2], int(match[1]))

@@ -741,26 +741,15 @@ def read_options(given: Mapping[str, Any]) -> Asked:
 
 
 def counted_once(gpu: str | None, gpus: int | None) -> tuple[str | None, int | None]:
-    """As :func:`counted`. Raises :class:`~hwcalc.errors.UsageError` if ``gpus`` is another number than the word has."""
+    """As :func:`~hwcalc.hardware.named.counted`. Raises :class:`~hwcalc.errors.UsageError` if ``gpus`` is another number than the word has."""
+    if gpu is None:
+        return None, None
+    from hwcalc.hardware.named import counted
+
     name, count = counted(gpu)
-    if gpu is not None and count is not None and gpus not in (None, count):
+    if count is not None and gpus not in (None, count):
         raise UsageError(f"--gpu {shown(gpu, 40)} and --gpus {gpus:,} differ.", hint="Give one number.")
     return name, count
-
-
-def counted(gpu: str | None) -> tuple[str | None, int | None]:
-    """The accelerator that a word names, and how many where it says so: ``4xh100``.
-
-    >>> counted("4xh100"), counted("2 x RTX 3090"), counted("7900xtx"), counted("l4"), counted(None)
-    (('h100', 4), ('RTX 3090', 2), ('7900xtx', None), ('l4', None), (None, None))
-    """
-    import re
-
-    match = None if gpu is None or not gpu[:1].isdigit() else re.fullmatch(_COUNTED, gpu.strip())
-    return (gpu, None) if match is None else (match[2], int(match[1]))
-
-
-_COUNTED: Final = r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)"
 
 
 def _check_single(row: PlanOption, value: str | Sequence[Any]) -> None:

@@ -21,7 +21,7 @@ from hwcalc.profiles.compiled import COMPILED, TOP, listed_facts, names, record,
 from hwcalc.profiles.schema import read_yaml
 from tests.paths import ROOT
 
-FOLDERS: Final = {folder: Path(built_in(folder)) for folder in ("engines", "gpus", "instances")}
+FOLDERS: Final = {folder: Path(built_in(folder)) for folder in ("engines", "gpus", "instances", "prices")}
 
 
 @pytest.fixture(scope="module")

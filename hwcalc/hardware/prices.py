@@ -1,0 +1,376 @@
+"""Prices of nodes in US dollars: dated rows of ``profiles/prices``, the user's own, and the power of hardware that one owns.
+
+No price is guessed: what no row prices has none. Every price keeps the row that it is from, with its date and its source.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.hardware.profiles import profile_errors
+from hwcalc.text import printable, shown
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.hardware_file import Gpu, Instance
+
+HOURS_PER_MONTH: Final = 730
+STALE_DAYS: Final = 180
+"""A price that is older says so."""
+_AMOUNT: Final = r"(?a)[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}"
+COLUMNS: Final = ("provider", "instance", "accelerator_id", "count", "usd_per_hour", "kind", "region", "date", "source")
+"""The columns of a user's table. ``usd_per_hour`` and one of ``instance`` and ``accelerator_id`` must be there."""
+_WORD_OF: Final = {"on_demand": "on demand", "spot": "spot", "market": "market", "owned": "power only"}
+
+
+class Kind(StrEnum):
+    """How a price is offered. ``market`` is a figure of a market, such as a median, at which nobody sells; ``owned`` is the power of one's own."""
+
+    ON_DEMAND = "on_demand"
+    SPOT = "spot"
+    MARKET = "market"
+    OWNED = "owned"
+
+
+class Price(Record):
+    """What a node costs an hour, before tax, traffic and disks. ``date`` is ``None`` only if the user gave the price.
+
+    ``row`` is the row of a table of which the price is a multiple: the price of one accelerator, or of one of several machines.
+    """
+
+    usd_per_hour: Decimal
+    provider: str
+    instance: str
+    """What is rented, as the provider spells it."""
+    accelerator: str
+    count: int
+    region: str = "any"
+    kind: Kind = Kind.ON_DEMAND
+    date: date | None = None
+    source: str
+    user: bool = False
+    """Whether the price is the user's own."""
+    most: int = 0
+    """How many accelerators can be had at ``usd_per_hour`` each; 0 for a machine, whose price is that of all it has."""
+    row: Price | None = None
+
+    @property
+    def usd_per_month(self) -> Decimal:
+        """Dollars for 730 hours, a twelfth of a year."""
+        return self.usd_per_hour * HOURS_PER_MONTH
+
+    @property
+    def name(self) -> str:
+        """Provider and machine, as instances are named: ``aws/p5.48xlarge``."""
+        return f"{self.provider}/{self.instance}"
+
+    def times(self, number: int) -> Price:
+        """The price of so many."""
+        return (
+            self
+            if number == 1
+            else replace(self, usd_per_hour=self.usd_per_hour * number, count=self.count * number, most=0, row=self.row or self)
+        )
+
+    def is_old(self, day: date | None = None) -> bool:
+        """Whether the price is more than 180 days old on this day, by default today."""
+        return self.date is not None and ((day or today()) - self.date).days > STALE_DAYS
+
+    def origin(self, day: date | None = None) -> str:
+        """What is priced, how, where and when, and by which source, in words."""
+        row = self.row or self
+        each = "" if row is self else f"{self.count // row.count} x {money(row.usd_per_hour)}, "
+        where = "" if self.region == "any" else f" in {self.region}"
+        when = "" if self.date is None else f" on {self.date}"
+        old = f", more than {STALE_DAYS} days ago" if self.is_old(day) else ""
+        return printable(f"{each}{self.name}, {_WORD_OF[self.kind]}{where}{when}{old}: {self.source}")
+
+
+def today() -> date:
+    """The day by which prices are old: today's, or that of ``SOURCE_DATE_EPOCH`` so that what is printed can be printed again."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return datetime.fromtimestamp(int(epoch), UTC).date() if re.fullmatch("[0-9]{1,10}", epoch) else datetime.now(UTC).date()
+
+
+def money(usd: Decimal) -> str:
+    """Dollars as text: whole ones from 1,000 on, else cents, and three digits of less than ten cents.
+
+    >>> money(Decimal("40178.5")), money(Decimal("55.04")), money(Decimal("0.2375")), money(Decimal("0.01234"))
+    ('$40,178', '$55.04', '$0.24', '$0.0123')
+    """
+    return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}" if usd >= Decimal("0.1") or not usd else f"${usd:.3g}"
+
+
+class Prices(Record):
+    """Rows in groups. A price comes from the first group that has one, and there it is the cheapest."""
+
+    groups: tuple[tuple[Price, ...], ...]
+
+    def of_instance(self, name: str, kind: str = Kind.ON_DEMAND) -> Price | None:
+        """The price of a machine by its name, such as ``aws/p5.48xlarge``; ``None`` if no row has one.
+
+        Raises :class:`~hwcalc.errors.UsageError` for the name of no machine.
+
+        >>> prices().of_instance("p5.48xlarge").usd_per_hour
+        Decimal('55.04')
+        """
+        from hwcalc.hardware.named import instance_named
+        from hwcalc.profiles.hardware_file import file_name
+
+        provider, slash, rest = name.replace(":", "/", 1).partition("/")
+        wanted, accelerator, count = (provider.strip().lower(), file_name(rest)), "", 0
+        if not slash or not any(wanted == (row.provider, file_name(row.instance)) for group in self.groups for row in group):
+            instance = instance_named(name.replace(":", "/", 1))
+            wanted = instance.cloud, file_name(instance.id)
+            accelerator, count = _device_id(instance), instance.count
+        for group in self.groups:
+            rows = [row for row in group if (row.provider, file_name(row.instance)) == wanted and not row.most]
+            rows += (row.times(count) for row in group if row.user and row.accelerator == accelerator and count <= row.most)
+            if price := _cheapest(rows, kind):
+                return price
+        return None
+
+    def of_gpus(self, gpu: Gpu, count: int, kind: str = Kind.ON_DEMAND) -> Price | None:
+        """The cheapest price of so many accelerators; ``None`` if no row has one.
+
+        Up to a node of them are in one machine, more are in whole nodes.
+
+        >>> from hwcalc.profiles.gpus import find_gpu
+        >>> prices().of_gpus(find_gpu("a10g"), 4).name
+        'aws/g5.12xlarge'
+        """
+        machine = min(count, gpu.node)
+        for group in self.groups:
+            rows = [row for row in group if row.accelerator == gpu.id]
+            offers = [row.times(count) for row in rows if count <= row.most]
+            if count % machine == 0:
+                offers += (row.times(count // machine) for row in rows if row.count == machine and not row.most)
+            if price := _cheapest(offers, kind):
+                return price
+        return None
+
+
+def _cheapest(rows: Sequence[Price], kind: str) -> Price | None:
+    """The cheapest of this kind, of equal ones the newest. What the user owns or gave as a price per hour is of every kind."""
+    fitting = [row for row in rows if row.kind == kind or (row.user and row.kind in (Kind.ON_DEMAND, Kind.OWNED))]
+    return min(fitting, key=lambda row: (row.usd_per_hour, -(row.date or date.max).toordinal(), row.name), default=None)
+
+
+def prices(
+    price: Sequence[str] = (),
+    file: str | os.PathLike[str] | None = None,
+    *,
+    owned: str | None = None,
+    kwh: str | float | None = None,
+) -> Prices:
+    """All prices, the user's own first: of ``--own``, of ``--price``, of a file (``--prices``), of the own folder, and the built-in ones.
+
+    Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`.
+    """
+    given = (
+        () if owned is None else tuple(_owned(owned, kwh)),
+        tuple(map(_given, price)),
+        () if file is None else tuple(_of_csv(Path(file))),
+        tuple(_of_folder()),
+        _built_in(),
+    )
+    return Prices(groups=tuple(group for group in given if group))
+
+
+@lru_cache(maxsize=1)
+def _built_in() -> tuple[Price, ...]:
+    from hwcalc.profiles.compiled import records
+
+    return tuple(row for content in records("prices").values() for row in _rows(content))
+
+
+def _of_folder() -> Iterator[Price]:
+    """The rows of the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/prices``."""
+    from hwcalc.profiles.catalog import own
+
+    folder = own("prices")
+    if folder is None or not os.path.isdir(folder):  # noqa: PTH112
+        return
+    from hwcalc.profiles.schema import PriceFile, check, read_yaml
+
+    with profile_errors():
+        for path in sorted(Path(folder).glob("*.yaml")):
+            content = read_yaml(path)
+            check(content, PriceFile)
+            yield from _rows(content.data, user=True)
+
+
+def _rows(content: Mapping[str, Any], *, user: bool = False) -> Iterator[Price]:
+    """The prices of a file's content, which has been checked."""
+    for table in content["tables"]:
+        for row in table["prices"]:
+            yield _row({**row, "provider": content["provider"], "date": table["date"], "source": table["source"]}, user=user)
+
+
+def _row(data: Mapping[str, Any], *, user: bool) -> Price:
+    """The price of one row, which has been checked."""
+    from hwcalc.hardware.named import instance_named
+
+    told, count, accelerator = data.get, data.get("count"), data.get("accelerator")
+    if told("instance") is not None:
+        instance = instance_named(f"{data['provider']}/{data['instance']}")
+        accelerator, count = _device_id(instance), instance.count
+    return Price(
+        usd_per_hour=Decimal(str(data["usd_per_hour"])),
+        provider=data["provider"],
+        instance=told("instance") or data["name"],
+        accelerator=str(accelerator),
+        count=count or 1,
+        region=told("region") or "any",
+        kind=Kind(told("kind") or Kind.ON_DEMAND),
+        date=None if told("date") is None else date.fromisoformat(data["date"]),
+        source=data["source"],
+        user=user,
+        most=_ANY if count is None else 0,
+    )
+
+
+_ANY: Final = 10**6
+
+
+def _device_id(instance: Instance) -> str:
+    """The id of the instance's accelerator; a share of one has its own, as in plans."""
+    from hwcalc.hardware.named import instance_device
+
+    return instance.accelerator if instance.fraction is None else instance_device(instance).id
+
+
+def parse_money(text: str, what: str = "the price") -> Decimal:
+    """US dollars an hour, of text that says per what.
+
+    >>> parse_money("2.50/h"), parse_money("$5000/month").quantize(Decimal("0.01"))
+    (Decimal('2.50'), Decimal('6.85'))
+    """
+    amount, _, unit = (part.strip() for part in text.lower().partition("/"))
+    usd = _dollars(amount)
+    if not usd or unit not in _UNITS:
+        raise UsageError(
+            f"{what} is no price: {shown(text, 40)}", hint="Allowed: US dollars per hour or month, such as 2.50/h or 5000/month."
+        )
+    return usd / _UNITS[unit]
+
+
+_UNITS: Final = {**dict.fromkeys(("h", "hr", "hour"), 1), **dict.fromkeys(("mo", "month"), HOURS_PER_MONTH)}
+
+
+def _dollars(text: str) -> Decimal | None:
+    """The number of a text such as ``$2,500``; ``None`` if it is none."""
+    plain = text.strip().removeprefix("$").replace(",", "")
+    return Decimal(plain) if re.fullmatch(_AMOUNT, plain) else None
+
+
+def _given(text: str) -> Price:
+    """The price of ``--price``: ``h100=2.50/h`` of each accelerator, ``8xh100=20/h`` or ``p5.48xlarge=40/h`` of a machine."""
+    from hwcalc.hardware.named import counted, instance_named, load_gpu
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+
+    name, equals, money = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(
+            f"--price {shown(text, 60)} has no name.", hint="Write: --price h100=2.50/h, or --price p5.48xlarge=40/h"
+        )
+    usd = parse_money(money, "--price")
+    gpu, count = counted(name.strip())
+    try:
+        accelerator = find_gpu(gpu or "").id
+    except UnknownGpuError:
+        accelerator = ""
+    given = {"usd_per_hour": usd, "source": f"--price {text.strip()}", "user": True}
+    if accelerator or count is not None:
+        accelerator = load_gpu(gpu or "", []).id
+        instance = accelerator if count is None else f"{count}x{accelerator}"
+        most = _ANY if count is None else 0
+        return Price(provider="own", instance=instance, accelerator=accelerator, count=count or 1, most=most, **given)
+    machine = instance_named(name.strip(), "--price")
+    return Price(provider=machine.cloud, instance=machine.id, accelerator=_device_id(machine), count=machine.count, **given)
+
+
+def _owned(text: str, kwh: str | float | None) -> Iterator[Price]:
+    """The power of ``--own 4xh100,8xl40s`` for each accelerator: its board's TDP, all the time, and nothing else of the machine."""
+    from hwcalc.hardware.named import counted, load_gpu
+
+    if kwh is None:
+        raise UsageError("--own needs the price of electricity.", hint="Add: --kwh 0.15, in US dollars per kWh.")
+    rate = _dollars(str(kwh))
+    if rate is None:
+        raise UsageError(f"--kwh {shown(str(kwh), 40)} is no price.", hint="Allowed: US dollars per kWh, such as 0.15.")
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name, count = counted(word)
+        gpu = load_gpu(name or "", [])
+        if gpu.tdp_w is None:
+            raise UsageError(
+                f"--own {shown(word, 40)}: the power of {gpu.id} is not known.", hint="Leave it out, or use --price."
+            )
+        watts = Decimal(str(gpu.tdp_w))
+        yield Price(
+            usd_per_hour=watts * rate / 1000,
+            provider="own",
+            instance=gpu.id,
+            accelerator=gpu.id,
+            count=1,
+            kind=Kind.OWNED,
+            source=f"{watts:f} W, the board's TDP and nothing else, at ${rate} per kWh",
+            user=True,
+            most=count or 1,
+        )
+
+
+def _of_csv(path: Path) -> Iterator[Price]:
+    """The rows of a table of the user's own. Raises :class:`~hwcalc.errors.ConfigError` with path, line and column."""
+    import csv
+
+    from hwcalc.profiles.catalog import ProfileError, read_text
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.instances import UnknownInstanceError, find_instance
+    from hwcalc.profiles.schema import PriceLine, YamlFile, check
+    from hwcalc.yaml_tree import LARGEST_FILE
+
+    with profile_errors():
+        reader = csv.reader(read_text(path, LARGEST_FILE).splitlines(), strict=True)
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            if "usd_per_hour" not in header or not {"instance", "accelerator_id"} & set(header):
+                raise ProfileError(path, f"must begin with the names of its columns: {', '.join(COLUMNS)}", line=1)
+            for cells in reader:
+                if len(cells) > len(header):
+                    raise ProfileError(path, f"has {len(cells)} cells, and {len(header)} columns", line=reader.line_num)
+                told = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
+                if not told:
+                    continue
+                data: dict[str, Any] = {"provider": "own", "source": f"{path}", **told}
+                accelerator = data.pop("accelerator_id", None)
+                try:
+                    machine = find_instance(f"{data['provider']}/{data.get('instance', '')}")
+                    data["instance"] = machine.id
+                    data.pop("count", None)
+                except UnknownInstanceError:
+                    data["name"] = data.pop("instance", accelerator)
+                    try:
+                        data["accelerator"] = find_gpu(accelerator or "").id
+                    except UnknownGpuError as error:
+                        near = f": {', '.join(error.nearest)}?" if error.nearest else ". See: kvplan gpus"
+                        problem = f"{shown(accelerator or '', 40)} is not a known accelerator{near}"
+                        raise ProfileError(path, problem, line=reader.line_num, key="accelerator_id") from error
+                for key, form, kind in (("count", "[0-9]{1,9}", int), ("usd_per_hour", _AMOUNT, float)):
+                    if re.fullmatch(form, data.get(key, "")):
+                        data[key] = kind(data[key])
+                check(YamlFile(path=path, data=data, lines=dict.fromkeys(("", *data), reader.line_num)), PriceLine)
+                yield _row({"date": None, **data}, user=True)
+        except csv.Error as error:
+            raise ProfileError(path, f"is no CSV: {error}", line=reader.line_num) from error
