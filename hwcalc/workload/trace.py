@@ -263,7 +263,8 @@ def _conversations(trace: Trace) -> Iterator[tuple[int, Any]]:
     import json
     from codecs import getincrementaldecoder
 
-    decoder, letters = json.JSONDecoder(), getincrementaldecoder("utf-8-sig")()
+    # No number is looked at, and int() refuses those of more than 4,300 digits.
+    decoder, letters = json.JSONDecoder(parse_int=float), getincrementaldecoder("utf-8-sig")()
     number, text, at, ended = 0, "", 0, False
     between = re.compile(r"[ \t\r\n,]*").match
     with open_data(trace.path) as data:
