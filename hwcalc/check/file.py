@@ -20,8 +20,8 @@ from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.files import decoded
 from hwcalc.formulas.record import Record
+from hwcalc.hardware.named import counted
 from hwcalc.model import Note
-from hwcalc.planner.options import counted
 from hwcalc.text import brief, operand, printable, shown
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
 

@@ -5,10 +5,10 @@ No price is guessed: what no row prices has none. Every price keeps the row that
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
@@ -57,7 +57,7 @@ class Price(Record):
     count: int
     region: str = "any"
     kind: Kind = Kind.ON_DEMAND
-    date: date | None = None
+    date: dt.date | None = None
     source: str
     user: bool = False
     """Whether the price is the user's own."""
@@ -83,11 +83,11 @@ class Price(Record):
             else replace(self, usd_per_hour=self.usd_per_hour * number, count=self.count * number, most=0, row=self.row or self)
         )
 
-    def is_old(self, day: date | None = None) -> bool:
+    def is_old(self, day: dt.date | None = None) -> bool:
         """Whether the price is more than 180 days old on this day, by default today."""
         return self.date is not None and ((day or today()) - self.date).days > STALE_DAYS
 
-    def origin(self, day: date | None = None) -> str:
+    def origin(self, day: dt.date | None = None) -> str:
         """What is priced, how, where and when, and by which source, in words."""
         row = self.row or self
         each = "" if row is self else f"{self.count // row.count} x {money(row.usd_per_hour)}, "
@@ -97,10 +97,14 @@ class Price(Record):
         return printable(f"{each}{self.name}, {_WORD_OF[self.kind]}{where}{when}{old}: {self.source}")
 
 
-def today() -> date:
+def today() -> dt.date:
     """The day by which prices are old: today's, or that of ``SOURCE_DATE_EPOCH`` so that what is printed can be printed again."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return datetime.fromtimestamp(int(epoch), UTC).date() if re.fullmatch("[0-9]{1,10}", epoch) else datetime.now(UTC).date()
+    return (
+        dt.datetime.fromtimestamp(int(epoch), dt.UTC).date()
+        if re.fullmatch("[0-9]{1,10}", epoch)
+        else dt.datetime.now(dt.UTC).date()
+    )
 
 
 def money(usd: Decimal) -> str:
@@ -164,7 +168,7 @@ class Prices(Record):
 def _cheapest(rows: Sequence[Price], kind: str) -> Price | None:
     """The cheapest of this kind, of equal ones the newest. What the user owns or gave as a price per hour is of every kind."""
     fitting = [row for row in rows if row.kind == kind or (row.user and row.kind in (Kind.ON_DEMAND, Kind.OWNED))]
-    return min(fitting, key=lambda row: (row.usd_per_hour, -(row.date or date.max).toordinal(), row.name), default=None)
+    return min(fitting, key=lambda row: (row.usd_per_hour, -(row.date or dt.date.max).toordinal(), row.name), default=None)
 
 
 def prices(
@@ -234,7 +238,7 @@ def _row(data: Mapping[str, Any], *, user: bool) -> Price:
         count=count or 1,
         region=told("region") or "any",
         kind=Kind(told("kind") or Kind.ON_DEMAND),
-        date=None if told("date") is None else date.fromisoformat(data["date"]),
+        date=None if told("date") is None else dt.date.fromisoformat(data["date"]),
         source=data["source"],
         user=user,
         most=_ANY if count is None else 0,
@@ -291,7 +295,7 @@ def _given(text: str) -> Price:
         accelerator = find_gpu(gpu or "").id
     except UnknownGpuError:
         accelerator = ""
-    given = {"usd_per_hour": usd, "source": f"--price {text.strip()}", "user": True}
+    given: dict[str, Any] = {"usd_per_hour": usd, "source": f"--price {text.strip()}", "user": True}
     if accelerator or count is not None:
         accelerator = load_gpu(gpu or "", []).id
         instance = accelerator if count is None else f"{count}x{accelerator}"

@@ -15,14 +15,14 @@ from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.facts import Told
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.hardware.named import gpu_named, instance_named
+from hwcalc.hardware.named import counted, gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.commands import all_flags
 from hwcalc.launch.server import FILE_NAME, Server
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
-from hwcalc.planner.options import ROWS, counted, counted_once
+from hwcalc.planner.options import ROWS, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
 from hwcalc.sources.local import has_path_syntax

@@ -74,7 +74,7 @@ def test_accelerators_have_the_cheapest_price() -> None:
     assert (eight.usd_per_hour, eight.row.usd_per_hour, eight.count) == (Decimal("21.52"), Decimal("2.69"), 8)
     assert sixteen is not None
     # One with 8 costs 48 dollars.
-    assert (sixteen.usd_per_hour, sixteen.usd_per_month, sixteen.count) == (96, 70_080, 16)
+    assert (sixteen.usd_per_hour, sixteen.usd_per_month, sixteen.count) == (Decimal(96), Decimal(70_080), 16)
 
 
 def test_nothing_is_guessed() -> None:
