@@ -23,6 +23,7 @@ from hwcalc.planner.expected import unmeasured
 from hwcalc.planner.forecast import forecast
 from hwcalc.planner.options import SpeedOptions, take_options, takes
 from hwcalc.planner.plan import beyond_maximum
+from hwcalc.planner.solve import holds, most
 from hwcalc.planner.step_time import speculating, speed_class_of, step_times
 from hwcalc.profiles.speed import find_speed_class, measured_engines
 from hwcalc.text import quoted
@@ -217,7 +218,10 @@ def speed(
         times = replace(times, mixes_prompts=found is not None and "serving" in found.ranges)
     notes = [*chosen, *opened.notes, *refused, *beyond_maximum(opened)]
     at_once, users = _at_once(opened, lengths, users, saturated=saturated)
-    if _largest(users - at_once) > 0:
+    if not holds(opened) and not holds(opened.changed(batch=1, prompt=None)):
+        message = "By the expected value not one request of the longest fits: the speed is that of hardware on which it did."
+        notes.append(Note(code="does-not-fit", message=message))
+    elif _largest(users - at_once) > 0:
         fit = f"{at_once:,}" if isinstance(at_once, int) else "as many as at_once"
         notes.append(
             Note(code="waiting", message=f"Of the requests at once, {fit} fit in the cache by the expected value; others wait.")
@@ -306,8 +310,6 @@ def _unmeasured_note(opened: Occupancy, named: str | None) -> Note:
 
 def _at_once(opened: Occupancy, lengths: Mapping[str, Numbers], users: Numbers, *, saturated: bool) -> tuple[Numbers, Numbers]:
     """Requests that are served at once, and that there are."""
-    from hwcalc.planner.solve import holds, most
-
     if saturated:
         fit = max(1, most(opened).value)
         return fit, fit

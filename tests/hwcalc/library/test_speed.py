@@ -213,6 +213,19 @@ def test_who_does_not_fit_waits() -> None:
     assert "waiting" in {note.code for note in all_of_them.notes}
 
 
+def test_a_speed_of_what_does_not_fit_says_so() -> None:
+    """405 billion parameters in 16 bits are 810 GB, eight H100 have 640; in eight bits they fit."""
+    asked: dict[str, Any] = {"prompt": 512, "engine": "vllm", "gpu": "h100-sxm5-80gb", "tp": 8}
+    notes = [
+        [note.code for note in hwcalc.speed("meta-llama/Llama-3.1-405B", concurrency=users, weights=weights, **asked).notes]
+        for users in (1, 8, "max")
+        for weights in (None, "fp8")
+    ]
+
+    assert ["does-not-fit" in codes for codes in notes] == [True, False] * 3
+    assert not any("waiting" in codes for codes in notes)
+
+
 def test_more_tokens_than_the_model_has_positions() -> None:
     """Llama-3.1 has 131,072 of them: the answer says so, as a plan does."""
     codes = [[note.code for note in speed("llama", prompt=tokens, output=72).notes] for tokens in (131_000, 131_001)]
