@@ -22,7 +22,7 @@ from hwcalc.engines.sglang.settings import SMALL_GPU_GIB, cuts_prompts, is_spars
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.weights import Block, Weight, WeightRole
-from hwcalc.model import Noted
+from hwcalc.model import Note, Noted
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Bud
     gpu, memory, weights = found
     named, model = deployment.settings.fraction or deployment.setup.hardware.memory_utilization, deployment.model
     share = default_fraction(deployment) if named is None else named
+    if share <= 0:
+        # Of many replicas the default reserves more than there is.
+        message = f"SGLang's own mem_fraction_static is {share:g} here. Set it with --engine-option mem_fraction_static=0.8."
+        share, notes = 0.0, (*notes, Note(code="no-share", message=message))
     parts = list(weights)
     if deployment.settings.drafts and model.facts.mtp_modules:
         # Layers that draft come with the model; they are loaded before the pools are sized.

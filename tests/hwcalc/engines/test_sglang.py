@@ -100,6 +100,20 @@ def test_the_share_follows_from_the_gpu(gpu: str, model: str, tp: int, share: fl
     assert default_fraction(deployment) == share
 
 
+def test_a_share_below_zero_is_said() -> None:
+    """Graphs of 72 replicas reserve more than an H100 has: nothing is left, no part is less than nothing, and a named share helps."""
+    notes = []
+    for options in ({}, {"mem_fraction_static": "0.835"}):
+        asked: dict[str, Any] = {"engine_options": {"enable_dp_attention": "true", **options}}
+        made = plan(V3, engine="sglang", gpu="h100-sxm5-80gb", dp=72, ep=72, seq=2100, **asked)
+        assert made.fit is not None
+        assert made.fit.budget is not None
+        assert all(part.low >= 0 for part in made.fit.budget.parts)
+        notes.append("no-share" in {note.code for note in made.notes})
+
+    assert notes == [True, False]
+
+
 def test_the_share_is_of_what_is_free() -> None:
     """Of the context the pools lose their share alone, and a pass computes in what stays free."""
     made = plan(LLAMA, engine="sglang", gpu="h100-sxm5-80gb", engine_options={"mem_fraction_static": "0.5"})
