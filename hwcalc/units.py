@@ -11,6 +11,7 @@ from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
 
 if TYPE_CHECKING:
+    from decimal import Decimal
     from fractions import Fraction
 
 
@@ -250,6 +251,41 @@ def parse_accepted(value: float | str, what: str = "accepted-tokens") -> float:
     if not 1 <= number <= _MOST_ACCEPTED:
         raise UsageError(f"{what} is {number:g}.", hint=f"Allowed: {allowed}.")
     return number
+
+
+HOURS_PER_MONTH: Final = 730
+AMOUNT: Final = r"(?a)[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}"
+"""The number in an amount of money."""
+_HOURS: Final = {**dict.fromkeys(("h", "hr", "hour"), 1), **dict.fromkeys(("mo", "month"), HOURS_PER_MONTH)}
+
+
+def parse_dollars(value: object, what: str = "the price") -> Decimal:
+    """US dollars: a number above 0, or text such as ``$0.15`` and ``2,500``.
+
+    >>> parse_dollars("$2,500"), parse_dollars(0.15)
+    (Decimal('2500'), Decimal('0.15'))
+    """
+    from decimal import Decimal
+
+    plain = str(value).strip().removeprefix("$").replace(",", "")
+    usd = Decimal(plain) if not isinstance(value, bool) and re.fullmatch(AMOUNT, plain) else Decimal(0)
+    if not usd:
+        raise UsageError(f"{what} is no price: {quoted(value, 40)}", hint="Allowed: US dollars above 0, such as 0.15.")
+    return usd
+
+
+def parse_money(text: str, what: str = "the price") -> Decimal:
+    """US dollars an hour, of text that says per what.
+
+    >>> parse_money("2.50/h"), parse_money("$7,300/month")
+    (Decimal('2.50'), Decimal('10'))
+    """
+    amount, _, unit = text.partition("/")
+    hours = _HOURS.get(unit.strip().lower())
+    if hours is None:
+        hint = "Allowed: US dollars per hour or month, such as 2.50/h or 5000/month."
+        raise UsageError(f"{what} is not said per hour or month: {shown(text, 40)}", hint=hint)
+    return parse_dollars(amount.strip(), what) / hours
 
 
 def plain_number(value: object, what: str, allowed: str) -> float:

@@ -26,6 +26,7 @@ if str(ROOT) not in sys.path:
 
 from hwcalc import plan, speed  # noqa: E402
 from hwcalc.hardware.prices import Price, money, prices  # noqa: E402
+from hwcalc.planner.cost import usd_per_million_tokens  # noqa: E402
 from hwcalc.profiles.gpus import find_gpu  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "cost.md"
@@ -157,9 +158,8 @@ def table() -> str:
 def _cells(said: Statement, answer: Answer) -> list[str]:
     """The cells of a statement between its source and the verdict."""
     prompt, output, concurrency = said.load
-    weights, cache, price = said.options.get("weights"), said.options.get("dtype"), answer.price
-    formats = f"{f' in {weights}' if weights else ''}{f', cache in {cache}' if cache else ''}"
-    what = f"{said.model.rpartition('/')[2]}{formats}, {said.options['engine']}, {answer.gpus}"
+    weights, price = said.options.get("weights"), answer.price
+    what = f"{said.model.rpartition('/')[2]}{f' in {weights}' if weights else ''}, {said.options['engine']}, {answer.gpus}"
     counted = {"output": "", "decode": ", decoding alone", "total": ", prompts counted"}[said.counted]
     stated = ("runs" if said.runs else "does not run") if said.tokens_per_s is None else f"{said.tokens_per_s:,.0f}"
     ours = "" if answer.bound is None else f"at most {answer.bound:,.0f}"
@@ -182,7 +182,7 @@ def _stated_dollars(said: Statement) -> str:
     stated, hourly = said.usd_per_million, said.hourly
     if stated is None or hourly is None or said.tokens_per_s is None:
         return ""
-    made = usd_per_million(hourly, said.tokens_per_s)
+    made = Decimal(usd_per_million_tokens(float(hourly), said.tokens_per_s))
     same = made.quantize(stated) == stated or abs(made / stated - 1) < Decimal("0.01")
     return f"{money(stated)}{'' if same else f', by its speed {money(made)}'}"
 
@@ -192,13 +192,8 @@ def _dollars(hourly: Decimal | None, answer: Answer) -> str:
     if hourly is None or answer.bound is None:
         return ""
     if answer.low is None or answer.high is None:
-        return f"at least {money(usd_per_million(hourly, answer.bound))}"
-    return f"{money(usd_per_million(hourly, answer.high))} to {money(usd_per_million(hourly, answer.low))}"
-
-
-def usd_per_million(usd_per_hour: Decimal, tokens_per_s: float) -> Decimal:
-    """Dollars for a million tokens of a server that is never idle."""
-    return usd_per_hour * 1_000_000 / (3600 * Decimal(tokens_per_s))
+        return f"at least {money(usd_per_million_tokens(float(hourly), answer.bound))}"
+    return f"{money(usd_per_million_tokens(float(hourly), answer.high))} to {money(usd_per_million_tokens(float(hourly), answer.low))}"
 
 
 def main(arguments: list[str] | None = None) -> int:

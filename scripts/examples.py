@@ -71,6 +71,8 @@ def printed(command: str) -> str:
     settled = {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)}
     # A page has the numbers of everybody, not those that were measured or written down on this machine.
     settled |= {"KVPLAN_NO_CALIBRATION": "1", "XDG_CONFIG_HOME": str(ROOT / "nobody")}
+    # Prices grow old; those of the pages are read on one day.
+    settled |= {"SOURCE_DATE_EPOCH": "1795910400"}
     done = subprocess.run(
         [sys.executable, "-m", "hwcalc", *shlex.split(command)[1:]],
         cwd=ROOT,

@@ -81,7 +81,7 @@ def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place]) -> tuple[E
     with_settings = [one for one in suggestions if one.settings]
     numbers = [one for name in _NUMBERS for one in with_settings if list(one.settings) == [name]]
     others = [one for one in with_settings if one not in numbers]
-    return tuple(replace(_edit(one.settings, one.effect, places), flags=one.flag) for one in (*numbers, *others)[:MOST_EDITS])
+    return tuple(replace(edit(one.settings, one.effect, places), flags=one.flag) for one in (*numbers, *others)[:MOST_EDITS])
 
 
 def number_edit(name: str, value: int | None, planned: int, places: Mapping[str, Place]) -> tuple[Edit, ...]:
@@ -91,10 +91,11 @@ def number_edit(name: str, value: int | None, planned: int, places: Mapping[str,
     """
     if value is None or not 0 < value < planned or (name == "seq" and "lengths" in places):
         return ()
-    return (_edit({name: str(value)}, "", places),)
+    return (edit({name: str(value)}, "", places),)
 
 
-def _edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:
+def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:
+    """The edit of a check that makes these settings, by the words that it has for them."""
     written, of_engine, most = list[str](), list[str](), ""
     for name, value in settings.items():
         text = "null" if value is None else value

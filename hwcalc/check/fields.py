@@ -11,10 +11,19 @@ from typing import Any, Final, NamedTuple
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.options import OTHER_NAMES, read_options
-from hwcalc.planner.values import DURATION, PART, PERCENT, RATE, TYPES, UNITS
+from hwcalc.planner.values import DURATION, MONEY, PART, PERCENT, RATE, TYPES, UNITS
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief, shown
-from hwcalc.units import LEAST_BYTES, parse_bytes, parse_duration, parse_memory, parse_rate, parse_share, parse_tokens
+from hwcalc.units import (
+    LEAST_BYTES,
+    parse_bytes,
+    parse_duration,
+    parse_memory,
+    parse_money,
+    parse_rate,
+    parse_share,
+    parse_tokens,
+)
 from hwcalc.yaml_tree import Node
 
 
@@ -110,11 +119,15 @@ def _flag(node: Node, key: str) -> bool:
 
 def _engine_options(node: Node, key: str) -> dict[str, str]:
     if not isinstance(node.value, dict):
-        raise UsageError(f"{key} must map names to values", hint="Write engine_options: {block_size: 32}")
+        raise UsageError(f"{key} must map names to values", hint=f"Write {key}: {_PAIRS[key][1]}")
     for name, item in node.value.items():
         if not isinstance(item.value, (str, int, float)) or not item.text:
-            raise UsageError(f"the engine option {shown(name, 40)} must be text, a number, true or false")
+            raise UsageError(f"the {_PAIRS[key][0]} {shown(name, 40)} must be text, a number, true or false")
     return {name: str(item.value).lower() if isinstance(item.value, bool) else item.text for name, item in node.value.items()}
+
+
+_PAIRS: Final = {"engine_options": ("engine option", "{block_size: 32}"), "price": ("price of", "{h100: 2.50/h}")}
+"""What is given by name, and what to write."""
 
 
 def _lengths(node: Node, key: str) -> object:
@@ -158,6 +171,11 @@ def _rate(node: Node, key: str) -> float:
     return parse_rate(_text(node, key), key)
 
 
+def _money(node: Node, key: str) -> float:
+    """Dollars an hour."""
+    return float(parse_money(_text(node, key), key))
+
+
 _COUNT: Final = TYPES["count"].schema
 _BYTES: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": rf"^(?:{UNITS}|[0-9][0-9_,]*)$"}]}
 _HEADROOM: Final = {
@@ -185,6 +203,8 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "held": _lengths,
     "model": _text,
     "pairs": _engine_options,
+    "flag": _flag,
+    "dollars": _text,
 }
 """Type of an option -> reader of its value in a check file. Numbers are read more strictly here than in the library."""
 _LAST: Final = ("margin", "lora", "draft", "revision", "assume")
@@ -213,6 +233,7 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
         _part, "Most likely that batch sequences of the lengths of avg_seq overrun the pool: 1%.", TYPES["share"].schema
     ),
     "max_gpus": Field(_number_of, "Most GPUs that it may take to fit.", _COUNT),
+    "max_cost": Field(_money, "Most that the hardware may cost, by a price with its date: 5000/month, 7/h.", MONEY),
     "min_decode_tokens_per_s": Field(
         _number,
         "Fewest tokens per second of all sequences, as expected; by the bound where nothing like it was measured.",
@@ -247,7 +268,7 @@ HARDWARE: Final = ("gpu", "instance", "kv_memory")
 OF_TIME: Final[Mapping[str, str]] = {"max_ttft": "ttft", "max_itl": "itl", "max_e2e": "e2e", "min_rate": "min_rate"}
 """Requirements that limit the time of a request -> the option of a plan that does the same."""
 FITTING: Final = (
-    *("fits", "headroom", "min_concurrency", "min_seq", "max_overrun", "max_gpus", "min_decode_tokens_per_s"),
+    *("fits", "headroom", "min_concurrency", "min_seq", "max_overrun", "max_gpus", "max_cost", "min_decode_tokens_per_s"),
     *(*OF_TIME, "min_users"),
 )
 """Requirements that need a verdict, and so hardware."""

@@ -483,7 +483,7 @@ class _Reader:
                 merged["max_overrun"], "max_overrun needs the lengths that sequences have", "Add avg_seq: 4k, or p50=2k,p95=16k."
             )
         if hardware and "gpu" not in merged and "instance" not in merged:
-            for key in ("min_decode_tokens_per_s", *OF_TIME, "min_users"):
+            for key in ("max_cost", "min_decode_tokens_per_s", *OF_TIME, "min_users"):
                 if key in required:
                     self.fault(merged[key], f"{key} needs an accelerator", "Add gpu: NAME or instance: NAME.")
         if "kv_memory" in merged and "max_gpus" in required:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.check.changes import edits_of, number_edit
+from hwcalc.check.changes import edit, edits_of, number_edit
 from hwcalc.check.fields import OF_TIME, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import Edit, Figures, Fit, Judged, figures_of, verdict_in_words
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.hardware.candidates import instances_with
+from hwcalc.hardware.prices import money
 from hwcalc.planner.layouts import counts
-from hwcalc.planner.result import NO_VERDICT, Plan
+from hwcalc.planner.result import NO_PRICE, NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.profiles.hardware_file import NODE
@@ -225,18 +227,48 @@ def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan, places
     return _of_speed(item, plan, "tokens/s", found.expected, found.low, found.high)
 
 
-def limits_of(required: tuple[Required, ...]) -> dict[str, float]:
-    """The options of a plan that limit the time of a request as these requirements do.
+def limits_of(required: tuple[Required, ...]) -> dict[str, Any]:
+    """The options of a plan that limit the time of a request as these requirements do, or that say what it costs.
 
     Raises :class:`~hwcalc.errors.UsageError` for a number of users without a limit.
     """
-    given = {OF_TIME[item.name]: item.limit for item in required if item.name in OF_TIME}
+    given: dict[str, Any] = {OF_TIME[item.name]: item.limit for item in required if item.name in OF_TIME}
+    costs = {"cost": True} if any(item.name == "max_cost" for item in required) else {}
     if not given and any(item.name == "min_users" for item in required):
         raise UsageError(
             "min_users is about limits of time, and the check has none.",
             hint="Add max_ttft, max_itl, max_e2e or min_rate; of memory alone it is min_concurrency.",
         )
-    return given
+    return given | costs
+
+
+def _max_cost(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
+    """The price an hour. Where it is too high, fewer GPUs or a cheaper instance of the cloud that holds it is offered."""
+    fit = _fit_of(item, figures, plan)
+    cost, limit = plan.cost, item.limit
+    if cost is None:
+        what = next((note.message for note in plan.notes if note.code == NO_PRICE), "no price of the hardware is known.")
+        raise UnsupportedError(f"max_cost cannot be checked: {what}", hint="In a check: price: {h100: 2.50/h}")
+    message = f"{money(cost.usd_per_hour)} an hour ({cost.price.text}), at most {money(limit)} an hour ({item.text}) required"
+    holds = cost.usd_per_hour <= limit
+    judged = Judged(name=item.name, unit="$/h", limit=limit, got=cost.usd_per_hour, holds=holds, certain=True, message=message)
+    if holds:
+        return judged
+
+    def suits(**change: Any) -> bool:
+        with suppress(KvplanError):  # what the engine refuses is not offered
+            other = replan(**change)
+            return other.fit is not None and other.fit.fits and other.cost is not None and other.cost.usd_per_hour <= limit
+        return False
+
+    if "instance" in places:
+        others = instances_with(cost.price.provider, str(fit.gpu), fit.gpus)
+        name = next((name for name in others if suits(instance=name)), None)
+        return judged if name is None else replace(judged, edits=(edit({"instance": name}, "", places),))
+    fewest = next((gpus for gpus in range(1, fit.gpus) if suits(gpus=gpus)), None)
+    if fewest is None or "gpus" in places:
+        return replace(judged, edits=number_edit("gpus", fewest, fit.gpus, places))
+    return replace(judged, edits=(edit({"gpu": f"{fewest}x{fit.gpu}"}, "", places),))
 
 
 def _within(item: Required, figures: Figures, plan: Plan) -> WithinInfo:
@@ -297,6 +329,7 @@ _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "min_seq": _at_least("max_seq", "seq", "batch", "tokens"),
     "max_overrun": _overrun,
     "max_gpus": _max_gpus,
+    "max_cost": _max_cost,
     "min_decode_tokens_per_s": _decode,
     "max_ttft": _served("ttft_s"),
     "max_itl": _served("itl_s"),

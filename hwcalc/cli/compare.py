@@ -200,7 +200,7 @@ def fit(**options: Any) -> Answer:
 
 _CATEGORY: Final = "Only of these categories: datacenter, consumer, ... Repeatable."
 _INSTANCES: Final = "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5."
-_SORT: Final = "What is sure first, then by memory (least), gpus (fewest), speed, headroom (most), or common: what people can get, newest first. Default: common."
+_SORT: Final = "What is sure first, then by memory (least), gpus (fewest), speed, cost (least), headroom (most), or common: what people can get, newest first. Default: common."
 _ANY_LAYOUT: Final = "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7."
 _RECOMMEND_CHOICE: Final = (
     *grouped(
@@ -227,7 +227,11 @@ _RECOMMEND_CHOICE: Final = (
         Option("instances", ("--instances",), "CLOUD", _INSTANCES, complete="clouds"),
         Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
     ),
-    Option("sort", ("--sort",), "S", _SORT, complete="sorts", short="By common, memory, gpus, speed or headroom."),
+    Option("sort", ("--sort",), "S", _SORT, complete="sorts", short="By common, cost, memory, gpus, speed or headroom."),
+    *grouped(
+        "hardware",
+        Option("budget", ("--budget",), "USD", "Only what costs at most so much: 5000/month, 7/h.", short="5000/month, 7/h."),
+    ),
     Option("strict", ("--strict",), "", "Leave out what only probably fits.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
     Option("every", ("--all",), "", "List each instance, not one for all with the same accelerator.", "flag"),
@@ -240,7 +244,7 @@ _RECOMMEND_CHOICE: Final = (
     {
         "What holds 8 sequences of 32k tokens?": "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8",
         "Only what is named": "kvplan recommend Qwen/Qwen3-8B --engine vllm --gpu l4,l40s,h100",
-        "To rent": "kvplan recommend Qwen/Qwen3-8B --engine vllm --seq 32k --instances aws",
+        "To rent, the cheapest first": "kvplan recommend Qwen/Qwen3-8B --engine vllm --seq 32k --instances aws --sort cost",
     },
 )
 def recommend(*, model: str | None, **options: Any) -> Answer:

@@ -16,7 +16,7 @@ from hwcalc.cli.output import FORMATS, Answer, on_screen, shown_progress, write
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
-from hwcalc.planner.options import options_of
+from hwcalc.planner.options import PlanOption, options_of
 from hwcalc.text import brief, shell_word, shown
 
 COMMANDS: Final = {
@@ -201,16 +201,28 @@ PLANNING: Final = (OPTIONAL_MODEL, *plan_options(DEFAULT), *OUTPUT)
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a plan that were given to a command, as keywords of the library: ``["nbits=4"]`` as a dict."""
     given = {row.name: values[row.name] for row in options_of(command) if values.get(row.name) not in (None, [], False)}
+    for row in options_of(command):
+        if row.type == "pairs" and row.name in given:
+            given[row.name] = _pairs(row, given[row.name])
+    return given
+
+
+_PAIR: Final = {"K=V": "NAME=VALUE", "NAME=USD": "h100=2.50/h"}
+"""What to write for a pair, by its word in the help."""
+
+
+def _pairs(row: PlanOption, given: Sequence[str]) -> dict[str, str]:
+    """The values of an option that is given by name: ``["nbits=4"]`` as a dict."""
     pairs: dict[str, str] = {}
-    for pair in given.get("engine_options", ()):
+    flag = row.spellings[0]
+    for pair in given:
         name, sign, value = pair.partition("=")
         if not (name and sign and value):
-            hint = "Write: --engine-option NAME=VALUE"
-            raise UsageError(f"--engine-option {shown(pair, 40)} has no name or no value.", hint=hint)
+            raise UsageError(f"{flag} {shown(pair, 40)} has no name or no value.", hint=f"Write: {flag} {_PAIR[row.metavar]}")
         if name in pairs:
-            raise UsageError(f"--engine-option {brief(name, 40)} is given twice.", hint="Give it once.")
+            raise UsageError(f"{flag} {brief(name, 40)} is given twice.", hint="Give it once.")
         pairs[name] = value
-    return given | ({"engine_options": pairs} if pairs else {})
+    return pairs
 
 
 def typed_again(command: str, model: str | None, values: Mapping[str, Any]) -> str:

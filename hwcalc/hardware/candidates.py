@@ -227,3 +227,15 @@ def next_instance(name: str) -> tuple[Instance, Instance | None]:
     with suppress(LookupError):
         return own, find_instance(min(others)[2]) if others else None
     return own, None
+
+
+def instances_with(cloud: str, accelerator: str, most: int) -> tuple[str, ...]:
+    """The names of a cloud's instances with up to so many of this accelerator, those with most of them first."""
+    from hwcalc.profiles.instances import built_in_instances
+
+    alike = [
+        (-instance.count, name)
+        for name, instance in built_in_instances().items()
+        if (instance.cloud, instance.accelerator, instance.fraction) == (cloud, accelerator, None) and instance.count <= most
+    ]
+    return tuple(name for _, name in sorted(alike))

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -21,17 +22,19 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.profiles import profile_errors
 from hwcalc.text import printable, shown
+from hwcalc.units import AMOUNT, HOURS_PER_MONTH, parse_dollars, parse_money
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu, Instance
 
-HOURS_PER_MONTH: Final = 730
+OWN: Final = "own"
+"""The provider of what the user has, or gave a price for by itself."""
 STALE_DAYS: Final = 180
 """A price that is older says so."""
-_AMOUNT: Final = r"(?a)[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}"
 COLUMNS: Final = ("provider", "instance", "accelerator_id", "count", "usd_per_hour", "kind", "region", "date", "source")
 """The columns of a user's table. ``usd_per_hour`` and one of ``instance`` and ``accelerator_id`` must be there."""
-_WORD_OF: Final = {"on_demand": "on demand", "spot": "spot", "market": "market", "owned": "power only"}
+KINDS: Final = {"on_demand": "on demand", "spot": "spot", "market": "market", "owned": "power only"}
+"""Kinds of prices in words."""
 
 
 class Kind(StrEnum):
@@ -72,8 +75,8 @@ class Price(Record):
 
     @property
     def name(self) -> str:
-        """Provider and machine, as instances are named: ``aws/p5.48xlarge``."""
-        return f"{self.provider}/{self.instance}"
+        """Provider and machine, as instances are named: ``aws/p5.48xlarge``; of what has no provider, what it is."""
+        return self.instance if self.provider == OWN else f"{self.provider}/{self.instance}"
 
     def times(self, number: int) -> Price:
         """The price of so many."""
@@ -85,16 +88,24 @@ class Price(Record):
 
     def is_old(self, day: dt.date | None = None) -> bool:
         """Whether the price is more than 180 days old on this day, by default today."""
-        return self.date is not None and ((day or today()) - self.date).days > STALE_DAYS
+        return is_old(self.date, day)
 
     def origin(self, day: dt.date | None = None) -> str:
         """What is priced, how, where and when, and by which source, in words."""
         row = self.row or self
         each = "" if row is self else f"{self.count // row.count} x {money(row.usd_per_hour)}, "
+        how = "" if self.user and self.kind is Kind.ON_DEMAND else f", {KINDS[self.kind]}"
         where = "" if self.region == "any" else f" in {self.region}"
         when = "" if self.date is None else f" on {self.date}"
         old = f", more than {STALE_DAYS} days ago" if self.is_old(day) else ""
-        return printable(f"{each}{self.name}, {_WORD_OF[self.kind]}{where}{when}{old}: {self.source}")
+        return printable(f"{each}{self.name}{how}{where}{when}{old}: {_brief(self.source)}")
+
+
+def _brief(source: str) -> str:
+    """The owner and the name of a source on the web, which its address has first; any other source as it is."""
+    path = source.removeprefix("https://").split("/")
+    at = 2 if path[1:2] == ["datasets"] else 1
+    return "/".join(path[at : at + 2]) if source.startswith("https://") else source
 
 
 def today() -> dt.date:
@@ -107,13 +118,18 @@ def today() -> dt.date:
     )
 
 
-def money(usd: Decimal) -> str:
+def is_old(priced: dt.date | None, day: dt.date | None = None) -> bool:
+    """Whether a price of one day is more than 180 days old on another, by default today."""
+    return priced is not None and ((day or today()) - priced).days > STALE_DAYS
+
+
+def money(usd: Decimal | float) -> str:
     """Dollars as text: whole ones from 1,000 on, else cents, and three digits of less than ten cents.
 
     >>> money(Decimal("40178.5")), money(Decimal("55.04")), money(Decimal("0.2375")), money(Decimal("0.01234"))
     ('$40,178', '$55.04', '$0.24', '$0.0123')
     """
-    return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}" if usd >= Decimal("0.1") or not usd else f"${usd:.3g}"
+    return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}" if usd >= 0.1 or not usd else f"${usd:.3g}"
 
 
 class Prices(Record):
@@ -130,20 +146,29 @@ class Prices(Record):
         Decimal('55.04')
         """
         from hwcalc.hardware.named import instance_named
-        from hwcalc.profiles.hardware_file import file_name
 
         provider, slash, rest = name.replace(":", "/", 1).partition("/")
-        wanted, accelerator, count = (provider.strip().lower(), file_name(rest)), "", 0
-        if not slash or not any(wanted == (row.provider, file_name(row.instance)) for group in self.groups for row in group):
+        wanted, accelerator, count = _key(provider.strip().lower(), rest), "", 0
+        if not slash or not any(wanted in group for group in self._by_name):
             instance = instance_named(name.replace(":", "/", 1))
-            wanted = instance.cloud, file_name(instance.id)
-            accelerator, count = _device_id(instance), instance.count
-        for group in self.groups:
-            rows = [row for row in group if (row.provider, file_name(row.instance)) == wanted and not row.most]
+            wanted, accelerator, count = _key(instance.cloud, instance.id), _device_id(instance), instance.count
+        for group, named in zip(self.groups, self._by_name, strict=True):
+            rows = [row for row in named.get(wanted, ()) if not row.most]
             rows += (row.times(count) for row in group if row.user and row.accelerator == accelerator and count <= row.most)
             if price := _cheapest(rows, kind):
                 return price
         return None
+
+    @cached_property
+    def _by_name(self) -> tuple[Mapping[str, Sequence[Price]], ...]:
+        """The rows of each group by provider and name."""
+        groups = []
+        for group in self.groups:
+            named: dict[str, list[Price]] = {}
+            for row in group:
+                named.setdefault(_key(row.provider, row.instance), []).append(row)
+            groups.append(named)
+        return tuple(groups)
 
     def of_gpus(self, gpu: Gpu, count: int, kind: str = Kind.ON_DEMAND) -> Price | None:
         """The cheapest price of so many accelerators; ``None`` if no row has one.
@@ -165,6 +190,13 @@ class Prices(Record):
         return None
 
 
+def _key(provider: str, instance: str) -> str:
+    """Provider and machine, however its name is spelled."""
+    from hwcalc.profiles.hardware_file import file_name
+
+    return f"{provider}/{file_name(instance)}"
+
+
 def _cheapest(rows: Sequence[Price], kind: str) -> Price | None:
     """The cheapest of this kind, of equal ones the newest. What the user owns or gave as a price per hour is of every kind."""
     fitting = [row for row in rows if row.kind == kind or (row.user and row.kind in (Kind.ON_DEMAND, Kind.OWNED))]
@@ -172,24 +204,33 @@ def _cheapest(rows: Sequence[Price], kind: str) -> Price | None:
 
 
 def prices(
-    price: Sequence[str] = (),
+    price: Mapping[str, object] = MappingProxyType({}),
     file: str | os.PathLike[str] | None = None,
     *,
-    owned: str | None = None,
-    kwh: str | float | None = None,
+    own: str | None = None,
+    kwh: Decimal | str | float | None = None,
 ) -> Prices:
     """All prices, the user's own first: of ``--own``, of ``--price``, of a file (``--prices``), of the own folder, and the built-in ones.
 
     Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`.
     """
-    given = (
-        () if owned is None else tuple(_owned(owned, kwh)),
-        tuple(map(_given, price)),
-        () if file is None else tuple(_of_csv(Path(file))),
-        tuple(_of_folder()),
-        _built_in(),
-    )
-    return Prices(groups=tuple(group for group in given if group))
+    from hwcalc.profiles.catalog import ProfileError, changed
+
+    if own is None and kwh is not None:
+        raise UsageError("--kwh is the price of the power of what you own.", hint="Add: --own 4xh100")
+    given = [() if own is None else tuple(_owned(own, kwh)), tuple(_given(*pair) for pair in price.items())]
+    if file is not None:
+        with profile_errors():
+            if not os.path.isfile(file):  # noqa: PTH113
+                raise ProfileError(file, "is not a regular file")
+            # A table that has changed is read again.
+            given.append(_of_csv(Path(file), changed(file)))
+    return _prices(tuple(group for group in (*given, tuple(_of_folder()), _built_in()) if group))
+
+
+@lru_cache(maxsize=8)
+def _prices(groups: tuple[tuple[Price, ...], ...]) -> Prices:
+    return Prices(groups=groups)
 
 
 @lru_cache(maxsize=1)
@@ -255,65 +296,30 @@ def _device_id(instance: Instance) -> str:
     return instance.accelerator if instance.fraction is None else instance_device(instance).id
 
 
-def parse_money(text: str, what: str = "the price") -> Decimal:
-    """US dollars an hour, of text that says per what.
-
-    >>> parse_money("2.50/h"), parse_money("$5000/month").quantize(Decimal("0.01"))
-    (Decimal('2.50'), Decimal('6.85'))
-    """
-    amount, _, unit = (part.strip() for part in text.lower().partition("/"))
-    usd = _dollars(amount)
-    if not usd or unit not in _UNITS:
-        raise UsageError(
-            f"{what} is no price: {shown(text, 40)}", hint="Allowed: US dollars per hour or month, such as 2.50/h or 5000/month."
-        )
-    return usd / _UNITS[unit]
-
-
-_UNITS: Final = {**dict.fromkeys(("h", "hr", "hour"), 1), **dict.fromkeys(("mo", "month"), HOURS_PER_MONTH)}
-
-
-def _dollars(text: str) -> Decimal | None:
-    """The number of a text such as ``$2,500``; ``None`` if it is none."""
-    plain = text.strip().removeprefix("$").replace(",", "")
-    return Decimal(plain) if re.fullmatch(_AMOUNT, plain) else None
-
-
-def _given(text: str) -> Price:
+def _given(name: str, usd: object) -> Price:
     """The price of ``--price``: ``h100=2.50/h`` of each accelerator, ``8xh100=20/h`` or ``p5.48xlarge=40/h`` of a machine."""
-    from hwcalc.hardware.named import counted, instance_named, load_gpu
+    from hwcalc.hardware.named import counted, gpu_named, instance_named
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 
-    name, equals, money = text.partition("=")
-    if not equals or not name.strip():
-        raise UsageError(
-            f"--price {shown(text, 60)} has no name.", hint="Write: --price h100=2.50/h, or --price p5.48xlarge=40/h"
-        )
-    usd = parse_money(money, "--price")
-    gpu, count = counted(name.strip())
+    word, count = counted(name.strip())
+    given: dict[str, Any] = {"usd_per_hour": parse_money(str(usd), "--price"), "source": f"--price {name}={usd}", "user": True}
     try:
-        accelerator = find_gpu(gpu or "").id
+        gpu = gpu_named(word or "", "--price") if count is not None else find_gpu(name)
     except UnknownGpuError:
-        accelerator = ""
-    given: dict[str, Any] = {"usd_per_hour": usd, "source": f"--price {text.strip()}", "user": True}
-    if accelerator or count is not None:
-        accelerator = load_gpu(gpu or "", []).id
-        instance = accelerator if count is None else f"{count}x{accelerator}"
-        most = _ANY if count is None else 0
-        return Price(provider="own", instance=instance, accelerator=accelerator, count=count or 1, most=most, **given)
-    machine = instance_named(name.strip(), "--price")
-    return Price(provider=machine.cloud, instance=machine.id, accelerator=_device_id(machine), count=machine.count, **given)
+        machine = instance_named(name.strip(), "--price")
+        accelerator = _device_id(machine)
+        return Price(provider=machine.cloud, instance=machine.id, accelerator=accelerator, count=machine.count, **given)
+    sold = gpu.id if count is None else f"{count}x{gpu.id}"
+    return Price(provider=OWN, instance=sold, accelerator=gpu.id, count=count or 1, most=0 if count else _ANY, **given)
 
 
-def _owned(text: str, kwh: str | float | None) -> Iterator[Price]:
+def _owned(text: str, kwh: Decimal | str | float | None) -> Iterator[Price]:
     """The power of ``--own 4xh100,8xl40s`` for each accelerator: its board's TDP, all the time, and nothing else of the machine."""
     from hwcalc.hardware.named import counted, load_gpu
 
     if kwh is None:
         raise UsageError("--own needs the price of electricity.", hint="Add: --kwh 0.15, in US dollars per kWh.")
-    rate = _dollars(str(kwh))
-    if rate is None:
-        raise UsageError(f"--kwh {shown(str(kwh), 40)} is no price.", hint="Allowed: US dollars per kWh, such as 0.15.")
+    rate = parse_dollars(kwh, "--kwh")
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, count = counted(word)
         gpu = load_gpu(name or "", [])
@@ -324,7 +330,7 @@ def _owned(text: str, kwh: str | float | None) -> Iterator[Price]:
         watts = Decimal(str(gpu.tdp_w))
         yield Price(
             usd_per_hour=watts * rate / 1000,
-            provider="own",
+            provider=OWN,
             instance=gpu.id,
             accelerator=gpu.id,
             count=1,
@@ -335,8 +341,9 @@ def _owned(text: str, kwh: str | float | None) -> Iterator[Price]:
         )
 
 
-def _of_csv(path: Path) -> Iterator[Price]:
-    """The rows of a table of the user's own. Raises :class:`~hwcalc.errors.ConfigError` with path, line and column."""
+@lru_cache(maxsize=8)
+def _of_csv(path: Path, _state: tuple[int, int]) -> tuple[Price, ...]:
+    """The rows of a table of the user's own. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and column."""
     import csv
 
     from hwcalc.profiles.catalog import ProfileError, read_text
@@ -345,36 +352,37 @@ def _of_csv(path: Path) -> Iterator[Price]:
     from hwcalc.profiles.schema import PriceLine, YamlFile, check
     from hwcalc.yaml_tree import LARGEST_FILE
 
-    with profile_errors():
-        reader = csv.reader(read_text(path, LARGEST_FILE).splitlines(), strict=True)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            if "usd_per_hour" not in header or not {"instance", "accelerator_id"} & set(header):
-                raise ProfileError(path, f"must begin with the names of its columns: {', '.join(COLUMNS)}", line=1)
-            for cells in reader:
-                if len(cells) > len(header):
-                    raise ProfileError(path, f"has {len(cells)} cells, and {len(header)} columns", line=reader.line_num)
-                told = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
-                if not told:
-                    continue
-                data: dict[str, Any] = {"provider": "own", "source": f"{path}", **told}
-                accelerator = data.pop("accelerator_id", None)
+    rows = []
+    reader = csv.reader(read_text(path, LARGEST_FILE).splitlines(), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        if "usd_per_hour" not in header or not {"instance", "accelerator_id"} & set(header):
+            raise ProfileError(path, f"must begin with the names of its columns: {', '.join(COLUMNS)}", line=1)
+        for cells in reader:
+            if len(cells) > len(header):
+                raise ProfileError(path, f"has {len(cells)} cells, and {len(header)} columns", line=reader.line_num)
+            told = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
+            if not told:
+                continue
+            data: dict[str, Any] = {"provider": OWN, "source": f"{path}", **told}
+            accelerator = data.pop("accelerator_id", None)
+            try:
+                machine = find_instance(f"{data['provider']}/{data.get('instance', '')}")
+                data["instance"] = machine.id
+                data.pop("count", None)
+            except UnknownInstanceError:
+                data["name"] = data.pop("instance", accelerator)
                 try:
-                    machine = find_instance(f"{data['provider']}/{data.get('instance', '')}")
-                    data["instance"] = machine.id
-                    data.pop("count", None)
-                except UnknownInstanceError:
-                    data["name"] = data.pop("instance", accelerator)
-                    try:
-                        data["accelerator"] = find_gpu(accelerator or "").id
-                    except UnknownGpuError as error:
-                        near = f": {', '.join(error.nearest)}?" if error.nearest else ". See: kvplan gpus"
-                        problem = f"{shown(accelerator or '', 40)} is not a known accelerator{near}"
-                        raise ProfileError(path, problem, line=reader.line_num, key="accelerator_id") from error
-                for key, form, kind in (("count", "[0-9]{1,9}", int), ("usd_per_hour", _AMOUNT, float)):
-                    if re.fullmatch(form, data.get(key, "")):
-                        data[key] = kind(data[key])
-                check(YamlFile(path=path, data=data, lines=dict.fromkeys(("", *data), reader.line_num)), PriceLine)
-                yield _row({"date": None, **data}, user=True)
-        except csv.Error as error:
-            raise ProfileError(path, f"is no CSV: {error}", line=reader.line_num) from error
+                    data["accelerator"] = find_gpu(accelerator or "").id
+                except UnknownGpuError as error:
+                    near = f": {', '.join(error.nearest)}?" if error.nearest else ". See: kvplan gpus"
+                    problem = f"{shown(accelerator or '', 40)} is not a known accelerator{near}"
+                    raise ProfileError(path, problem, line=reader.line_num, key="accelerator_id") from error
+            for key, form, kind in (("count", "[0-9]{1,9}", int), ("usd_per_hour", AMOUNT, float)):
+                if re.fullmatch(form, data.get(key, "")):
+                    data[key] = kind(data[key])
+            check(YamlFile(path=path, data=data, lines=dict.fromkeys(("", *data), reader.line_num)), PriceLine)
+            rows.append(_row({"date": None, **data}, user=True))
+    except csv.Error as error:
+        raise ProfileError(path, f"is no CSV: {error}", line=reader.line_num) from error
+    return tuple(rows)

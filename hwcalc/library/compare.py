@@ -29,7 +29,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.options import CompareOptions, by_name, counted_once, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import CostInfo, Plan
 from hwcalc.planner.verdict import Verdict, layout_text
 
 _WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING)
@@ -84,7 +84,7 @@ class Variant(Record):
     than the policy saves. ``gpus`` are those of the node, ``layout`` is how the model lies on several: ``dp 8, ep 8``. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
     says what this one stores, what its numbers are, and why they are not those of the formulas. Within limits of time ``users_within`` are
     served by the expected times and ``users_within_low`` by the slow end of their range, and ``limited_by`` binds; the times are the expected
-    ones of the planned sequences.
+    ones of the planned sequences. ``cost`` is what the hardware costs.
     """
 
     model: str
@@ -140,6 +140,7 @@ class Variant(Record):
     ttft_s: float | None = None
     itl_s: float | None = None
     e2e_s: float | None = None
+    cost: CostInfo | None = None
 
 
 class Comparison(Answer, Record):
@@ -161,7 +162,8 @@ class Comparison(Answer, Record):
         """
         rows = []
         for variant in self.variants:
-            row = {name: value for name, value in document_of(variant).items() if name != "row"}
+            row = {name: value for name, value in document_of(variant).items() if name not in ("row", "cost")}
+            row |= {} if variant.cost is None else variant.cost.row()
             row["fits"] = document_of(variant.verdict)
             own = variant.row
             row |= {name: None if own is None else getattr(own, name) for name in EngineRow.__struct_fields__}
@@ -407,6 +409,7 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Varian
     known |= {} if plan.speed is None else plan.speed.row()
     if plan.within is not None:
         known |= {name: value for name, value in plan.within.row().items() if name in Variant.__struct_fields__}
+    known["cost"] = plan.cost
     if memory.devices:
         # What lies in host memory, 0 if that is no more than the input.
         host = memory.devices[-1]

@@ -11,7 +11,7 @@ from hwcalc.model import ModelLike, Note
 from hwcalc.planner.options import RecommendOptions, takes
 from hwcalc.planner.recommend import Recommendation
 from hwcalc.text import quoted
-from hwcalc.units import parse_tokens
+from hwcalc.units import parse_money, parse_tokens
 
 
 @takes(RecommendOptions)
@@ -28,6 +28,7 @@ def recommend(
     limit: int | str = 20,
     every: bool = False,
     any_layout: bool = False,
+    budget: str | None = None,
     **options: Unpack[RecommendOptions],
 ) -> Recommendation:
     """List hardware that holds ``batch`` sequences of ``seq`` tokens: of each kind as little as does, what people can get first.
@@ -35,9 +36,9 @@ def recommend(
     These are accelerators, or with ``instances`` those of a cloud, or of all clouds (``"all"``). ``gpu``, ``vendor`` and ``category``
     narrow the choice; ``max_gpus`` is the most GPUs that may work together. What is sure to fit comes first, by ``sort``: ``common``
     (what clouds rent, what is sold, what few can get; of each the newest), ``memory`` (least), ``gpus`` (fewest), ``speed`` (fastest by the
-    bound) or ``headroom`` (most of a GPU free); ``strict`` leaves out the rest. With ``weights="auto"`` each kind of hardware has the best
+    bound), ``cost`` (least dollars an hour) or ``headroom`` (most of a GPU free); ``strict`` leaves out the rest. With ``weights="auto"`` each kind of hardware has the best
     format with which its fewest GPUs hold them.
-    ``limit`` is the number of entries (0: all). Instances of a cloud with the same accelerator are one entry, which names the others in
+    ``budget`` is the most that it may cost: ``"5000/month"``, ``"7/h"``. ``limit`` is the number of entries (0: all). Instances of a cloud with the same accelerator are one entry, which names the others in
     ``also``, unless ``every`` is true. ``any_layout`` tries odd numbers of GPUs and any tp x pp x dp as well. ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """
@@ -68,5 +69,6 @@ def recommend(
     spec, request = load_request(model, asked)
     flags = {name: read_flag(value, name) for name, value in {"strict": strict, "every": every, "any_layout": any_layout}.items()}
     line = command_line(spec, request, model=model, asked=asked)
-    result = recommend_model(spec, candidates, replace(wishes, **flags), line=line, **request)
+    most_usd = None if budget is None else parse_money(budget, "budget")
+    result = recommend_model(spec, candidates, replace(wishes, budget=most_usd, **flags), line=line, **request)
     return replace(result, notes=(*result.notes, *notes)) if notes else result

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 _SETTLED: Final = frozenset(
-    {"engine", "gpus", "instance", "engine_options", "policy_rules", "compaction", "shared_prefix"}
+    {"engine", "gpus", "engine_options", "policy_rules", "compaction", "shared_prefix"}
     | {field for record in (Parallel, Sharing) for field in record.__struct_fields__}
 )
 """Options from which other values of a request follow. Any other one reaches the engine under its own name."""

@@ -378,6 +378,36 @@ class _Within(TypedDict, total=False):
     )]  # fmt: skip
 
 
+class _Priced(TypedDict, total=False):
+    cost: Annotated[bool, PlanOption(
+        "flag", "", "What it costs: dollars an hour and a month, of a million tokens and of a user. Said of an --instance anyway.",
+        check=None, in_receipt=False, group="hardware",
+    )]  # fmt: skip
+    spot: Annotated[bool, PlanOption(
+        "flag", "", "At prices of machines that may be taken away at any time. Default: prices on demand.",
+        check="At prices of machines that may be taken away at any time.", in_receipt=False, group="hardware",
+    )]  # fmt: skip
+    price: Annotated[Mapping[str, object] | None, PlanOption(
+        "pairs", "NAME=USD", "Your own price of a GPU, of several or of an instance: h100=2.50/h, 8xh100=9000/month. Repeatable.",
+        check="Your own prices of a GPU, of several or of an instance: {h100: 2.50/h}.", in_receipt=False, group="hardware",
+    )]  # fmt: skip
+    prices: Annotated[str | None, PlanOption(
+        "text", "FILE", "Your own table of prices: CSV with the columns provider, instance, accelerator_id, count, usd_per_hour, ...",
+        check="Your own table of prices: CSV.", in_receipt=False, group="hardware",
+    )]  # fmt: skip
+    own: Annotated[str | None, PlanOption(
+        "text", "N", "Accelerators that you own, which cost their power alone: 4xh100,8xl40s. Needs --kwh.",
+        check="Accelerators that you own, which cost their power alone: 4xh100,8xl40s. Needs kwh.", in_receipt=False, group="hardware",
+    )]  # fmt: skip
+    kwh: Annotated[float | str | None, PlanOption(
+        "dollars", "USD", "Dollars for a kWh of electricity: 0.15.", in_receipt=False, group="hardware",
+    )]  # fmt: skip
+    use: Annotated[Share, PlanOption(
+        "share", "F", "Share of the time in which tokens are computed, for the price of a million: 60%. Default: 40%.",
+        check="Share of the time in which tokens are computed, for the price of a million: 60%.", in_receipt=False, group="hardware",
+    )]  # fmt: skip
+
+
 class _Calibration(TypedDict, total=False):
     no_calibration: Annotated[bool, PlanOption(
         "flag", "", "Leave out what was measured on the user's machines (KVPLAN_NO_CALIBRATION=1 does the same).",
@@ -458,24 +488,28 @@ class PlotOptions(
     """All options of a plan but the length, of which a picture has many."""
 
 
-class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, total=False):
+class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, _Priced, total=False):
     """All options of a plan."""
 
 
-class CompareOptions(
+class _OfSeveral(
     _NamesOfBatch, _NamesOfSeq, _Gpus, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Within, _Calibration, _Shared, _Assumed,
     _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
+    pass
+
+
+class CompareOptions(_Priced, _OfSeveral, total=False):
     """Options that have the same value in all plans of a comparison."""
 
 
-class SweepOptions(_Weights, _Engine, _Instance, CompareOptions, total=False):
+class SweepOptions(_Weights, _Engine, _Instance, _OfSeveral, total=False):
     """Options that have the same value in all plans of a sweep."""
 
 
 class RecommendOptions(
-    _Load, _Weights, _Engine, _Utilization, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Within, _Calibration, _Policy, _Shared, _Assumed,
-    _Dimensions, _Revision, _Hub, total=False,
+    _Load, _Weights, _Engine, _Utilization, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Within, _Priced, _Calibration, _Policy, _Shared,
+    _Assumed, _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """Options of a plan that name no hardware."""
 
@@ -545,26 +579,28 @@ ROWS: Final = {row.name: row for row in OPTIONS}
 KvplanError.keywords |= frozenset(ROWS)
 WITHIN: Final = tuple(name for name in _Within.__annotations__ if name in ROWS)
 """The options that limit how long a request may take, and say how many arrive."""
+PRICED: Final = tuple(_Priced.__annotations__)
+"""The options by which a plan says what it costs."""
 DIMENSIONS: Final = tuple(_Dimensions.__annotations__)
 """The options that describe a model by its dimensions. Without a MODEL they are the bare equation."""
 OF_POLICY: Final = ("policy_rules", "compaction")
 """Options that say something of the policy, and need one."""
 _OF_PLAN: Final = frozenset(_AvgSeq.__annotations__)
-_PLAIN: Final = [name for name in ROWS if name not in DIMENSIONS and name not in _OF_PLAN]
+_PLAIN: Final = [name for name in ROWS if name not in {*DIMENSIONS, *PRICED, *_OF_PLAN}]
 _SIMULATED: Final = [name for name in SimulateOptions.__annotations__ if name not in ("batch", *_NamesOfBatch.__annotations__)]
 COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "plan": ROWS,
-    "explain": ROWS,
+    "explain": [name for name in ROWS if name not in PRICED],
     "diff": _PLAIN,
     "compare": CompareOptions.__annotations__,
     "sweep": SweepOptions.__annotations__,
-    "plot": [name for name in ROWS if name not in {*_OF_PLAN, *WITHIN}],
+    "plot": [name for name in ROWS if name not in {*_OF_PLAN, *PRICED, *WITHIN}],
     "recommend": RecommendOptions.__annotations__,
     "reconcile": {**ReconcileOptions.__annotations__, "engine": None},
     "probe": [name for name in _PLAIN if name not in WITHIN],
     "fit": FitOptions.__annotations__,
     "speed": SpeedOptions.__annotations__,
-    "disaggregate": ROWS,
+    "disaggregate": [name for name in ROWS if name not in PRICED],
     "strategies": StrategiesOptions.__annotations__,
     "explore": ExploreOptions.__annotations__,
     "simulate": _SIMULATED,

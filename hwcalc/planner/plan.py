@@ -23,7 +23,7 @@ from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, 
 from hwcalc.planner import result
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.layouts import divides
-from hwcalc.planner.options import OPTIONS, ROWS, WITHIN
+from hwcalc.planner.options import OPTIONS, PRICED, ROWS, WITHIN
 from hwcalc.planner.planned_weights import WeightsInfo, weights_of
 from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
@@ -248,7 +248,7 @@ def plan_opened(
     policy = _policy_info(opened)
     definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
-    pool, fit, speed, sharing, overrun, within = None, None, None, None, None, None
+    pool, fit, speed, sharing, overrun, within, cost = None, None, None, None, None, None, None
     if hardware.gpu is not None or hardware.kv_memory is not None:
         from hwcalc.planner.fit import Search, plan_fit
 
@@ -279,6 +279,10 @@ def plan_opened(
         from hwcalc.planner.within import within_limits
 
         within = within_limits(opened, fit, overrun=overrun)
+    if limits and ("instance" in opened.setup.others or not opened.setup.others.keys().isdisjoint(PRICED)):
+        from hwcalc.planner.cost import cost_of
+
+        cost = cost_of(opened, fit, speed, within)
     return result.Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -293,6 +297,7 @@ def plan_opened(
         sharing=sharing,
         overrun=overrun,
         within=within,
+        cost=cost,
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )

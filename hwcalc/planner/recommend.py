@@ -29,7 +29,8 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.result import SPEED_COLUMNS
+from hwcalc.planner.options import PRICED
+from hwcalc.planner.result import SPEED_COLUMNS, CostInfo
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.planner.within import serving
@@ -37,6 +38,8 @@ from hwcalc.quantization.gguf import usual_beside_host
 from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from hwcalc.engines.memory import Budget
     from hwcalc.hardware.candidates import Candidate
     from hwcalc.planner.command_line import CommandLine
@@ -61,7 +64,8 @@ class Offer(Record):
     the most sequences of the planned length and the longest of the planned number. ``availability`` is how people get it: ``rent``,
     ``buy`` or ``rare``. Several ``nodes`` are joined by a network, for which the bound on speed counts nothing. ``weights`` is the format,
     null as published. ``notes`` are those that not every offer has. Within limits of time ``users`` are served by the expected times and
-    ``users_low`` by the slow end of their range; ``ttft_s`` and ``itl_s`` are the expected times of the planned ones.
+    ``users_low`` by the slow end of their range; ``ttft_s`` and ``itl_s`` are the expected times of the planned ones. Where prices are asked
+    for, ``cost`` is what the hardware costs.
     """
 
     gpu: str
@@ -100,6 +104,7 @@ class Offer(Record):
     users_low: int | None = None
     ttft_s: float | None = None
     itl_s: float | None = None
+    cost: CostInfo | None = None
 
 
 class Recommendation(Answer, Record):
@@ -108,7 +113,7 @@ class Recommendation(Answer, Record):
     ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do
     not hold the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because they are machines that cannot be linked, or
     only a few of them, and ``could_be_more`` of those because of ``max_gpus``. ``unsure_left_out`` fit by the expected value
-    only. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes closest, and ``message`` and ``suggestions``
+    only. Of what holds them, ``over_budget`` cost more than ``budget_usd_per_hour``, and ``unpriced`` have no dated price. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes closest, and ``message`` and ``suggestions``
     are its plan's.
     """
 
@@ -132,6 +137,9 @@ class Recommendation(Answer, Record):
     one_at_a_time: int
     could_be_more: int
     unsure_left_out: int
+    budget_usd_per_hour: float | None = None
+    over_budget: int = 0
+    unpriced: int = 0
     offers: tuple[Offer, ...]
     more: int
     nearest: Offer | None
@@ -145,9 +153,11 @@ class Recommendation(Answer, Record):
         return f"{self.model}, {self.seq:,} tokens x {self.batch:,}, {self.engine}: {count}{best}"
 
     def records(self) -> list[dict[str, Any]]:
-        left_out = ("also", "notes")
+        left_out = ("also", "notes", "cost")
         return [
-            {name: document_of(value) for name, value in asdict(offer).items() if name not in left_out} for offer in self.offers
+            {name: document_of(value) for name, value in asdict(offer).items() if name not in left_out}
+            | ({} if offer.cost is None else offer.cost.row())
+            for offer in self.offers
         ]
 
     __repr__ = Answer.__repr__
@@ -157,7 +167,7 @@ class Wishes(Record):
     """Which offers are wanted, and in which order.
 
     ``strict`` leaves out what is not sure to fit. A ``limit`` of 0 lists every offer. ``every`` lists instances with the same accelerator
-    one by one. ``any_layout`` tries odd numbers of GPUs and every tp x pp x dp as well.
+    one by one. ``any_layout`` tries odd numbers of GPUs and every tp x pp x dp as well. ``budget`` is the most dollars an hour.
     """
 
     max_gpus: int = DEFAULT_MOST
@@ -166,6 +176,7 @@ class Wishes(Record):
     limit: int = DEFAULT_LIMIT
     every: bool = False
     any_layout: bool = False
+    budget: Decimal | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_gpus <= LARGEST_MOST:
@@ -203,11 +214,12 @@ SORTS: Final[Mapping[str, Callable[[Offer], tuple[float, ...]]]] = MappingProxyT
             offer.decode_tokens_per_s is None,
             -(offer.decode_tokens_per_s or offer.decode_tokens_per_s_bound or 0.0),
         ),
+        "cost": lambda offer: (offer.cost is None, 0.0 if offer.cost is None else offer.cost.usd_per_hour),
         "headroom": lambda offer: (-offer.headroom_bytes / offer.usable_bytes if offer.usable_bytes else 0.0,),
     }
 )
 """Orders of the offers: what people can get and the newest, least memory, fewest GPUs, most tokens per second as expected, then by the bound
-where nothing like it was measured, most of a GPU free. What is sure comes first.
+where nothing like it was measured, least dollars an hour, most of a GPU free. What is sure comes first.
 """
 
 
@@ -224,7 +236,7 @@ _OF_FIT: Final = (
 )  # fmt: skip
 _OF_SPEED: Final = ("prefill_s_bound", "bound_by")
 """The values of an offer that its plan has by the same names, in the verdict and in the speed."""
-_OF_MATCH: Final = ("common", "memory", "gpus")
+_OF_MATCH: Final = ("common", "memory", "gpus", "cost")
 """Orders that are known without a plan."""
 
 
@@ -243,6 +255,7 @@ class _Match(Struct, frozen=True):
     open: bool = False
     filled: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
+    usd_per_hour: Decimal | None = None
 
     @property
     def nodes(self) -> int:
@@ -255,6 +268,11 @@ class _Match(Struct, frozen=True):
         candidate = self.candidate
         key = _common_key(candidate.gpu, candidate.availability, self.layout.gpus, self.nodes, self.filled, self.total_bytes)
         return not self.certain, key
+
+    @property
+    def cost(self) -> tuple[Any, ...]:
+        """The sort key by dollars, with what has no price last."""
+        return not self.certain, self.usd_per_hour is None, self.usd_per_hour or 0, self.rank
 
     @property
     def rank(self) -> tuple[bool, int, float, tuple[tuple[str, int], ...], int]:
@@ -291,9 +309,13 @@ def recommend_model(
     from hwcalc.planner.plan import plan_model
 
     wishes = wishes or Wishes()
+    priced = wishes.sort == "cost" or wishes.budget is not None or not options.keys().isdisjoint(PRICED)
+    options |= {"cost": True} if priced else {}
     search = _searched(model, candidates, wishes, options)
-    opened, matches = search.opened, sorted(search.matches, key=lambda match: match.rank)
+    opened, holding = search.opened, [_with_price(match, options) if priced else match for match in search.matches]
+    holding.sort(key=lambda match: match.cost if wishes.sort == "cost" or wishes.budget is not None else match.rank)
     _check_known(model, search, len(candidates))
+    matches = [match for match in holding if wishes.budget is None or _in_budget(match, wishes.budget)]
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
     of_offer = OfOffer()
@@ -302,7 +324,7 @@ def recommend_model(
         return plan_model(model, advise=False, search=of_offer, **{**options, **match.options, **_hardware(match)})
 
     plans = _planned(kept, wishes, plan_of)
-    near = None if plans else (matches[0] if matches else search.nearest(candidates))
+    near = None if plans else (holding[0] if holding else search.nearest(candidates))
     of_near = None if near is None else _hardware(near)
     on_near = None if line is None or of_near is None else line.changed(**of_near)
     closest = None if of_near is None else plan_model(model, line=on_near, **options, **of_near)
@@ -332,6 +354,9 @@ def recommend_model(
         one_at_a_time=search.alone,
         could_be_more=search.limited,
         unsure_left_out=len(matches) - len(sure),
+        budget_usd_per_hour=None if wishes.budget is None else float(wishes.budget),
+        over_budget=sum(match.usd_per_hour is not None for match in holding) - sum(m.usd_per_hour is not None for m in matches),
+        unpriced=sum(match.usd_per_hour is None for match in holding) if priced else 0,
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
         nearest=None if near is None or closest is None else _offer(near, closest, common),
@@ -342,6 +367,18 @@ def recommend_model(
         if common
         else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
+
+
+def _with_price(match: _Match, options: Mapping[str, Any]) -> _Match:
+    """The match with the price of its hardware."""
+    from hwcalc.planner.cost import price_of
+
+    price = price_of(options, match.candidate.gpu, match.layout.gpus, match.candidate.instance)
+    return match if price is None else replace(match, usd_per_hour=price.usd_per_hour)
+
+
+def _in_budget(match: _Match, most: Decimal) -> bool:
+    return match.usd_per_hour is not None and match.usd_per_hour <= most
 
 
 def _uncertain(opened: Occupancy, matches: Sequence[_Match]) -> tuple[Note, ...]:
@@ -576,6 +613,8 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Pl
     out: list[tuple[_Match, Plan]] = []
     if wishes.sort == "gpus":
         kept = sorted(kept, key=lambda match: (not match.certain, match.layout.gpus))
+    elif wishes.sort == "memory":
+        kept = sorted(kept, key=lambda match: match.rank)
     elif wishes.sort == DEFAULT_SORT:
         kept = _in_turns(sorted(kept, key=lambda match: match.common))
     for match in kept:
@@ -604,8 +643,8 @@ def _hardware(match: _Match) -> dict[str, Any]:
     return {**hardware, **asdict(layout)}
 
 
-_OF_POOL: Final = frozenset({"per-replica"})
-"""Codes of notes about the pool, which an offer does not have."""
+_LEFT_OUT: Final = frozenset({"per-replica", "price"})
+"""Codes of notes about the pool, which an offer does not have, and about the price, of which it has the row."""
 
 
 def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
@@ -613,7 +652,7 @@ def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
     if not plans:
         return ()
     shared = set.intersection(*({(note.code, note.message) for note in plan.notes} for plan in plans))
-    return tuple(note for note in plans[0].notes if (note.code, note.message) in shared and note.code not in _OF_POOL)
+    return tuple(note for note in plans[0].notes if (note.code, note.message) in shared and note.code not in _LEFT_OUT)
 
 
 def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
@@ -624,6 +663,8 @@ def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
         served = plan.within.at_batch
         of_plan |= {"users": plan.within.users, "users_low": plan.within.users_low}
         of_plan |= {"ttft_s": served.ttft_s.expected, "itl_s": served.itl_s.expected}
+    if plan.cost is not None and match.usd_per_hour is not None:
+        of_plan["cost"] = plan.cost
     return Offer(
         gpu=match.candidate.name if instance is None else gpu.id,
         name=gpu.name,
@@ -642,6 +683,6 @@ def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
         **of_plan,
         notes=(
             *(note for note in plan.warnings if note.code == OPEN),
-            *(note for note in plan.notes if note not in common and note.code not in _OF_POOL),
+            *(note for note in plan.notes if note not in common and note.code not in _LEFT_OUT),
         ),
     )

@@ -123,6 +123,77 @@ SPEED_COLUMNS: Final = ("decode_tokens_per_s", "decode_tokens_per_s_low", "decod
 """Columns of tables of plans: the expected value, its range, and the bound."""
 
 
+NO_PRICE: Final = "no-price"
+"""The code of the note that the hardware has no price."""
+
+
+class PriceInfo(Record):
+    """A row of a table of prices: dollars an hour of ``count`` accelerators, or of each where they are sold one by one, on a day.
+
+    ``kind`` is ``on_demand``, ``spot``, ``market`` or ``owned``; ``user`` says that the price is the user's own, which alone may be without a
+    date, and ``old`` that it is more than 180 days old.
+    """
+
+    usd_per_hour: float
+    provider: str
+    instance: str
+    accelerator: str
+    count: int
+    region: str
+    kind: str
+    date: str | None
+    source: str
+    user: bool
+    old: bool
+
+    @property
+    def name(self) -> str:
+        """What is priced: ``aws/p5.48xlarge``."""
+        return self.instance if self.provider == "own" else f"{self.provider}/{self.instance}"
+
+    @property
+    def text(self) -> str:
+        """What is priced, how, and on which day."""
+        from hwcalc.hardware.prices import KINDS, Kind
+
+        how = "your price" if self.user and self.kind == Kind.ON_DEMAND else KINDS[self.kind]
+        return ", ".join(filter(None, (self.name, how, self.date, "old" if self.old else "")))
+
+
+class CostInfo(Part):
+    """What the hardware costs in dollars, by a row of a table of which it is a whole multiple.
+
+    ``usd_per_million_tokens`` of output is at ``tokens_per_s``, in a share ``use`` of the time that is paid: of as many users as the limits
+    of time allow, else of the planned sequences while they decode. Its ``low`` end is that of the fast end of the speed's range. Null where
+    no speed is expected, or where the plan does not fit. ``usd_per_user_month`` is the price of a month divided by ``users``, those within
+    the limits or the planned ones; null for one.
+    """
+
+    usd_per_hour: float
+    usd_per_month: float
+    price: PriceInfo
+    use: float
+    tokens_per_s: float | None
+    usd_per_million_tokens: Expected | None
+    users: int | None
+    usd_per_user_month: float | None
+
+    def row(self) -> dict[str, float | str | None]:
+        """The headline figures as columns of a table, by the names of :data:`COST_COLUMNS`."""
+        tokens, sold = self.usd_per_million_tokens, self.price
+        of_tokens = (None, None, None) if tokens is None else (tokens.expected, tokens.low, tokens.high)
+        of_price = (sold.name, sold.date, sold.source)
+        values = (self.usd_per_hour, self.usd_per_month, *of_tokens, self.usd_per_user_month, self.use, *of_price)
+        return dict(zip(COST_COLUMNS, values, strict=True))
+
+
+COST_COLUMNS: Final = (
+    "usd_per_hour", "usd_per_month", "usd_per_million_tokens", "usd_per_million_tokens_low", "usd_per_million_tokens_high",
+    "usd_per_user_month", "use", "priced_as", "price_date", "price_source",
+)  # fmt: skip
+"""Columns of tables of plans: what they cost, and the row of a table and its day that say so."""
+
+
 class PolicyLayers(Record):
     """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,
     within a step before it cuts, and at the end; ``read`` are those that a decode step reads behind the prompt, null where it reads all.
@@ -565,6 +636,7 @@ class Plan(Answer, Record):
     sharing: SharingInfo | None
     overrun: OverrunInfo | None
     within: WithinInfo | None = None
+    cost: CostInfo | None = None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]
 
@@ -648,6 +720,8 @@ class Plan(Answer, Record):
         }
         if self.within is not None:
             row |= self.within.row()
+        if self.cost is not None:
+            row |= self.cost.row()
         return [row]
 
     __repr__ = Answer.__repr__

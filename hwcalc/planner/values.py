@@ -17,6 +17,7 @@ from hwcalc.units import (
     MIB,
     human_duration,
     parse_accepted,
+    parse_dollars,
     parse_duration,
     parse_memory,
     parse_parameters,
@@ -227,6 +228,8 @@ RATE: Final = {
         {"type": "string", "pattern": r"^[0-9]*\.?[0-9]+(?:[ ]?(?:tokens?|requests?))?(?:[ ]?/[ ]?[a-z]+)?$"},
     ]
 }
+DOLLARS: Final = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\$?[0-9]*\.?[0-9]+$"}]}
+MONEY: Final = {"type": "string", "pattern": r"^\$?[0-9][0-9,]*\.?[0-9]*[ ]?/[ ]?(?:h|hr|hour|mo|month)$"}
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 TYPES: Final[Mapping[str, ValueType]] = {
@@ -239,6 +242,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "share": ValueType(parse_share, _SHARE, _share_text),
     "duration": ValueType(parse_duration, DURATION, _duration_text),
     "rate": ValueType(parse_rate, RATE, _rate_text),
+    "dollars": ValueType(parse_dollars, DOLLARS),
     "accepted": ValueType(parse_accepted, {"type": "number", "minimum": 1}, _rate_text),
     "utilization": ValueType(_utilization, _SHARE),
     "text": ValueType(_text, _TEXT),

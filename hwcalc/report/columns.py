@@ -10,6 +10,7 @@ from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
+    from hwcalc.planner.result import CostInfo
     from hwcalc.report.view import View
 
 GAP: Final = 2
@@ -76,12 +77,18 @@ def left_out(titles: Sequence[str]) -> str:
 
 NEEDED: Final = "needs"
 RATE: Final = "tok/s"
+HOURLY: Final = "$/h"
+PER_MILLION: Final = "$/1M"
+MONTHLY: Final = "$/month"
 OF_COLUMNS: Final = {
     NEEDED: "needs: GiB of the fullest GPU",
     "of": "of: what may be used of it",
     "at once": "at once: the most sequences of these tokens",
     "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
     "longest": "longest: the most tokens of each",
+    HOURLY: "$/h: dollars an hour of all of the node",
+    PER_MILLION: "$/1M: dollars for a million output tokens at the expected speed (and at the slow end of the range)",
+    MONTHLY: "$/month: of 730 hours",
     RATE: "tok/s: tokens per second of all sequences while they decode, as expected (and at the slow end of the range); < is a bound",
     "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
     "a token": "a token: bytes of each further token of a sequence, by the formulas",
@@ -115,3 +122,39 @@ def size_text(count: int | None) -> str:
 def gib(count: int | None) -> str:
     """A number of GiB without its unit; ``unknown`` if nobody can say."""
     return "unknown" if count is None else f"{count / GIB:,.2f}"
+
+
+def cost_cells(cost: CostInfo | None) -> tuple[str, str, str]:
+    """The cells of :data:`HOURLY`, :data:`PER_MILLION` and :data:`MONTHLY`; empty without a price."""
+    if cost is None:
+        return "", "", ""
+    from hwcalc.hardware.prices import money
+
+    tokens, of_tokens = cost.usd_per_million_tokens, ""
+    if tokens is not None and tokens.expected is not None:
+        of_tokens = f"{money(tokens.expected)} ({money(tokens.high or 0)})"
+    return money(cost.usd_per_hour), of_tokens, money(cost.usd_per_month)
+
+
+def dated_prices(costs: Iterable[CostInfo | None]) -> tuple[str, ...]:
+    """A line that names what the prices are of, with their days, and the share of the time that is used; none without prices."""
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        return ()
+    told = "; ".join(dict.fromkeys(cost.price.text for cost in known))
+    used = {f" Tokens: in {cost.use:.0%} of the time." for cost in known if cost.usd_per_million_tokens is not None}
+    return (f"Prices: {told}. Their sources: --json or --format csv.{''.join(used)}",)
+
+
+def cost_words(cost: CostInfo) -> tuple[str, ...]:
+    """The price of the nodes with its row and date; then that of tokens and users, where it is known."""
+    from hwcalc.hardware.prices import money
+
+    tokens, second = cost.usd_per_million_tokens, []
+    first = f"{money(cost.usd_per_hour)}/h, {money(cost.usd_per_month)}/month ({cost.price.text})"
+    if tokens is not None and tokens.expected is not None:
+        low, high = (money(end or 0) for end in (tokens.low, tokens.high))
+        second.append(f"{money(tokens.expected)} per million output tokens ({low} to {high}) at {cost.use:.0%} use")
+    if cost.usd_per_user_month is not None:
+        second.append(f"{money(cost.usd_per_user_month)} a month for each of {cost.users:,} users")
+    return (first, "; ".join(second)) if second else (first,)

@@ -13,7 +13,24 @@ from typing import Any, Final
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
 from hwcalc.planner.diff import Change, Difference
-from hwcalc.report.columns import GAP, NEEDED, RATE, Column, gib, left_out, rate_text, said_of, size_text, that_fit, width_of
+from hwcalc.report.columns import (
+    GAP,
+    HOURLY,
+    MONTHLY,
+    NEEDED,
+    PER_MILLION,
+    RATE,
+    Column,
+    cost_cells,
+    dated_prices,
+    gib,
+    left_out,
+    rate_text,
+    said_of,
+    size_text,
+    that_fit,
+    width_of,
+)
 from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many, parameters
 from hwcalc.report.view import View
@@ -87,6 +104,8 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts += [view.table([*labels, "not planned"], failed)] if failed else []
         said = said_of(header)
         parts += [f"{filled(said, view.width)}\n"] if said and view.format == "table" and not view.quiet else []
+    if told := dated_prices(variant.cost for variant in variants):
+        parts.append(view.paragraphs(told))
     if dropped and not view.quiet:
         parts.append(f"{filled(left_out(dropped), view.width)}\n")
     refused = next((variant for variant in variants if variant.fits is False), None)
@@ -141,6 +160,8 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
             out += column("layers on GPU", _layers_on_gpu, 5)
             out += column("in host memory", _in_host_memory, 6)
         out += column(RATE, _speed, 9)
+        for place, (title, rank) in enumerate({HOURLY: 1, PER_MILLION: 2, MONTHLY: 10}.items()):
+            out += column(title, partial(_cost, place), rank)
     if beside:
         pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
         out += column("stores", _of_row(lambda row: row.stores), 10, right=False)
@@ -196,6 +217,10 @@ def _users(variant: Variant) -> str:
     """The users within the limits of time, and those of the slow end."""
     users, low = variant.users_within, variant.users_within_low
     return "" if users is None else f"{users:,}" if low in (None, users) else f"{users:,} ({low:,})"
+
+
+def _cost(place: int, variant: Variant) -> str:
+    return cost_cells(variant.cost)[place]
 
 
 def _layers_on_gpu(variant: Variant) -> str:

@@ -7,14 +7,14 @@ from typing import Final
 
 from hwcalc.hardware.candidates import Availability
 from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
-from hwcalc.planner.result import SPEED_COLUMNS
+from hwcalc.planner.result import COST_COLUMNS, SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.values import AUTO
 from hwcalc.planner.verdict import layout_text
-from hwcalc.report.columns import OF_COLUMNS, RATE, left_out, rate_text
+from hwcalc.report.columns import HOURLY, MONTHLY, OF_COLUMNS, PER_MILLION, RATE, cost_cells, dated_prices, left_out, rate_text
 from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
 from hwcalc.report.view import View
-from hwcalc.units import GIB
+from hwcalc.units import GIB, HOURS_PER_MONTH
 
 _OFFER_COLUMNS: Final = (
     "gpu", "instance", "availability", "released", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights", "kv_dtype", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
@@ -29,18 +29,19 @@ _MEANINGS: Final = {
     "at once": "at once: the most sequences of the planned length",
     "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
     "longest": "longest: the most tokens of each planned sequence",
-    RATE: OF_COLUMNS[RATE],
+    **{title: OF_COLUMNS[title] for title in (RATE, HOURLY, PER_MILLION, MONTHLY)},
 }
 _ORDERS: Final = {
     "common": "in each group the newest first, then several nodes and what is less than a quarter full, the smallest first",
     "memory": "least memory of all GPUs together first",
     "gpus": "fewest GPUs first",
     "speed": "most tokens per second first",
+    "cost": "least dollars an hour first",
     "headroom": "most of a GPU free first",
 }
 _ALSO: Final = "and N more: instances of the cloud with the same accelerator, as many of them or more; --all lists each"
 # Columns that are left out where the terminal is too narrow, in this order.
-_EXPENDABLE_OF_OFFERS: Final = (RATE, "free", "longest", "layout")
+_EXPENDABLE_OF_OFFERS: Final = (MONTHLY, RATE, "free", "longest", "layout")
 _EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "longest")
 """Never the format, the speed, and whether it fits: that is the answer."""
 _ORDER: Final = (
@@ -54,7 +55,12 @@ _WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format",
 
 def recommendation_csv(recommendation: Recommendation) -> str:
     """One row for each offer. Numbers have no separators; an empty cell is unknown."""
-    return csv_text(_OFFER_COLUMNS, ([getattr(offer, name) for name in _OFFER_COLUMNS] for offer in recommendation.offers))
+    costs = ({} if offer.cost is None else offer.cost.row() for offer in recommendation.offers)
+    rows = (
+        [*(getattr(offer, name) for name in _OFFER_COLUMNS), *map(cost.get, COST_COLUMNS)]
+        for offer, cost in zip(recommendation.offers, costs, strict=True)
+    )
+    return csv_text((*_OFFER_COLUMNS, *COST_COLUMNS), rows)
 
 
 def recommendation_text(recommendation: Recommendation, view: View) -> str:
@@ -88,15 +94,20 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
     if not recommendation.offers:
         up_to = _up_to(recommendation)
         of = f"{plural(recommendation.considered, 'candidate')}{up_to}{' each' if up_to else ''}"
-        blocks.append(f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}.\n")
+        limit = recommendation.budget_usd_per_hour
+        if limit is not None and recommendation.over_budget + recommendation.unpriced:
+            blocks.append(f"Nothing that holds it is known to cost {_limit(limit)} or less.\n")
+        else:
+            blocks.append(f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}.\n")
         if recommendation.nearest is not None:
             blocks += ["Nearest:\n", table([recommendation.nearest])]
             blocks += [view.paragraphs([recommendation.message])] if recommendation.message else []
             blocks += [_advice(recommendation, view)] if recommendation.suggestions else []
     lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
+    offers = recommendation.offers or ([] if recommendation.nearest is None else [recommendation.nearest])
+    lines += dated_prices(offer.cost for offer in offers)
     if not view.quiet:
         # What the columns say, and the order of the rows.
-        offers = recommendation.offers or ([] if recommendation.nearest is None else [recommendation.nearest])
         titles = _offers(offers, view, recommendation)[0] if offers else []
         said = [said for title, said in _MEANINGS.items() if title in titles]
         said += [_NODES] if any(offer.nodes > 1 for offer in offers) else []
@@ -137,7 +148,8 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
     ]
     timed = any(offer.users is not None for offer in offers)
     header += ["needs", "of", "free", "at once", *(["users"] if timed else [])]
-    header += [*([] if instances else ["longest"]), RATE]
+    priced = any(offer.cost is not None for offer in offers)
+    header += [*([] if instances else ["longest"]), RATE, *((HOURLY, PER_MILLION, MONTHLY) if priced else ())]
     rows = []
     for offer in offers:
         name, gpus, longest = offer.gpu, f"{offer.gpus:,}", [how_many(offer.max_seq)]
@@ -166,6 +178,7 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
                 *([_users(offer)] if timed else []),
                 *longest,
                 rate_text(offer.decode_tokens_per_s, offer.decode_tokens_per_s_low, offer.decode_tokens_per_s_bound),
+                *(cost_cells(offer.cost) if priced else ()),
             ]
         )
     return header, rows
@@ -192,9 +205,22 @@ def hardware_left_out(recommendation: Recommendation) -> list[str]:
         out.append(f"{recommendation.engine} does not run on {recommendation.refused:,} {of}.")
     if recommendation.unknown:
         out.append(f"{recommendation.unknown:,} {of}: memory not known.")
+    if recommendation.over_budget and recommendation.budget_usd_per_hour is not None:
+        out.append(f"{recommendation.over_budget:,} that hold it cost more than {_limit(recommendation.budget_usd_per_hour)}.")
+    if recommendation.unpriced:
+        where = "left out" if recommendation.budget_usd_per_hour is not None else "last"
+        out.append(
+            f"{recommendation.unpriced:,} that hold it have no price with a date, and are {where}. Give yours: --price NAME=2.50/h"
+        )
     if recommendation.unsure_left_out:
         out.append(f"{recommendation.unsure_left_out:,} that probably fit left out (--strict).")
     return out
+
+
+def _limit(usd_per_hour: float) -> str:
+    from hwcalc.hardware.prices import money
+
+    return f"{money(usd_per_hour)}/h, {money(usd_per_hour * HOURS_PER_MONTH)}/month"
 
 
 def _up_to(recommendation: Recommendation) -> str:

@@ -20,6 +20,7 @@ from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import NO_WEIGHTS, WRITTEN, Note
 from hwcalc.planner.result import (
+    NO_PRICE,
     NO_VERDICT,
     DeviceInfo,
     Expected,
@@ -326,7 +327,11 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     # What does not fit does not run: a bound on its speed would say that it does.
     if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
         out.append(("speed", _speed_words(plan, speed)))
-    return out
+    if plan.cost is not None:
+        from hwcalc.report.columns import cost_words
+
+        out += zip(("costs", "tokens"), cost_words(plan.cost), strict=False)
+    return [*out, *(("costs", note.message) for note in plan.notes if note.code == NO_PRICE)]
 
 
 def _speed_words(plan: Plan, speed: SpeedInfo) -> str:

@@ -11,7 +11,7 @@ from hwcalc.library import plan as api
 from tests.hwcalc.command import QWEN, Capture, run
 
 GIVEN = [option for option in PLANNING if option.flags and option not in OUTPUT]
-VALUES = {"engine_options": "knob=7"}
+VALUES = {"engine_options": "knob=7", "price": "l4=1/h"}
 
 
 class ReachedError(Exception):

@@ -99,7 +99,7 @@ def test_a_price_is_old_after_180_days() -> None:
     assert (date(2027, 1, 16) - date(2026, 7, 20)).days == STALE_DAYS
     assert not price.is_old(date(2027, 1, 16))
     assert price.is_old(date(2027, 1, 17))
-    assert "2026-07-20, more than 180 days ago: https://" in price.origin(date(2027, 1, 17))
+    assert "2026-07-20, more than 180 days ago: aws/karpenter-provider-aws" in price.origin(date(2027, 1, 17))
 
 
 def test_the_users_prices_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,26 +115,26 @@ def test_the_users_prices_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     table = tmp_path / "own.csv"
     table.write_text("accelerator_id,count,usd_per_hour,date\nH100,8,66,2026-11-02\nH100,,9,\n", encoding="utf-8")
 
-    def eight(*price: str, file: Path | None = None) -> Decimal | None:
-        found = prices(price, file).of_gpus(H100, 8)
+    def eight(price: str = "", file: Path | None = None) -> Decimal | None:
+        found = prices(dict([price.split("=")] if price else []), file).of_gpus(H100, 8)
         return None if found is None else found.usd_per_hour
 
     assert eight() == 77
     assert eight(file=table) == 66
     assert eight("h100=10/h", file=table) == 80
     assert eight("8xh100=73000/month", file=table) == 100
-    instance = prices(["h100=10/h"]).of_instance("p5.48xlarge")
+    instance = prices({"h100": "10/h"}).of_instance("p5.48xlarge")
     assert instance is not None
     assert instance.usd_per_hour == 80
     assert instance.source == "--price h100=10/h"
-    named = prices(["p5.48xlarge=40/h", "h100=10/h"]).of_instance("p5.48xlarge", Kind.SPOT)
+    named = prices({"p5.48xlarge": "40/h", "h100": "10/h"}).of_instance("p5.48xlarge", Kind.SPOT)
     assert named is not None
     assert named.usd_per_hour == 40
 
 
 def test_owned_hardware_costs_power() -> None:
     """4 x 700 W at 0.15 dollars per kWh are 0.42 dollars an hour; a fifth is not owned."""
-    table = prices(owned="4xh100,8xl40s", kwh="0.15")
+    table = prices(own="4xh100,8xl40s", kwh="0.15")
     four, five = table.of_gpus(H100, 4), table.of_gpus(H100, 5)
 
     assert four is not None
@@ -147,15 +147,17 @@ def test_owned_hardware_costs_power() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"price": ["h100"]}, "has no name"),
-        ({"price": ["h100=2.50"]}, "is no price"),
-        ({"price": ["h100=0/h"]}, "is no price"),
-        ({"price": ["h100=-1/h"]}, "is no price"),
-        ({"price": ["h100=1e9/h"]}, "is no price"),
-        ({"price": ["hundred=1/h"]}, "is not known"),
-        ({"owned": "4xh100"}, "--own needs the price of electricity"),
-        ({"owned": "4xh100", "kwh": "cheap"}, "is no price"),
-        ({"owned": "cpu-32gb", "kwh": "0.15"}, "the power of cpu-32gb is not known"),
+        ({"price": {"h100": "2.50"}}, "is not said per hour or month"),
+        ({"price": {"h100": "2.50/year"}}, "is not said per hour or month"),
+        ({"price": {"h100": "0/h"}}, "is no price"),
+        ({"price": {"h100": "-1/h"}}, "is no price"),
+        ({"price": {"h100": "1e9/h"}}, "is no price"),
+        ({"price": {"hundred": "1/h"}}, "is not known"),
+        ({"price": {"8xhundred": "1/h"}}, "is not known"),
+        ({"own": "4xh100"}, "own needs the price of electricity"),
+        ({"own": "4xh100", "kwh": "cheap"}, "is no price"),
+        ({"own": "cpu-32gb", "kwh": "0.15"}, "the power of cpu-32gb is not known"),
+        ({"kwh": "0.15"}, "of what you own"),
     ],
 )
 def test_a_wrong_price_is_said(given: dict[str, object], message: str) -> None:

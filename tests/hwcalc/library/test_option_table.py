@@ -128,8 +128,8 @@ def test_what_was_not_asked_for() -> None:
 def test_typed_keywords(command: str, typed: type) -> None:
     """What a type checker lets through is what the function takes: the options of which the command takes one value."""
     own = {"engine"} if command == "reconcile" else set()
-    # A picture is of lengths of any number, and of no time.
-    left = {*table.WITHIN, "avg_seq"} if command == "plot" else set()
+    # A picture is of lengths of any number, of no time and of no price.
+    left = {*table.WITHIN, *table.PRICED, "avg_seq"} if command == "plot" else set()
     singles = {row.name for row in options_of(command) if command not in row.lists}
     function: typing.Any = {"plot": plot, "sweep": sweep, "explore": explore, "reconcile": reconcile}.get(command) or getattr(
         hwcalc, command
@@ -140,10 +140,10 @@ def test_typed_keywords(command: str, typed: type) -> None:
 
 
 def test_the_request_in_a_document() -> None:
-    """Every option about the request is there but the hardware and limits of time, and nothing else but what is filled in."""
+    """Every option about the request is there but the hardware, prices and limits of time, and nothing else but what is filled in."""
     other_words = {"dtype": "kv_dtype", "engine_options": "options"}
     shown = {other_words.get(row.name, row.name) for row in OPTIONS if not row.reads_model} - {"gpu", "gpus", "instance", "ram"}
-    shown -= {*table.WITHIN, "no_calibration"}
+    shown -= {*table.WITHIN, *table.PRICED, "no_calibration"}
 
     assert {field.name for field in fields(RequestInfo)} - FILLED_IN == shown
 
@@ -160,10 +160,10 @@ def test_rows_are_whole() -> None:
 
 
 def test_what_a_check_file_takes() -> None:
-    """All of it but where models are fetched from, what changes a model, and limits of time, which are requirements there; aliases are
+    """All of it but where models are fetched from, what changes a model, and limits of time and cost, which are requirements there; aliases are
     further flags of the command line.
     """
-    left = {*Access.__struct_fields__, *DIMENSIONS, *table.WITHIN, "no_calibration"}
+    left = {*Access.__struct_fields__, *DIMENSIONS, *table.WITHIN, "no_calibration", "cost"}
     assert set(CHECK_OPTIONS) == set(ROWS) - left
     assert {name: own for name, own in table.OTHER_NAMES.items() if own not in left}.items() <= ALIASES.items()
     assert ALIASES["max_model_len"] == "seq"
@@ -180,7 +180,7 @@ def test_what_a_receipt_keeps_can_be_read_back() -> None:
         "token",
         "endpoint",
         "no_calibration",
-    } - set(DIMENSIONS) - set(table.WITHIN)
+    } - set(DIMENSIONS) - {*table.WITHIN, *table.PRICED}
     asked = read_options({"seq": 5, "kv_memory": 7, "margin": "0.05", "tp": 2})
     assert asked.keywords() == {"seq": 5, "kv_memory": 7, "margin": asked.margin, "tp": 2}
 

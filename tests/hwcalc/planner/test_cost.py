@@ -1,0 +1,149 @@
+"""What a plan costs: each figure by four numbers, each price by a row with its date, and limits in recommend and check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import hwcalc
+from hwcalc.errors import UsageError
+from hwcalc.planner.result import COST_COLUMNS, CostInfo, Plan
+from tests.hwcalc.command import QWEN, Capture, run
+
+SERVED: Final = {"engine": "vllm", "seq": "8k", "batch": 8}
+
+
+def cost_of(plan: Plan) -> CostInfo:
+    """The cost of a plan that has one."""
+    assert plan.cost is not None
+    return plan.cost
+
+
+def test_a_million_tokens_by_four_numbers() -> None:
+    """Dollars an hour x 1,000,000 / (3,600 s x tokens per second x use); the fast end of the speed is the low end of the price."""
+    plan = hwcalc.plan(QWEN, gpu="h100", price={"h100": "3.60/h"}, use="50%", **SERVED)
+    cost = cost_of(plan)
+    assert plan.speed is not None
+    speed, tokens = plan.speed.decode_tokens_per_s, cost.usd_per_million_tokens
+    assert speed is not None
+    assert tokens is not None
+    assert speed.expected is not None
+    assert speed.low is not None
+    assert speed.high is not None
+
+    assert (cost.usd_per_hour, cost.usd_per_month, cost.use) == (3.6, 2628, 0.5)
+    # 3.6 x 10^6 / 3600 = 1,000 dollars for a second at full use, twice that at half.
+    assert tokens.expected == pytest.approx(2000 / speed.expected)
+    assert (tokens.low, tokens.high) == (pytest.approx(2000 / speed.high), pytest.approx(2000 / speed.low))
+    # Eight users share the 2,628 dollars of a month.
+    assert (cost.users, cost.usd_per_user_month) == (8, 328.5)
+
+
+def test_an_instance_says_its_price_unasked() -> None:
+    """And traces it to a row with date and source; a GPU says it where it is asked for."""
+    cost = cost_of(hwcalc.plan(QWEN, instance="p5.48xlarge", **SERVED))
+
+    assert (cost.usd_per_hour, cost.price.name, cost.price.date) == (55.04, "aws/p5.48xlarge", "2026-07-20")
+    assert cost.price.source.startswith("https://github.com/aws/karpenter-provider-aws/")
+    assert hwcalc.plan(QWEN, gpu="h100", **SERVED).cost is None
+    two = cost_of(hwcalc.plan(QWEN, gpu="2xh100", cost=True, **SERVED))
+    assert (two.usd_per_hour, two.price.usd_per_hour, two.price.name) == (5.38, 2.69, "runpod/pod community")
+
+
+def test_within_limits_of_time_the_users_are_those_within() -> None:
+    """Tokens are those of the most users within the limits, and each of them has a part of the month."""
+    plan = hwcalc.plan(QWEN, engine="vllm", gpu="h100", seq="8k", prompt="6k", ttft="2s", min_rate=20, price={"h100": "2/h"})
+    cost, within = cost_of(plan), plan.within
+
+    assert within is not None
+    assert within.users
+    assert within.at_users is not None
+    assert (cost.users, cost.usd_per_user_month) == (within.users, 1460 / within.users)
+    assert cost.tokens_per_s == within.at_users.output_tokens_per_s.expected
+
+
+def test_what_has_no_price_says_so(capsys: Capture) -> None:
+    """Nothing is guessed: neither for a GPU that nobody rents with a date, nor of tokens that do not fit."""
+    plan = hwcalc.plan(QWEN, gpu="rtx-4090", cost=True, engine="vllm", seq="4k")
+    assert plan.cost is None
+    assert [note.message for note in plan.notes if note.code == "no-price"] == [
+        "No price of 1 x rtx-4090 is known with its date. Give yours: --price rtx-4090=2.50/h"
+    ]
+    assert "costs    No price of 1 x rtx-4090" in run(capsys, QWEN, "--gpu", "rtx-4090", "--cost", "--seq", "4k")[1]
+    too_small = cost_of(hwcalc.plan(QWEN, gpu="l4", cost=True, engine="vllm", seq="32k"))
+    assert too_small.usd_per_million_tokens is None
+
+
+def test_the_command_prints_date_and_source(capsys: Capture) -> None:
+    """Each price beside its row and its day, on the first screen; the note has the source."""
+    status, out, _ = run(capsys, QWEN, "--engine", "vllm", "--instance", "p5.48xlarge", "--seq", "8k")
+
+    assert status == 0
+    assert "  costs    $55.04/h, $40,179/month (aws/p5.48xlarge, on demand, 2026-07-20)\n" in out
+    assert "Price: aws/p5.48xlarge, on demand in us-east-1 on 2026-07-20: aws/karpenter-provider-aws." in out
+    for words, said in (
+        (("--price", "h100=2.50/h"), "$2.50/h, $1,825/month (h100-sxm5-80gb, your price)"),
+        (("--own", "h100", "--kwh", "0.2"), "$0.14/h, $102.20/month (h100-sxm5-80gb, power only)"),
+        (("--spot", "--gpus", "8"), "$19.71/h, $14,388/month (coreweave/HGX H100, spot, 2026-09-20)"),
+    ):
+        assert said in run(capsys, QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k", *words)[1]
+
+
+def test_recommended_by_cost_within_a_budget() -> None:
+    """The cheapest first, none above the budget and none without a price; what the budget leaves out is counted."""
+    cheap = hwcalc.recommend(QWEN, engine="vllm", seq="16k", batch=4, sort="cost", budget="2000/month", strict=True)
+    hourly = [offer.cost.usd_per_hour for offer in cheap.offers if offer.cost is not None]
+
+    assert len(hourly) == len(cheap.offers) > 2
+    assert hourly == sorted(hourly)
+    assert hourly[-1] <= 2000 / 730
+    assert cheap.over_budget
+    assert cheap.unpriced
+    assert {*COST_COLUMNS} <= cheap.records()[0].keys()
+    none = hwcalc.recommend(QWEN, engine="vllm", seq="16k", batch=4, budget="0.01/h")
+    assert not none.offers
+    assert none.nearest is not None
+    assert none.nearest.cost == cheap.offers[0].cost
+    with pytest.raises(UsageError, match="budget is not said per hour or month: '2000'"):
+        hwcalc.recommend(QWEN, budget="2000")
+
+
+def test_compared_nodes_have_prices(capsys: Capture) -> None:
+    """In the document, as columns, and with their days below the table."""
+    words = ("compare", QWEN, "--engine", "vllm", "--seq", "8k", "--instance", "p5.48xlarge,g6.12xlarge")
+    document = json.loads(run(capsys, *words, "--json")[1])
+    out = run(capsys, *words)[1]
+
+    assert [variant["cost"]["usd_per_hour"] for variant in document["variants"]] == [55.04, 4.6016]
+    assert "Prices: aws/p5.48xlarge, on demand, 2026-07-20; aws/g6.12xlarge, on demand, 2026-07-20." in out
+    assert "$55.04" in out
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "said"),
+    [
+        ("instance: p5.48xlarge, max_cost: 10/h", 1, "holds with instance: aws/p5.4xlarge"),
+        ("gpu: 4xh100, max_cost: 2000/month", 1, "holds with gpu: 1xh100-sxm5-80gb"),
+        ("gpu: h100, gpus: 4, max_cost: 2000/month", 1, "holds with gpus: 1"),
+        ("gpu: h100, max_cost: 2000/month", 0, ""),
+        (
+            "gpu: h100, max_cost: 2000/month, price: {h100: 3/h}",
+            1,
+            "$3.00 an hour (h100-sxm5-80gb, your price), at most $2.74 an hour",
+        ),
+        ("gpu: rtx-4090, max_cost: 2000/month", 3, "No price of 1 x rtx-4090"),
+        ("gpu: h100, max_cost: 2000", 2, "max_cost is not said per hour or month"),
+        ("kv_memory: 1GiB, max_cost: 1/h", 2, "max_cost needs an accelerator"),
+    ],
+)
+def test_a_check_limits_cost(capsys: Capture, tmp_path: Path, check: str, status: int, said: str) -> None:
+    """Status 1 over the limit, with the edit that keeps it."""
+    file = tmp_path / "kvplan.yaml"
+    file.write_text(f"schema_version: 1\nchecks:\n- {{model: {QWEN}, engine: vllm, seq: 4k, {check}}}\n", encoding="utf-8")
+    ended, out, err = run(capsys, "check", str(file))
+
+    assert ended == status
+    assert said in out + err
