@@ -158,8 +158,9 @@ def table() -> str:
 def _cells(said: Statement, answer: Answer) -> list[str]:
     """The cells of a statement between its source and the verdict."""
     prompt, output, concurrency = said.load
-    weights, price = said.options.get("weights"), answer.price
-    what = f"{said.model.rpartition('/')[2]}{f' in {weights}' if weights else ''}, {said.options['engine']}, {answer.gpus}"
+    weights, cache, price = said.options.get("weights"), said.options.get("dtype"), answer.price
+    formats = f"{f' in {weights}' if weights else ''}{f', cache in {cache}' if cache else ''}"
+    what = f"{said.model.rpartition('/')[2]}{formats}, {said.options['engine']}, {answer.gpus}"
     counted = {"output": "", "decode": ", decoding alone", "total": ", prompts counted"}[said.counted]
     stated = ("runs" if said.runs else "does not run") if said.tokens_per_s is None else f"{said.tokens_per_s:,.0f}"
     ours = "" if answer.bound is None else f"at most {answer.bound:,.0f}"
