@@ -147,14 +147,14 @@ def dated_prices(costs: Iterable[CostInfo | None]) -> tuple[str, ...]:
 
 
 def cost_words(cost: CostInfo) -> tuple[str, ...]:
-    """The price of the nodes with its row and date; then that of tokens and users, where it is known."""
+    """The price of the nodes with its row and date; then that of output tokens and of users, where it is known."""
     from hwcalc.hardware.prices import money
 
     tokens, second = cost.usd_per_million_tokens, []
     first = f"{money(cost.usd_per_hour)}/h, {money(cost.usd_per_month)}/month ({cost.price.text})"
     if tokens is not None and tokens.expected is not None:
         low, high = (money(end or 0) for end in (tokens.low, tokens.high))
-        second.append(f"{money(tokens.expected)} per million output tokens ({low} to {high}) at {cost.use:.0%} use")
+        second.append(f"{money(tokens.expected)} a million ({low} to {high}) at {cost.use:.0%} use")
     if cost.usd_per_user_month is not None:
-        second.append(f"{money(cost.usd_per_user_month)} a month for each of {cost.users:,} users")
+        second.append(f"{money(cost.usd_per_user_month)}/month a user")
     return (first, "; ".join(second)) if second else (first,)

@@ -40,7 +40,7 @@ MODELS: Final = (
 )
 HARDWARE: Final[tuple[dict[str, Any], ...]] = (
     {"gpu": "l4"},
-    {"gpu": "h100-sxm5-80gb", "gpus": 4},
+    {"gpu": "h100-sxm5-80gb", "gpus": 4, "cost": True},
     {"gpu": "h200-sxm-141gb", "gpus": 8, "tp": 8},
     {"kv_memory": "10GiB"},
 )
