@@ -22,7 +22,7 @@ from hwcalc.engines.stored import (
     bytes_of,
     of_stack,
 )
-from hwcalc.engines.subjects import Devices, PolicyRules, Reported, Traits
+from hwcalc.engines.subjects import AdapterRules, Devices, PolicyRules, Reported, Traits
 from hwcalc.errors import UsageError
 from hwcalc.model import Noted
 
@@ -102,6 +102,11 @@ class Deployment:
     def dtypes(self) -> Noted[Dtypes]:
         """The format of every role by the rules of this engine, with notes on what was assumed."""
         raise NotImplementedError
+
+    @property
+    def adapter_rules(self) -> AdapterRules:
+        """The rules by which adapters are served together."""
+        return AdapterRules(self)
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -225,6 +230,8 @@ class Occupancy:
         self.told(self.deployment.dtypes)
         if self.load.encoder_seq is not None or has_cross(self.model):
             self.encoder_tokens  # noqa: B018
+        if self.setup.lora is not None:
+            self.deployment.adapter_rules.check()
         self.check()
         self.deployment.format_warnings  # noqa: B018 - refuses formats that do not run on the accelerator
         group, ep = self.deployment.parallel.group, self.deployment.parallel.ep

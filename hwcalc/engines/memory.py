@@ -438,14 +438,14 @@ def _beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     model, engine, request, draft = opened.model, opened.engine, opened.request, opened.setup.draft
     if request.setup.lora is None and draft is None:
         return Noted(())
-    from hwcalc.engines.rank_weights import draft_bytes_rank, lora_bytes_rank
+    from hwcalc.engines.rank_weights import draft_bytes_rank
     from hwcalc.quantization.planned import planned_scheme
 
     parts: list[BudgetPart] = []
     notes: list[Note] = []
     rules = opened.deployment.weight_rules()
     if request.setup.lora is not None:
-        adapters = lora_bytes_rank(model, request.setup.lora, opened.deployment.parallel, rules=rules)
+        adapters = opened.deployment.adapter_rules.on_gpu()
         if adapters is None:
             notes.append(Note(code="lora-unknown", message=f"--lora is not counted: the layers of {model.id} are not known."))
         else:

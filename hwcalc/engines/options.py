@@ -141,24 +141,32 @@ def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | PackedDType:
 
 _LARGEST_RANK: Final = 8192
 _LARGEST_COUNT: Final = 100_000
+_NUMBERS: Final = {"rank": _LARGEST_RANK, "count": _LARGEST_COUNT, "loaded": _LARGEST_COUNT}
 _TARGETS: Final = ("all", "attention", "mlp")
 _DTYPES: Final = ("bf16", "fp16", "fp32")
 _ALLOWED: Final = (
-    f"rank=1..{_LARGEST_RANK:,}, count=1..{_LARGEST_COUNT:,}, targets={'|'.join(_TARGETS)}, dtype={'|'.join(_DTYPES)}"
+    f"rank=1..{_LARGEST_RANK:,}, count=1..{_LARGEST_COUNT:,}, loaded=count..{_LARGEST_COUNT:,}, "
+    f"targets={'|'.join(_TARGETS)}, dtype={'|'.join(_DTYPES)}"
 )
 
 
 class Lora(Record):
-    """``count`` adapters of rank ``rank`` on the GPU at once, attached to the linear layers that ``targets`` names."""
+    """``count`` adapters of rank ``rank`` on the GPU at once, attached to the linear layers that ``targets`` names.
+
+    ``loaded`` adapters, those on the GPU among them, lie in host memory, from which an engine with such a cache takes what a batch needs.
+    """
 
     rank: int
     count: int = 1
     targets: str = "all"
     """``all``, ``attention`` (which includes other token mixers, such as Mamba) or ``mlp`` (which includes experts)."""
     dtype: str = "bf16"
+    loaded: int | None = None
+    """``None`` leaves it to the engine."""
 
     def __str__(self) -> str:
-        return f"rank={self.rank},count={self.count},targets={self.targets},dtype={self.dtype}"
+        loaded = "" if self.loaded is None else f",loaded={self.loaded}"
+        return f"rank={self.rank},count={self.count},targets={self.targets},dtype={self.dtype}{loaded}"
 
     @property
     def element_bytes(self) -> int:
@@ -187,14 +195,18 @@ def parse_lora(text: str) -> Lora:
     if "rank" not in values:
         raise refused(" names no rank.")
     values = {"count": "1", "targets": "all", "dtype": "bf16", **values}
-    for key, largest in (("rank", _LARGEST_RANK), ("count", _LARGEST_COUNT)):
-        value = values[key]
+    for key, largest in _NUMBERS.items():
+        value = values.get(key, "1")
         if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= largest):
             raise refused(f": {key} is out of range: {shown(value, 20)}")
     for key, words in (("targets", _TARGETS), ("dtype", _DTYPES)):
         if values[key] not in words:
             raise refused(f": {key}={shown(values[key], 20)} is not known.")
-    return Lora(rank=int(values["rank"]), count=int(values["count"]), targets=values["targets"], dtype=values["dtype"])
+    numbers = {key: int(values[key]) for key in _NUMBERS if key in values}
+    lora = Lora(rank=numbers.pop("rank"), targets=values["targets"], dtype=values["dtype"], **numbers)
+    if lora.loaded is not None and lora.loaded < lora.count:
+        raise refused(": fewer are loaded than are on the GPU at once.")
+    return lora
 
 
 class CommandInput(Record):

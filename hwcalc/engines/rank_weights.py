@@ -654,6 +654,24 @@ def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *,
     return RankBytes(low=low, expected=expected, high=high, source=source)
 
 
+def pinned_lora_bytes(model: ModelSpec, lora: Lora) -> tuple[int, int] | None:
+    """Bytes of one adapter that no rank has cut, and of the pinned blocks that hold them; ``None`` if the model's weights are not counted.
+
+    PyTorch rounds each pinned tensor up to a power of two (``aten/src/ATen/core/CachingHostAllocator.h``). A and B of rank 16 for a layer
+    of 14,336 x 4,096 in bf16 are 131,072 + 458,752 bytes, and the blocks 131,072 + 524,288.
+    """
+    if model.counted is None:
+        return None
+    least = most = 0
+    for block in model.counted.blocks:
+        for weight in block.weights:
+            if adapted(block, weight, lora):
+                sizes = [lora.rank * side * lora.element_bytes for side in weight.shape]
+                least += block.count * weight.copies * sum(sizes)
+                most += block.count * weight.copies * sum(1 << (size - 1).bit_length() for size in sizes)
+    return least, most
+
+
 def _adapter_numbers(lora: Lora, block: Block, weight: Weight, end: int) -> int:
     """Numbers that an adapter has for a tensor of one layer, at the low end (0), by the expected value (1), or at the high end (2)."""
     each = adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from msgspec import Struct
 
 from hwcalc.engines.stored import PagedGroup, Support
-from hwcalc.model import Noted
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas.record import Record
+from hwcalc.model import Note, Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import DeviceReads, Placement
     from hwcalc.engines.general import GeneralOccupancy
+    from hwcalc.engines.options import Lora
+    from hwcalc.engines.rank_weights import RankBytes
     from hwcalc.policies.base import Chosen
 
 
@@ -88,6 +92,109 @@ class Devices:
     def most_tokens(self) -> int | None:
         """The most tokens that an option of the engine allows a sequence, however much memory there is; ``None`` is no limit."""
         return self.occupancy.deployment.max_length
+
+
+class AdaptersInfo(Record):
+    """Adapters that are served together. ``gpu_bytes`` are those of ``count`` adapters on the fullest rank, ``low`` and ``high`` their range;
+    with ``reserved`` the engine takes them whatever is loaded. ``loaded`` adapters lie in host memory, in as many bytes of all processes
+    together; 0 where the engine keeps none there. Null is unknown.
+    """
+
+    count: int
+    rank: int
+    reserved: bool
+    loaded: int
+    gpu_bytes: int | None
+    gpu_low_bytes: int | None
+    gpu_high_bytes: int | None
+    host_bytes: int | None
+    host_high_bytes: int | None
+    source: str
+
+
+class AdapterRules:
+    """How an engine serves the adapters of ``--lora`` together: by default it loads each as it is, and keeps none in host memory."""
+
+    reserved_by: ClassVar[str] = ""
+    """The option for whose number of adapters the engine reserves memory, whatever is loaded; empty if it loads each as it is."""
+    loaded_by: ClassVar[str] = ""
+    """The option that says how many adapters lie in host memory; empty if the engine keeps all on the GPU."""
+    alone: ClassVar[str] = ""
+    """What the engine does in place of serving several adapters, as a sentence; empty if it serves them."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+
+    @property
+    def lora(self) -> Lora:
+        """The adapters of ``--lora``, which are given."""
+        lora = self.deployment.setup.lora
+        assert lora is not None
+        return lora
+
+    def check(self) -> None:
+        """Raise an error for adapters that the engine does not serve together, or does not keep in host memory."""
+        label = self.deployment.engine.label
+        if self.alone and self.lora.count > 1:
+            raise UnsupportedError(f"{label} serves no adapters together: {self.alone}", hint="Use: --lora with count=1")
+        if self.lora.loaded is not None and not self.loaded_by:
+            raise UnsupportedError(
+                f"{label} keeps no adapters in host memory.", hint="Leave out loaded= of --lora, or count them all: count=N"
+            )
+
+    def on_gpu(self) -> RankBytes | None:
+        """Bytes of adapters on the fullest rank; ``None`` if the model's weights are not counted."""
+        from hwcalc.engines.rank_weights import lora_bytes_rank
+
+        deployment = self.deployment
+        return lora_bytes_rank(deployment.model, self.lora, deployment.parallel, rules=deployment.weight_rules())
+
+    def on_host(self) -> tuple[int, int] | None:
+        """The least and the most bytes of host memory, of all ranks together, that adapters take while they are not needed.
+
+        ``None`` if the engine keeps none there, or the model's weights are not counted. By default each rank has a process, and that has
+        every loaded adapter as a whole, in pinned memory that PyTorch rounds up.
+        """
+        from hwcalc.engines.rank_weights import pinned_lora_bytes
+
+        each = pinned_lora_bytes(self.deployment.model, self.lora) if self.loaded_by else None
+        times = self.loaded * self.deployment.setup.gpus
+        return None if each is None else (times * each[0], times * each[1])
+
+    @property
+    def loaded(self) -> int:
+        """The number of adapters in host memory. By default no more than the GPU has at once."""
+        return self.lora.count if self.lora.loaded is None else self.lora.loaded
+
+    def info(self) -> AdaptersInfo:
+        """The adapters on a GPU and in host memory."""
+        size, host = self.on_gpu(), self.on_host()
+        least, most = (None, None) if host is None and self.loaded_by else host or (0, 0)
+        return AdaptersInfo(
+            count=self.lora.count,
+            rank=self.lora.rank,
+            reserved=bool(self.reserved_by),
+            loaded=self.loaded if self.loaded_by else 0,
+            gpu_bytes=None if size is None else size.expected,
+            gpu_low_bytes=None if size is None else size.low,
+            gpu_high_bytes=None if size is None else size.high,
+            host_bytes=least,
+            host_high_bytes=most,
+            source="" if size is None else size.source,
+        )
+
+    def notes(self) -> tuple[Note, ...]:
+        """A note on what the engine reserves whatever is loaded, and on what lies in host memory."""
+        from hwcalc.units import human_bytes
+
+        if not self.reserved_by:
+            return ()
+        host = self.on_host()
+        message = f"{self.deployment.engine.label} reserves the memory of {self.lora.count:,} adapters ({self.reserved_by}), whatever is loaded"
+        if host is not None:
+            size = " to ".join(dict.fromkeys(map(human_bytes, host)))
+            message += f"; {self.loaded:,} in host memory ({self.loaded_by}) take {size}"
+        return (Note(code="adapters", message=f"{message}."),)
 
 
 class PolicyRules:

@@ -300,7 +300,10 @@ class _Margin(TypedDict, total=False):
 
 
 class _Loaded(TypedDict, total=False):
-    lora: Annotated[str | None, PlanOption("lora", "K=V,...", "Adapters held beside the model: rank=16,count=8.", of_budget=True)]
+    lora: Annotated[
+        str | None,
+        PlanOption("lora", "K=V,...", "Adapters served together: rank=16,count=8; loaded=32 in host memory.", of_budget=True),
+    ]
     draft: Annotated[ModelLike | None, PlanOption(
         "model", "MODEL", "Draft model for speculative decoding, loaded beside the model.", complete="models",
         check="Draft model of speculative decoding: an id or a path.", of_budget=True, in_cache_if="drafts_in_cache",

@@ -261,6 +261,9 @@ def plan_opened(
         definition=definition,
         budget=None if fit is None else fit.budget,
     )
+    if opened.setup.lora is not None and fit is not None and fit.budget is not None:
+        memory = replace(memory, adapters=opened.deployment.adapter_rules.info())
+        opened.tell(*opened.deployment.adapter_rules.notes())
     request, cache = _request_info(opened, stored), _cache_info(opened, stored, definition)
     if limits and hardware.gpu is not None:
         from hwcalc.planner.expected import not_measured, speed_of

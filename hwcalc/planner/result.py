@@ -17,6 +17,7 @@ from hwcalc.documents import Answer, Part
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import SharedBlocks
+from hwcalc.engines.subjects import AdaptersInfo
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Span
@@ -608,7 +609,8 @@ class MemoryInfo(Part):
     """The sum for one copy of the model; null where a part is unknown. Activations and overhead need hardware.
 
     Both are those of one GPU times the GPUs of a copy. ``per_gpu`` is the fullest GPU. For engines that place layers on devices, they
-    are the sums over ``devices``, of which one is the host, and ``total_bytes`` is the sum of all of these.
+    are the sums over ``devices``, of which one is the host, and ``total_bytes`` is the sum of all of these. ``adapters`` are those of
+    ``--lora``, null without.
     """
 
     weights: WeightsInfo
@@ -618,6 +620,7 @@ class MemoryInfo(Part):
     total_bytes: int | None
     per_gpu: PerGpu
     devices: tuple[DeviceInfo, ...] = ()
+    adapters: AdaptersInfo | None = None
 
 
 class Plan(Answer, Record):

@@ -21,6 +21,7 @@ from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, Llamacp
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import choice_option, integer_option, is_on, options_of
+from hwcalc.engines.subjects import AdapterRules
 from hwcalc.engines.versions import unknown_version
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
@@ -137,6 +138,12 @@ _WITHOUT: Final = frozenset(
 """Options of llama.cpp that Ollama sets for nobody."""
 
 
+class OllamaAdapters(AdapterRules):
+    """The adapters of a Modelfile, which all answers of its model have. Source: Ollama 0.33, server/sched.go (``AdapterPaths``)."""
+
+    alone = "a model with an ADAPTER is a server of its own, with the weights once more."
+
+
 class OllamaDeployment(LlamacppDeployment):
     """llama.cpp's deployment with Ollama's defaults."""
 
@@ -146,6 +153,10 @@ class OllamaDeployment(LlamacppDeployment):
         """``cuts_context`` says whether a context is no longer than the model was trained for."""
         super().__init__(engine, model, setup, pinned)
         self.cuts_context = cuts_context
+
+    @property
+    def adapter_rules(self) -> OllamaAdapters:
+        return OllamaAdapters(self)
 
     def unlimited(self) -> Self:
         """The same deployment, whose context is as long as it is asked to be."""

@@ -49,7 +49,7 @@ from hwcalc.engines.stored import (
     blocks_in_common,
     held_blocks,
 )
-from hwcalc.engines.subjects import LayerByLayer, Reported, Traits
+from hwcalc.engines.subjects import AdapterRules, LayerByLayer, Reported, Traits
 from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import larger, mapped
@@ -76,11 +76,28 @@ _FP32_STATES: Final = "LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1"
 _NO_LAYERS: Final = LayerNumbers()
 
 
+class LmdeployAdapters(AdapterRules):
+    """The adapters of ``--adapters``, all on the GPUs from the start, each with its own rank. Source: LMDeploy 0.16, pytorch/models/patch.py."""
+
+    deployment: LmdeployDeployment
+
+    def check(self) -> None:
+        if not self.deployment.settings.pytorch:
+            raise UnsupportedError(
+                "TurboMind loads no adapters.", hint="Leave out --lora, or use: --engine-option backend=pytorch"
+            )
+        super().check()
+
+
 class LmdeployDeployment(PooledDeployment):
     """A model on LMDeploy: its settings and the layout of its pool."""
 
     budget_is_fixed = True
     traits = Traits(deals_experts=True)
+
+    @property
+    def adapter_rules(self) -> LmdeployAdapters:
+        return LmdeployAdapters(self)
 
     def at(self, load: Load) -> LmdeployOccupancy:
         return LmdeployOccupancy(self, load)

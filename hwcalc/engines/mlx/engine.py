@@ -36,7 +36,7 @@ from hwcalc.engines.models import ModelClass, known_dtype, model_dtype
 from hwcalc.engines.options import Choices, CommandInput, check_one_replica, integer_option, is_auto, options_of
 from hwcalc.engines.steps import Step, figure
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support
-from hwcalc.engines.subjects import Traits
+from hwcalc.engines.subjects import AdapterRules, Traits
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -58,11 +58,21 @@ _DECODE_CONCURRENCY: Final = 32
 _FLOATS: Final = ("bf16", "fp16", "fp32")
 
 
+class MlxAdapters(AdapterRules):
+    """The adapter of ``--adapter-path``, of which a model has at most one. Source: mlx-lm 0.32.2, server.py (``ModelProvider``)."""
+
+    alone = "mlx_lm.server loads the one of --adapter-path with its model."
+
+
 class MlxDeployment(GeneralDeployment):
     """A model on mlx-lm."""
 
     traits = Traits(pads=True)
     """A ``BatchKVCache`` pads shorter sequences on the left."""
+
+    @property
+    def adapter_rules(self) -> MlxAdapters:
+        return MlxAdapters(self)
 
     @cached_property
     def file(self) -> ModelClass:

@@ -60,7 +60,8 @@ class SglangCommand(Command):
             modules = lora.get("target_modules")
             targets = next((name for name, each in _TARGETS.items() if modules is not None and set(each) == set(modules)), "all")
             rank, count = lora.get("max_lora_rank", 16), lora.get("max_loras_per_batch", 8)
-            changed["lora"] = f"rank={rank},count={count},targets={targets}"
+            loaded = f",loaded={lora['max_loaded_loras']}" if lora.get("max_loaded_loras") else ""
+            changed["lora"] = f"rank={rank},count={count},targets={targets}{loaded}"
         return said.changed(**changed, engine_options=said.knobs(**knobs) or None)
 
     def flag(self, name: str, value: object) -> str:
@@ -121,6 +122,7 @@ class SglangCommand(Command):
             lora = parse_lora(planned.lora)
             words += [*of("lora.enable"), *of("lora.max_loras_per_batch", lora.count), *of("lora.max_lora_rank", lora.rank)]
             words += of("lora.target_modules", *_TARGETS[lora.targets])
+            words += [] if lora.loaded is None else of("lora.max_loaded_loras", lora.loaded)
         if planned.draft is not None:
             if "speculative" in planned.options:
                 raise UnsupportedError(

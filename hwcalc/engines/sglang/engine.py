@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.sglang.curve import PoolCurve
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
+    from hwcalc.engines.sglang.memory import SglangAdapters
     from hwcalc.engines.subjects import PolicyRules
 
 _MOST_REQUESTS: Final = 4096
@@ -161,6 +162,12 @@ class SglangDeployment(GeneralDeployment):
             return Noted(dtypes)
         message = f"KV dtype auto: {settings.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
         return Noted(dtypes, (Note(code="default-dtype", message=message),))
+
+    @property
+    def adapter_rules(self) -> SglangAdapters:
+        from hwcalc.engines.sglang.memory import SglangAdapters
+
+        return SglangAdapters(self)
 
     @cached_property
     def traits(self) -> Traits:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.memory import Budget, Section, budget_of, communication, device_context, exact, loaded_beside, ranked
-from hwcalc.engines.rank_weights import GroupRank, Rank, Rules, mtp_bytes_rank
+from hwcalc.engines.rank_weights import GroupRank, Rank, RankBytes, Rules, adapter_numbers, module_of, mtp_bytes_rank
 from hwcalc.engines.sglang.settings import SMALL_GPU_GIB, cuts_prompts, is_sparse_latent, prompt_tokens, shows_images, words_of
 from hwcalc.engines.steps import Step, figure, step
+from hwcalc.engines.subjects import AdapterRules
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.model import Note, Noted
@@ -29,6 +30,37 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.sglang.engine import SglangDeployment
     from hwcalc.model import ModelSpec
+
+
+class SglangAdapters(AdapterRules):
+    """Buffers of ``max_loras_per_batch`` adapters of ``max_lora_rank``, of which requests without an adapter need one too.
+
+    They are zero until an adapter is copied there from host memory, where each process has ``max_loaded_loras`` (all that are named, where
+    nobody says) in pinned memory. ``all`` modules include the embedding, whole on every rank, and an output layer of its own, whose rows
+    are divided; no router is among them. Source: SGLang 0.5.23, lora/mem_pool.py, lora/utils.py, lora/lora.py.
+    """
+
+    reserved_by = "max_loras_per_batch"
+    loaded_by = "max_loaded_loras"
+
+    def on_gpu(self) -> RankBytes | None:
+        size, model, lora = super().on_gpu(), self.deployment.model, self.lora
+        if size is None or model.counted is None:
+            return None
+        numbers = 0
+        for block in model.counted.blocks if lora.targets == "all" else ():
+            for weight in block.weights:
+                if weight.role is WeightRole.EMBEDDING and module_of(weight) == "embed_tokens":
+                    numbers += adapter_numbers(lora.rank, weight)
+                elif weight.role is WeightRole.HEAD:
+                    rows, columns = weight.shape
+                    numbers += lora.rank * (ceil(rows / self.deployment.parallel.tp) + columns)
+        reserved = size.expected + numbers * lora.count * lora.element_bytes
+        source = (
+            f"SGLang 0.5.23 lora/mem_pool.py: max_loras_per_batch {lora.count:,} x max_lora_rank {lora.rank:,} in {lora.dtype}"
+        )
+        return RankBytes(low=reserved, expected=reserved, high=reserved, source=source)
+
 
 _ALWAYS_MIB: Final = 512
 _TOKEN_MIB: Final = 1.5

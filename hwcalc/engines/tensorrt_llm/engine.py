@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Request, Setup
+    from hwcalc.engines.tensorrt_llm.memory import TensorrtAdapters
     from hwcalc.formulas.hybrid import Group
 
 _SMALL_BATCH: Final = 2048
@@ -175,6 +176,12 @@ class TensorrtDeployment(GeneralDeployment):
             Role.CONV: known_dtype(settings.model_dtype),
         }
         return Noted(Dtypes(kv=settings.kv_dtype, roles=MappingProxyType(roles)), self.noted_settings.notes)
+
+    @property
+    def adapter_rules(self) -> TensorrtAdapters:
+        from hwcalc.engines.tensorrt_llm.memory import TensorrtAdapters
+
+        return TensorrtAdapters(self)
 
     @cached_property
     def traits(self) -> Traits:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.forms import ENDS, OPPOSITE, Amount, Curve, Memory, MemoryForm, OwnAmount, PartForm
@@ -27,8 +28,9 @@ from hwcalc.engines.memory import (
     measurements,
     outside,
 )
-from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.rank_weights import RankBytes, Rules, adapted, cut_blocks, module_of
 from hwcalc.engines.steps import step
+from hwcalc.engines.subjects import AdapterRules
 from hwcalc.engines.tensorrt_llm.pool import AllNeeds
 from hwcalc.formulas.arithmetic import floored, larger, smaller
 from hwcalc.formulas.formats import FLOATS
@@ -55,6 +57,67 @@ class _TensorrtRules(Rules):
 
 
 TENSORRT: Final = _TensorrtRules()
+
+
+_OPTIMAL_RANK: Final = 8
+_LARGEST_RANK: Final = 64
+"""``optimal_adapter_size`` and ``max_adapter_size`` of ``PeftCacheConfig``."""
+_HOST_CACHE: Final = 1 << 30
+"""``host_cache_size`` where nobody says ``max_cpu_loras``."""
+
+
+class TensorrtAdapters(AdapterRules):
+    """A cache of ``max_loras`` adapters on each GPU, and one of ``max_cpu_loras`` in the host memory of each process.
+
+    Both are pages for as many modules of rank 1 as the adapters have, each as wide as the widest module in whole pieces of the narrowest:
+    with modules of 5,120 and 18,432 numbers a rank, every module takes 4 x 5,120. So they take more than the adapters. Source:
+    ``PeftCacheManager::getPageManagerConfig`` and ``getMaxNumSlots`` of cpp/tensorrt_llm/batch_manager/peftCacheManager.cpp,
+    pyexecutor/_util.py; read, not run. Adapters of experts, which have no modules there, are as large as they are.
+    """
+
+    reserved_by = "max_loras"
+    loaded_by = "max_cpu_loras"
+
+    def on_gpu(self) -> RankBytes | None:
+        size = self._cache_bytes(self.lora.count)
+        plain = super().on_gpu()
+        if size is None or plain is None:
+            return plain
+        source = f"TensorRT-LLM peftCacheManager.cpp: max_loras {self.lora.count:,} x rank {self.lora.rank:,}, in pages"
+        return RankBytes(low=size, expected=size, high=max(size, plain.high), source=source)
+
+    def on_host(self) -> tuple[int, int] | None:
+        size = _HOST_CACHE if self.lora.loaded is None else self._cache_bytes(self.lora.loaded)
+        return None if size is None else (size * self.deployment.setup.gpus,) * 2
+
+    @property
+    def loaded(self) -> int:
+        """As many as a host cache of 1 GiB holds, where nobody says; at least those on the GPU."""
+        each = self._cache_bytes(1)
+        return self.lora.loaded or max(self.lora.count, _HOST_CACHE // each if each else 0)
+
+    def _cache_bytes(self, adapters: int) -> int | None:
+        """Bytes of a cache for so many adapters; ``None`` if the model's weights are not counted, or only experts have adapters."""
+        deployment, lora = self.deployment, self.lora
+        if deployment.model.counted is None:
+            return None
+        blocks = deployment.model.counted.blocks
+        cut = cut_blocks(deployment.model, blocks, TENSORRT.rank(deployment.model, deployment.parallel), TENSORRT)
+        modules = {
+            module_of(weight): sum(weight.shape)
+            for block in cut
+            for weight in block.weights
+            if weight.copies == 1 and adapted(block, weight, lora)
+        }
+        if not modules:
+            return None
+        layers, page = len(deployment.model.stack), min(modules.values())
+        widest = max(modules.values())
+        slots = lora.rank * layers * len(modules) * adapters * ceil(widest / page)
+        local = ceil(layers / deployment.parallel.pp)
+        each = min(lora.rank, _OPTIMAL_RANK) * local * sum(ceil(size / page) for size in modules.values())
+        slots_per_page = max(each, ceil(min(lora.rank, _LARGEST_RANK) * widest / page))
+        return ceil(slots / slots_per_page) * slots_per_page * page * lora.element_bytes
 
 
 def dummy_rows(batch: int, tokens: int) -> int:

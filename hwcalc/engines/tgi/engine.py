@@ -26,9 +26,9 @@ from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, choice_option, integer_option, is_auto, is_on, number_option, options_of, share_option
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
-from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.rank_weights import RankBytes, Rules, adapted, adapter_numbers
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
-from hwcalc.engines.subjects import Traits
+from hwcalc.engines.subjects import AdapterRules, Traits
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     AttentionKind,
@@ -86,6 +86,30 @@ class Settings(Record):
     most_requests: int
 
 
+_LEAST_ADAPTER_RANK: Final = 8
+_ADAPTER_RANKS: Final = 16
+
+
+class TgiAdapters(AdapterRules):
+    """The adapters of ``LORA_ADAPTERS``, all on the GPUs from the start.
+
+    Ranks are padded for the kernels, to 8 for each GPU or to a multiple of 16, and A and B are both divided. Source: TGI 3.3.7,
+    server/text_generation_server/adapters/lora.py (``prepare_weights``, ``shard_lora_weights``), utils/sgmv.py (``pad_rank``).
+    """
+
+    def on_gpu(self) -> RankBytes | None:
+        model, lora, tp = self.deployment.model, self.lora, self.deployment.parallel.tp
+        if model.counted is None:
+            return None
+        least = _LEAST_ADAPTER_RANK * tp
+        rank = least if lora.rank <= least else -(-lora.rank // _ADAPTER_RANKS) * _ADAPTER_RANKS
+        matrices = [(block, weight) for block in model.counted.blocks for weight in block.weights if adapted(block, weight, lora)]
+        numbers = sum(block.count * adapter_numbers(rank, weight) for block, weight in matrices if weight.copies == 1)
+        size = numbers * lora.count * lora.element_bytes // tp
+        source = f"TGI 3.3.7 adapters/lora.py: {lora.count:,} adapters of rank {lora.rank:,}, padded to {rank:,}"
+        return RankBytes(low=size, expected=size, high=size, source=source)
+
+
 class TgiDeployment(PooledDeployment):
     """A model on TGI: what its launcher and its server make of the options."""
 
@@ -93,6 +117,10 @@ class TgiDeployment(PooledDeployment):
     reserved_for = "health_block"
     budget_is_fixed = True
     traits = Traits(expands_latents=True)
+
+    @property
+    def adapter_rules(self) -> TgiAdapters:
+        return TgiAdapters(self)
 
     @cached_property
     def settings(self) -> Settings:
@@ -274,6 +302,10 @@ class TgiOccupancy(PooledOccupancy):
         for name in ("pp", "dcp", "ep"):
             if getattr(self.setup.parallel, name) > 1:
                 raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
+        if self.setup.draft is not None:
+            raise UnsupportedError(
+                "TGI loads no draft model: it drafts by Medusa heads or n-grams.", hint="Leave out --draft, or use --engine vllm"
+            )
         if self.load.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
         accepted = self.deployment.accepted
@@ -296,8 +328,8 @@ class TgiOccupancy(PooledOccupancy):
     def _plan_budget(self) -> Noted[Budget | None]:
         if self.deployment.block_pool is None:
             return super()._plan_budget()
-        # The cache of a draft is as long as the planned sequences; all else is the same under every load: the warm-up has one long prompt.
-        return self._warm_budget() if self.setup.draft is not None else self.deployment.shared("budget", self._warm_budget)
+        # It is the same under every load: the warm-up has one long prompt.
+        return self.deployment.shared("budget", self._warm_budget)
 
     def _warm_budget(self) -> Noted[Budget | None]:
         """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""

@@ -22,7 +22,7 @@ from hwcalc.engines.vllm.rules import REPLICAS_SINCE
 from hwcalc.engines.vllm.settings import LONGER, MAX_LENGTH, VllmSettings, longest_accepted, read_settings
 from hwcalc.engines.vllm.specs import CrossSpec, LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_architecture, check_supported
-from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.engines.vllm.weights import VLLM, VllmAdapters
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
@@ -154,6 +154,10 @@ class VllmDeployment(Deployment):
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         return weight_parts(self)
+
+    @property
+    def adapter_rules(self) -> VllmAdapters:
+        return VllmAdapters(self)
 
     @cached_property
     def traits(self) -> Traits:

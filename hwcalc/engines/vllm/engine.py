@@ -180,7 +180,8 @@ class VllmCommand(Command):
             changed["engine_options"] = said.knobs(speculative=drafted_by(draft))
         lora = settings.get("lora")
         if isinstance(lora, Mapping) and lora.get("enable"):
-            changed["lora"] = f"rank={lora.get('max_lora_rank', 16)},count={lora.get('max_loras', 1)}"
+            loaded = f",loaded={lora['max_cpu_loras']}" if lora.get("max_cpu_loras") else ""
+            changed["lora"] = f"rank={lora.get('max_lora_rank', 16)},count={lora.get('max_loras', 1)}{loaded}"
         return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
@@ -248,6 +249,7 @@ class VllmCommand(Command):
             lora = parse_lora(planned.lora)
             words += flag_words("lora.enable", version) + flag_words("lora.max_loras", version, str(lora.count))
             words += flag_words("lora.max_lora_rank", version, str(slot_rank(lora.rank)))
+            words += [] if lora.loaded is None else flag_words("lora.max_cpu_loras", version, str(lora.loaded))
         draft = {} if planned.draft is None else {"speculative": f"draft:{planned.draft}"}
         for name, value in (*draft.items(), *planned.options.items()):
             words += [] if name == MAX_LENGTH else _option(name, value, version)

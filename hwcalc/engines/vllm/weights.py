@@ -40,6 +40,7 @@ from hwcalc.engines.rank_weights import (
     stages_of,
 )
 from hwcalc.engines.setup import ALONE, Parallel
+from hwcalc.engines.subjects import AdapterRules
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
@@ -399,6 +400,19 @@ def slot_rank(rank: int) -> int:
     raise UsageError(
         f"vLLM takes adapters up to rank {_SLOT_RANKS[-1]}, not {rank:,}.", hint=f"Use: --lora rank={_SLOT_RANKS[-1]}"
     )
+
+
+class VllmAdapters(AdapterRules):
+    """``max_loras`` slots on the GPU; each process has ``max_cpu_loras`` adapters in pinned memory, of those in the slots a copy too.
+
+    Source: vLLM 0.32, config/lora.py, lora/model_manager.py, lora/lora_weights.py.
+    """
+
+    reserved_by = "max_loras"
+    loaded_by = "max_cpu_loras"
+
+    def on_gpu(self) -> RankBytes | None:
+        return vllm_lora_bytes_rank(self.deployment.model, self.lora, self.deployment.setup.parallel)
 
 
 def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE) -> RankBytes | None:
