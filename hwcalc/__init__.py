@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hwcalc.library.recommend import recommend
     from hwcalc.library.speed import speed
     from hwcalc.library.strategies import strategies
+    from hwcalc.library.swap import swap
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Plan
     from hwcalc.plot.build import plot
@@ -52,6 +53,7 @@ __all__ = [
     "simulate",
     "speed",
     "strategies",
+    "swap",
     "sweep",
     "tune",
     "workload",
@@ -79,6 +81,7 @@ def __getattr__(name: str) -> object:
         "simulate": "replay.simulate",
         "speed": "library.speed",
         "strategies": "library.strategies",
+        "swap": "library.swap",
         "tune": "replay.tune",
     }
     if name in places:

@@ -249,6 +249,7 @@ USUAL: Final = {
     "probe": ("device", "scale", "receipt"),
     "disaggregate": ("decode_gpu", "total_gpus", "link"),
     "strategies": ("lengths", "block_size"),
+    "swap": ("most_awake", "disk"),
     "launch": ("sets", "env_file"),
     "workload": ("requests", "arrival", "trace_format", "block_size"),
 }

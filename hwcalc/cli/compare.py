@@ -1,4 +1,4 @@
-"""``kvplan compare``, ``diff``, ``fit`` and ``recommend``: several plans side by side, of models or of hardware."""
+"""``kvplan compare``, ``diff``, ``fit``, ``recommend`` and ``swap``: several plans side by side, of models or of hardware."""
 
 from __future__ import annotations
 
@@ -268,3 +268,47 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
         more = (f"{result.more:,} more: --limit 0",) if result.more else ()
         said = (*said, *more, *hardware_left_out(result))
     return formatted(result, view, recommendation_text, recommendation_csv, status=status, remarks=said)
+
+
+_SWAP: Final = (
+    Option(
+        "most_awake",
+        ("--most-awake",),
+        "N",
+        "Models of a GPU that are awake at once at most. Default: the engine's own limit, such as that of OLLAMA_MAX_LOADED_MODELS.",
+        group="hardware",
+    ),
+    Option(
+        "disk",
+        ("--disk",),
+        "D",
+        "The drive with the models' files: nvme-gen3, sata, ... Default: nvme.",
+        complete="drives",
+        group="hardware",
+    ),
+)
+
+
+@command(
+    (MODELS, *plan_options("swap"), *_SWAP, *OUTPUT),
+    {
+        "Which of three are awake together, and what does a switch cost?": "kvplan swap Qwen/Qwen3-8B Qwen/Qwen3-4B Qwen/Qwen3-0.6B --engine vllm --gpu l4 --seq 8k",
+        "As Ollama loads and unloads them": "kvplan swap Qwen/Qwen3-8B Qwen/Qwen3-14B --weights q4_k_m --engine ollama --gpu l4 --seq 8k",
+        "From a slower drive": "kvplan swap Qwen/Qwen3-8B Qwen/Qwen3-4B --engine sglang --gpu l40s --seq 8k --disk sata",
+    },
+)
+def swap(*, models: Sequence[str] | None, **options: Any) -> Answer:
+    """Plan several models on one node: which are awake together.
+
+    What those asleep keep on the GPU and in host memory is the engine's: sleep mode, a router, unloading. Options of the load hold for each model. Exit status 1: a model
+    cannot be awake at all.
+    """
+    from hwcalc.library.swap import swap
+    from hwcalc.report.swap import swap_text
+
+    view, given = view_of(**options), given_options("swap", options)
+    own = {option.name: options[option.name] for option in _SWAP if options.get(option.name) is not None}
+    with progress():
+        found = swap(models or (), **own, **given)
+    say_unreachable(found.notes)
+    return formatted(found, view, swap_text, status=1 if found.never else 0)

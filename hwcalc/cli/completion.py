@@ -117,6 +117,13 @@ def links(incomplete: str) -> list[str]:
     return _starting((OWN, *(one.name for one in known() if one.what == "network")), incomplete.lower())
 
 
+def drives(incomplete: str) -> list[str]:
+    """Drives with the files of models."""
+    from hwcalc.profiles.links import links as known
+
+    return _starting((one.name for one in known() if one.what == "disk"), incomplete.lower())
+
+
 def dtypes(incomplete: str) -> list[str]:
     """Dtype names. After a colon, dtype names for the values."""
     from hwcalc.profiles.dtypes import dtype_names, packed_names

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "policies": "hwcalc.cli.lists",
     "disaggregate": "hwcalc.cli.apart",
     "strategies": "hwcalc.cli.explain",
+    "swap": "hwcalc.cli.compare",
     "schema": "hwcalc.cli.lists",
     "launch": "hwcalc.cli.launch",
     "workload": "hwcalc.cli.workload",

@@ -17,6 +17,7 @@ from hwcalc.text import shown
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.options import Choices, CommandInput, EmittedFile
     from hwcalc.engines.setup import Load, Request, Setup
@@ -36,6 +37,59 @@ class TradeOff(Record):
 
     values: tuple[str, ...]
     of_prefixes: bool = False
+
+
+class Rest(Record):
+    """A way in which a server gives up the memory of a model that nobody uses, and gets it back when somebody does.
+
+    ``how`` is what to call, or what happens by itself; ``starts_with`` are the words that the server is started with for it, variables
+    first. With ``copied`` the weights move to host memory, in blocks of at most ``host_factor`` times their size; otherwise they are read
+    from their files again. ``ends`` says that the process ends, so that nothing of it stays on the GPU.
+    """
+
+    name: str
+    how: str
+    starts_with: tuple[str, ...] = ()
+    copied: bool = False
+    host_factor: int = 1
+    ends: bool = False
+
+
+class IdleRules:
+    """What an engine does with models that nobody uses: by default it keeps each awake until its server is stopped."""
+
+    ways: ClassVar[tuple[Rest, ...]] = ()
+    """The usual way first."""
+    stays: ClassVar[frozenset[str]] = frozenset({"context", "process", "communication"})
+    """Names of the parts of the sum that stay on the GPU while a server sleeps."""
+    most_awake: ClassVar[int | None] = None
+    """Models of one GPU that are awake at once at most; ``None`` is as many as fit."""
+    most_option: ClassVar[str] = ""
+    """What sets another number; empty if nothing does."""
+    one_process: ClassVar[bool] = False
+    """Whether all models are in one process, which has one context on the GPU."""
+    keeps_host: ClassVar[bool] = False
+    """Whether a server that is awake keeps the host memory of its sleep."""
+    source: ClassVar[str] = ""
+
+    def ways_of(self, occupancy: Occupancy) -> tuple[Rest, ...]:
+        """The ways that this server has."""
+        return self.ways
+
+    def starts_with(self, total_bytes: int, needed_bytes: int) -> tuple[str, ...]:
+        """Words with which a server takes no more than it needs of a GPU that others use too."""
+        return ()
+
+    def left_free(self, total_bytes: int, requested_bytes: int) -> int:
+        """Bytes of a GPU that a server leaves to what is no part of its sum, such as graphs.
+
+        Of servers that run together all may take it, and the largest of them is expected.
+        """
+        return 0
+
+    def joins(self, occupancy: Occupancy, free_bytes: int) -> bool:
+        """True if the engine starts a model beside others that leave so many bytes of a GPU. By default it tries."""
+        return True
 
 
 class Facts(Record):
@@ -89,6 +143,8 @@ class Facts(Record):
     """The options by which its scheduler trades one time for another, by their names; ``dtype`` is that of the cache."""
     choices: Choices | None = None
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
+    idle: IdleRules = IdleRules()
+    """What it does with models that nobody uses."""
 
 
 class Told(Record):

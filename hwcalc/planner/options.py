@@ -549,6 +549,13 @@ class SpeedOptions(
     """Options of a plan besides its load."""
 
 
+class SwapOptions(
+    _Load, _Weights, _Engine, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _Margin, _Loaded, _EngineOptions, _Calibration, _Assumed,
+    _Hub, total=False,
+):  # fmt: skip
+    """Options of a plan that models on one node have in common."""
+
+
 class StrategiesOptions(
     _Load, _Weights, _Engine, _Gpu, _Encoder, _EngineOptions, _Prompt, _Assumed, _Dimensions, _Revision, _Hub, total=False
 ):
@@ -605,6 +612,7 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "speed": SpeedOptions.__annotations__,
     "disaggregate": [name for name in ROWS if name not in PRICED],
     "strategies": StrategiesOptions.__annotations__,
+    "swap": SwapOptions.__annotations__,
     "explore": ExploreOptions.__annotations__,
     "simulate": _SIMULATED,
     "tune": [name for name in _SIMULATED if name not in ("gpu", "instance", "tp", "dtype")],

@@ -22,6 +22,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.check.result import CheckDocument
     from hwcalc.library.compare import Comparison
     from hwcalc.library.keep import Kept
+    from hwcalc.library.swap import Swapping
     from hwcalc.parsers.written import KindInfo
     from hwcalc.planner.apart_result import Apart
     from hwcalc.planner.diff import Difference
@@ -49,6 +50,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "recommend": Recommendation,
         "fit": Runnables,
         "disaggregate": Apart,
+        "swap": Swapping,
         "compare": Comparison,
         "sweep": SweepDocument,
         "check": CheckDocument,

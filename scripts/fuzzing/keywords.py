@@ -163,6 +163,7 @@ def functions() -> Mapping[str, Called]:
         "simulate": (hwcalc.simulate, (CONFIG, [(0, 5, 5), (1, 9, 3)]), {"offline": True, "blocks": 64}),
         "speed": (hwcalc.speed, (CONFIG,), {"offline": True, "prompt": 100, "gpu": "l4", "engine": "vllm"}),
         "strategies": (hwcalc.strategies, (CONFIG,), here),
+        "swap": (hwcalc.swap, ([CONFIG, CONFIG],), hosted),
         "sweep": (sweep, (CONFIG,), hosted),
         "tune": (
             hwcalc.tune,

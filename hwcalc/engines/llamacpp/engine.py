@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
-from hwcalc.engines.facts import Command, Facts, RequestRules, Told, TradeOff, Turns, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, RequestRules, Rest, Told, TradeOff, Turns, WeightFormats
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine
 from hwcalc.engines.llamacpp.builds import VERSIONS, BuildRules, build_of, resolve, rules_of
@@ -508,6 +508,22 @@ class LlamacppRequests(RequestRules):
             raise UsageError(f"--gpu {host.id}: how much memory does the machine have?", hint=f"Say it: --gpu {EXAMPLE}.{also}")
 
 
+class LlamacppIdle(IdleRules):
+    """A router starts a llama-server for each model that a request names, and ends the one that was used least recently.
+
+    A server alone can give up model and context too, and keeps its context on the GPU. Source: llama.cpp, common/common.h
+    (``models_max``), tools/server/server-models.cpp (``unload_lru``), ``--sleep-idle-seconds`` in common/arg.cpp.
+    """
+
+    ways: ClassVar[tuple[Rest, ...]] = (
+        Rest(name="router", how="a request that names another model; llama-server is started without a model", ends=True),
+        Rest(name="sleeping", how="no request for so many seconds", starts_with=("--sleep-idle-seconds", "300")),
+    )
+    most_awake: ClassVar[int | None] = 4
+    most_option: ClassVar[str] = "--models-max"
+    source: ClassVar[str] = "llama.cpp tools/server/server-models.cpp"
+
+
 class Llamacpp(GeneralEngine):
     """The contexts of llama.cpp."""
 
@@ -519,6 +535,7 @@ class Llamacpp(GeneralEngine):
     label = "llama.cpp"
     definition = Definition.ENGINE
     facts = Facts(
+        idle=LlamacppIdle(),
         users_option="n_seq_max",
         slots_option="n_ctx",
         default_users=4,

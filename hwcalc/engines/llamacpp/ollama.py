@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.facts import Command, Told, Turns
+from hwcalc.engines.facts import Command, IdleRules, Rest, Told, Turns
 from hwcalc.engines.llamacpp.builds import NEWEST, OLDEST, ollama_build, rules_of
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
 from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, LlamacppRequests
@@ -29,6 +29,7 @@ from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.llamacpp.layers import Runs
@@ -197,7 +198,7 @@ class OllamaDeployment(LlamacppDeployment):
             batch: int = smaller(_EMBEDDING, tokens)
             return batch
         cells, available = tokens * sequences, self.vram_bytes
-        predicted = predicted_bytes(self._file_bytes, self.hparams, cells)
+        predicted = self.predicted(cells)
         flash = options.get("flash_attn", "auto" if has_flash_attention(self.gpu) else "off")
         cuda = self.gpu is not None and self.gpu.vendor.lower() == "nvidia"
         without_flash = cuda and flash != "auto" and not is_on(flash)
@@ -213,6 +214,10 @@ class OllamaDeployment(LlamacppDeployment):
 
         visible = visible_memory(self.gpu)
         return 0 if visible is None else visible.expected_bytes * self.setup.gpus
+
+    def predicted(self, cells: int) -> int:
+        """Ollama's guess of the model's memory, with a context of so many tokens."""
+        return predicted_bytes(self._file_bytes, self.hparams, cells)
 
     @cached_property
     def _file_bytes(self) -> int:
@@ -346,6 +351,29 @@ class OllamaRequests(LlamacppRequests):
         return True
 
 
+class OllamaIdle(IdleRules):
+    """A llama-server for each model, which ends when nobody has used it for a time, or another model needs its place.
+
+    Another model is started next to loaded ones where Ollama's guess of it is at most 80 % of the memory that is free. Source: Ollama 0.33,
+    server/sched.go (``defaultModelsPerGPU``, ``load``), envconfig/config.go.
+    """
+
+    ways = (
+        Rest(
+            name="unloaded",
+            how="nobody uses it for OLLAMA_KEEP_ALIVE (5 minutes by default), or another needs its place",
+            ends=True,
+        ),
+    )
+    most_awake = 3
+    most_option = "OLLAMA_MAX_LOADED_MODELS"
+    source = "Ollama 0.33 server/sched.go"
+
+    def joins(self, occupancy: Occupancy, free_bytes: int) -> bool:
+        assert isinstance(occupancy, OllamaOccupancy)
+        return occupancy.deployment.predicted(occupancy.load.seq * occupancy.load.sequences) <= free_bytes * _FREE_PERCENT // 100
+
+
 class Ollama(Llamacpp):
     """The llama-server that Ollama starts."""
 
@@ -357,7 +385,7 @@ class Ollama(Llamacpp):
     title = "Ollama: llama-server with Ollama's settings"
     label = "Ollama"
     versions = ("0.33", "0.32", "0.31", "0.30")
-    facts = replace(Llamacpp.facts, choices=None)
+    facts = replace(Llamacpp.facts, choices=None, idle=OllamaIdle())
     command = OllamaCommand()
     source = "Ollama 0.33.0, llm/llama_server.go, server/sched.go"
     options = MappingProxyType({**_OWN} | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT})

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Engine
-from hwcalc.engines.facts import Command, Facts, Told, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, Rest, Told, WeightFormats
 from hwcalc.engines.lmdeploy.deployment import LmdeployDeployment, LmdeployOccupancy
 from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
 from hwcalc.engines.options import is_on
@@ -20,6 +20,7 @@ from hwcalc.model import Definition
 from hwcalc.profiles.engine_flags import engine_flags
 
 if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.options import CommandInput
 
 
@@ -92,6 +93,25 @@ class LmdeployCommand(Command):
         return [*words, *planned.flags]
 
 
+class LmdeployIdle(IdleRules):
+    """Sleep of the PyTorch engine: modules move to host memory (level 1) or lose their weights (level 2), and graphs are captured again.
+
+    TurboMind's ``Sleep`` does nothing. Source: LMDeploy 0.16, pytorch/engine/model_agent/agent.py, src/turbomind/turbomind.cc.
+    """
+
+    ways = (
+        Rest(name="level 1", how="POST /sleep?level=1; POST /wakeup", copied=True),
+        Rest(
+            name="level 2",
+            how="POST /sleep?level=2; POST /wakeup?tags=weights, POST /update_weights with all weights, POST /wakeup?tags=kv_cache",
+        ),
+    )
+    source = "LMDeploy 0.16 pytorch/engine/model_agent/agent.py"
+
+    def ways_of(self, occupancy: Occupancy) -> tuple[Rest, ...]:
+        return self.ways if occupancy.setup.options.get("backend", PYTORCH) == PYTORCH else ()
+
+
 class Lmdeploy(Engine):
     """A pool of blocks of all layers, and slots of recurrent states, by the rules of LMDeploy."""
 
@@ -102,6 +122,7 @@ class Lmdeploy(Engine):
     label = "LMDeploy"
     definition = Definition.ENGINE
     facts = Facts(
+        idle=LmdeployIdle(),
         users_option="max_batch_size",
         chunk_option="max_prefill_token_num",
         cache_is="blocks of the planned sequences, and all slots of states",

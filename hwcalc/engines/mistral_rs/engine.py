@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.engine import EVERY_TOKEN
-from hwcalc.engines.facts import Command, Facts, Told, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, Rest, Told, WeightFormats
 from hwcalc.engines.forms import StagedCurve
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.mistral_rs.layers import (
@@ -520,6 +520,17 @@ class MistralCommand(Command):
         return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
 
 
+class MistralIdle(IdleRules):
+    """Models of one process, of which each can be unloaded and loaded again; weights that it quantizes itself are quantized again.
+
+    Source: mistral.rs 0.9.2, mistralrs-core/src/lib.rs (``unload_model``), mistralrs-server-core/src/handlers.rs.
+    """
+
+    ways = (Rest(name="unloaded", how="POST /v1/models/unload; POST /v1/models/reload", ends=True),)
+    one_process = True
+    source = "mistral.rs 0.9.2 mistralrs-core/src/lib.rs"
+
+
 class MistralRs(GeneralEngine):
     """The caches of mistral.rs."""
 
@@ -530,6 +541,7 @@ class MistralRs(GeneralEngine):
     label = "mistral.rs"
     definition = Definition.ENGINE
     facts = Facts(
+        idle=MistralIdle(),
         users_option="max_seqs",
         cache_is="pages of the planned sequences, and all slots of states",
         pool_is="GPU blocks x block size",

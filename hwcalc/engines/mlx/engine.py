@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.facts import Command, Facts, RequestRules, Told, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, RequestRules, Rest, Told, WeightFormats
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.general_form import growing
@@ -492,6 +492,14 @@ class MlxWeights(WeightFormats):
         return super().of(model) if model.quantization is None else (None, *self.names)
 
 
+class MlxIdle(IdleRules):
+    """The one model of ``mlx_lm.server``, which a request for another replaces. Source: mlx-lm 0.32.2, server.py (``ModelProvider``)."""
+
+    ways = (Rest(name="replaced", how="a request that names another model", ends=True),)
+    most_awake = 1
+    source = "mlx-lm 0.32.2 server.py"
+
+
 class Mlx(GeneralEngine):
     """The caches of mlx-lm. Bytes are those of their arrays; the slots behind the last token are allocated and still empty."""
 
@@ -502,6 +510,7 @@ class Mlx(GeneralEngine):
     label = "MLX"
     definition = Definition.ENGINE
     facts = Facts(
+        idle=MlxIdle(),
         users_option="decode_concurrency",
         chunk_option="prefill_step_size",
         cache_is="arrays at their largest, while a prompt is read or behind it",

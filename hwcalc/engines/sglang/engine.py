@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.facts import Command, Facts, TradeOff, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, Rest, TradeOff, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, is_auto, is_on
@@ -635,6 +635,34 @@ class SglangOccupancy(GeneralOccupancy):
         return form_with(self, pools=self.deployment) if self.deployment.max_length is None else None
 
 
+class SglangIdle(IdleRules):
+    """The memory saver: weights and pools are unmapped. The context stays on the GPU, and so do CUDA graphs without the variable.
+
+    Source: SGLang 0.5.23, managers/scheduler_components/weight_updater.py, model_runner_components/load_model_utils.py,
+    runner_backend/full_cuda_graph_backend.py.
+    """
+
+    _STARTS = ("SGLANG_MEMORY_SAVER_CUDA_GRAPH=true", "--enable-memory-saver")
+    ways = (
+        Rest(
+            name="backup",
+            how="POST /release_memory_occupation; POST /resume_memory_occupation",
+            starts_with=(*_STARTS, "--enable-weights-cpu-backup"),
+            copied=True,
+        ),
+        Rest(
+            name="no backup",
+            how="POST /release_memory_occupation; POST /resume_memory_occupation, POST /update_weights_from_disk",
+            starts_with=_STARTS,
+        ),
+    )
+    source = "SGLang 0.5.23 managers/scheduler_components/weight_updater.py"
+
+    def left_free(self, total_bytes: int, requested_bytes: int) -> int:
+        """What the default of ``mem_fraction_static`` leaves to activations and graphs."""
+        return total_bytes - requested_bytes
+
+
 class Sglang(GeneralEngine):
     """Pools of tokens, of window tokens and of states, by the rules of SGLang."""
 
@@ -646,6 +674,7 @@ class Sglang(GeneralEngine):
     label: ClassVar[str] = "SGLang"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        idle=SglangIdle(),
         users_option="max_running_requests",
         chunk_option="chunked_prefill_size",
         shared_experts_option="enable_dp_attention",

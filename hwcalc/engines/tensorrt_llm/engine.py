@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN
-from hwcalc.engines.facts import Command, Facts, RequestRules, Told, Turns, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, RequestRules, Rest, Told, Turns, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import AUTO, EmittedFile, check_one_replica, is_on, size_option
@@ -528,6 +528,24 @@ class TensorrtRequests(RequestRules):
         return model, request
 
 
+class TensorrtIdle(IdleRules):
+    """Memory by tags (a prototype of the PyTorch backend): weights are kept in pinned host memory, the cache is dropped.
+
+    Source: docs on runtime memory checkpointing, _torch/virtual_memory.py; read, not run. CUDA graphs are counted as if they stayed.
+    """
+
+    ways = (
+        Rest(
+            name="released",
+            how="POST /release_memory; POST /resume_memory (in Python: llm.release(), llm.resume())",
+            starts_with=("--enable_sleep_mode",),
+            copied=True,
+        ),
+    )
+    stays = IdleRules.stays | {"workspaces", "CUDA graphs"}
+    source = "TensorRT-LLM _torch/virtual_memory.py, SleepConfig"
+
+
 class TensorrtLlm(GeneralEngine):
     """A pool of blocks, by the rules of TensorRT-LLM's PyTorch back end."""
 
@@ -538,6 +556,7 @@ class TensorrtLlm(GeneralEngine):
     label = "TensorRT-LLM"
     definition = Definition.ENGINE
     facts = Facts(
+        idle=TensorrtIdle(),
         users_option="max_batch_size",
         chunk_option="max_num_tokens",
         shared_experts_option="enable_attention_dp",

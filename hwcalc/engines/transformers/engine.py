@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from hwcalc import formulas
 from hwcalc.engines.devices import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.facts import Command, Facts, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, Rest, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.models import known_dtype, model_dtype
@@ -423,6 +423,14 @@ class TransformersCommand(Command):
         return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
 
 
+class TransformersIdle(IdleRules):
+    """Models of one process: ``transformers serve`` loads each that a request names, and drops it after a time. Source: 5.20, cli/serve.py."""
+
+    ways = (Rest(name="dropped", how="nobody asks for it for --model-timeout seconds (300 by default)", ends=True),)
+    one_process = True
+    source = "transformers cli/serve.py"
+
+
 class Transformers(GeneralEngine):
     """The caches of the transformers library. Bytes are those of the tensors, without what the allocator adds."""
 
@@ -433,6 +441,7 @@ class Transformers(GeneralEngine):
     label = "transformers"
     definition = Definition.ENGINE
     facts = Facts(
+        idle=TransformersIdle(),
         cache_is="tensors that grow with the tokens",
         sums_in_32_bits=True,
         mixes_prompts=False,

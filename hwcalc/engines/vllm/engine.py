@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.facts import Command, Facts, RequestRules, Told, TradeOff, WeightFormats
+from hwcalc.engines.facts import Command, Facts, IdleRules, RequestRules, Rest, Told, TradeOff, WeightFormats
 from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
@@ -260,6 +261,32 @@ class VllmCommand(Command):
         return [*words, "--", planned.model] if named_like_a_flag else words
 
 
+class VllmIdle(IdleRules):
+    """Sleep mode: weights and adapter slots lie in a pool that sleep releases. The context, NCCL, and CUDA graphs stay on the GPU.
+
+    Level 1 copies the pool to pinned host memory, each segment of it rounded up to a power of two by PyTorch; a server that is awake again
+    keeps these blocks unless ``VLLM_SLEEP_MODE_RELEASE_HOST_MEMORY`` is set. Source: vLLM 0.32, device_allocator/cumem.py,
+    device_allocator/sleep_mode_backend.py, v1/worker/gpu_worker.py; docs/features/sleep_mode.md.
+    """
+
+    _STARTS = ("VLLM_SERVER_DEV_MODE=1", "--enable-sleep-mode")
+    ways = (
+        Rest(name="level 1", how="POST /sleep?level=1; POST /wake_up", starts_with=_STARTS, copied=True, host_factor=2),
+        Rest(
+            name="level 2",
+            how="POST /sleep?level=2; POST /wake_up?tags=weights, POST /collective_rpc (reload_weights), POST /wake_up?tags=kv_cache",
+            starts_with=_STARTS,
+        ),
+    )
+    stays = frozenset({"non-torch", "workspaces", "expert exchange", "CUDA graphs"})
+    keeps_host = True
+    source = "vLLM 0.32 device_allocator/cumem.py, v1/worker/gpu_worker.py"
+
+    def starts_with(self, total_bytes: int, needed_bytes: int) -> tuple[str, ...]:
+        """The least share, in hundredths, with room for what is expected to be needed. vLLM starts only where so much is free."""
+        return ("--gpu-memory-utilization", f"{ceil(100 * needed_bytes / total_bytes) / 100:g}")
+
+
 class VllmRequests(RequestRules):
     """Requests, where an option may name a draft model."""
 
@@ -280,6 +307,7 @@ class Vllm(Engine):
     label: ClassVar[str] = "vLLM"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        idle=VllmIdle(),
         users_option="max_num_seqs",
         chunk_option="max_num_batched_tokens",
         trade_offs=MappingProxyType(

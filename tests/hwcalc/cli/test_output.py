@@ -36,6 +36,7 @@ TABLES: Final = {
     "dtypes": ("dtypes",),
     "policies": ("policies",),
     "disaggregate": ("disaggregate", QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k", "--ttft", "1s"),
+    "swap": ("swap", QWEN, "Qwen/Qwen3-4B", "--engine", "vllm", "--gpu", "l4", "--seq", "4k"),
     "strategies": ("strategies", QWEN, "--seq", "32k", "--gpu", "l4"),
     "workload": ("workload", "prompt=p50=2k,p95=16k", "output=300", "requests=50", "arrival=poisson=4"),
     "simulate": ("simulate", "Qwen/Qwen3-8B", "--blocks", "600", "--step-time", "25ms", "--trace", "prompt=500 output=20 requests=5"),

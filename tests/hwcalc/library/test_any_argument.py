@@ -34,6 +34,7 @@ SHARED: Final[Mapping[str, int]] = {
     "speed": 12,
     "sweep": 12,
     "strategies": 12,
+    "swap": 24,
 }
 """Functions with many options: each parameter gets one value in so many, and all of them together every value. The fuzzer
 (``scripts/fuzz.py``) draws any value for any parameter.
