@@ -134,7 +134,7 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
             "kind",
             ("--kind",),
             "K",
-            "memory (bytes against length), frontier (most sequences against length), layers, or nodes (models on nodes). Default: memory.",
+            "memory (bytes against length), frontier (most sequences against length), layers, nodes (models on nodes), or cost (dollars a month against users). Default: memory.",
             complete="plot_kinds",
         ),
         Option("scale", ("--scale",), "S", "Axes: linear or log. Default: linear; log for a frontier.", complete="plot_scales"),

@@ -486,12 +486,12 @@ class _Hub(TypedDict, total=False):
 
 class PlotOptions(
     _Batch, _Dtype, _NamesOfBatch, _NamesOfSeq, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
-    _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Calibration, _Dimensions, _Revision, _Hub, total=False,
+    _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Priced, _Calibration, _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """All options of a plan but the length, of which a picture has many."""
 
 
-class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, _Priced, total=False):
+class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, total=False):
     """All options of a plan."""
 
 
@@ -604,7 +604,7 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "diff": _PLAIN,
     "compare": CompareOptions.__annotations__,
     "sweep": SweepOptions.__annotations__,
-    "plot": [name for name in ROWS if name not in {*_OF_PLAN, *PRICED, *WITHIN}],
+    "plot": [name for name in ROWS if name not in {*_OF_PLAN, *WITHIN, "cost", "use"}],
     "recommend": RecommendOptions.__annotations__,
     "reconcile": {**ReconcileOptions.__annotations__, "engine": None},
     "probe": [name for name in _PLAIN if name not in WITHIN],

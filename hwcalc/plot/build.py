@@ -13,9 +13,9 @@ from hwcalc.library.compare import Comparison, compared
 from hwcalc.library.lists import Numbers, each_model, models_or_equation, numbers
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
-from hwcalc.planner.options import PlotOptions, by_name, take_options, takes
+from hwcalc.planner.options import PRICED, PlotOptions, by_name, take_options, takes
 from hwcalc.planner.values import refuse_auto
-from hwcalc.plot.series import KINDS, SCALES, Chart, chart_of, nodes_chart
+from hwcalc.plot.series import COST, KINDS, OF_NODES, SCALES, Chart, chart_of, cost_chart, nodes_chart
 from hwcalc.text import brief, clean, quoted, shown
 
 SUFFIXES: Final[Mapping[str, str]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
@@ -71,7 +71,8 @@ def plot(
     """A picture of one model or several; ``options`` are further keywords of :func:`hwcalc.plan`.
 
     ``kind`` is ``memory`` (bytes against length), ``frontier`` (most sequences at once against length; needs a GPU), ``layers`` (the
-    cache of each layer) or ``nodes`` (models against nodes: ``gpu="4xh100,8xh200"``, as :func:`hwcalc.compare` plans them). Lengths go to ``seq``, by default to each model's own maximum; ``seq="1k..128k"`` begins at the first. ``scale``
+    cache of each layer), ``nodes`` (models against nodes: ``gpu="4xh100,8xh200"``, as :func:`hwcalc.compare` plans them), or ``cost`` (dollars a month
+    of as many such nodes as serve the users). Lengths go to ``seq``, by default to each model's own maximum; ``seq="1k..128k"`` begins at the first. ``scale``
     is ``linear`` or ``log``; a frontier is logarithmic by default. ``plot(...).save("memory.svg")`` writes a file, and a notebook shows
     the picture. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
@@ -85,8 +86,10 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
             said = shown(word, 40) if isinstance(word, str) else quoted(word, 40)
             raise UsageError(f"--{name} {said} is not known.", hint=f"Allowed: {', '.join(allowed)}.")
     given = by_name(given)
-    if kind == "nodes":
-        return Picture(chart=_nodes(models, given, scale))
+    if kind in OF_NODES:
+        return Picture(chart=_nodes(models, kind, given, scale))
+    if priced := [name for name in PRICED if given.get(name)]:
+        raise UsageError(f"--{priced[0]} is about prices, and a picture of {kind} has none.", hint="Add: --kind cost")
     lengths = _ends(given.get("seq"))
     _, asked = take_options("plot", {**given, "seq": None if lengths is None else max(lengths)})
     refuse_auto(asked.weights, "plot")
@@ -102,13 +105,15 @@ _OF_NODES: Final = ("model", "gpu", "gpus", "instance", "tp", "layout", "engine_
 """Fields that may differ between variants of a picture of nodes: those that follow from the model or the node."""
 
 
-def _nodes(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], scale: str | None) -> Chart:
-    """The chart of models against nodes, which a comparison plans."""
+def _nodes(models: ModelLike | Sequence[ModelLike], kind: str, given: Mapping[str, Any], scale: str | None) -> Chart:
+    """The chart of models against nodes, or of what nodes cost, which a comparison plans."""
     if given.get("gpu") is None and given.get("instance") is None:
         raise UsageError(
             "a picture of nodes needs their names.", hint="Add: --gpu 4xh100,8xh200,2xl40s, or --instance p5.48xlarge,g6.12xlarge"
         )
-    if scale is not None:
+    if kind == COST:
+        given = {**given, "cost": True}
+    elif scale is not None:
         raise UsageError("--scale is about lines, and a picture of nodes has none.", hint="Leave it out.")
     # Dimensions without a model are the bare equation.
     named: Sequence[Any] = each_model(models) if models else ((),)
@@ -129,7 +134,7 @@ def _nodes(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], sc
         rows.append((comparison.variants[0].model, comparison))
     if all(isinstance(answer, KvplanError) for _, answer in rows):
         raise next(answer for _, answer in rows if isinstance(answer, KvplanError))
-    return nodes_chart(rows)
+    return cost_chart(rows, scale or "linear") if kind == COST else nodes_chart(rows)
 
 
 def _ends(seq: Any) -> tuple[int, ...] | None:

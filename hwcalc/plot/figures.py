@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from hwcalc.planner.verdict import Verdict
-from hwcalc.plot.series import Cell, Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
+from hwcalc.plot.series import COST, Cell, Chart, Line, Profile, drawing, kind_words, length_ticks, size_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
@@ -100,8 +100,8 @@ def _named(text: str, most: int = _NAME) -> str:
 
 def _draw_lines(axes: Any, chart: Chart) -> None:
     if chart.scale == "log":
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=10 if chart.kind == "frontier" else 2)
+        axes.set_xscale("log", base=10 if chart.kind == COST else 2)
+        axes.set_yscale("log", base=10 if chart.kind in ("frontier", COST) else 2)
     _set_ticks(axes, chart)
     # The place of each name at the right edge: where its line leaves the picture.
     named: list[tuple[float, list[str], str]] = []
@@ -119,7 +119,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
         axes.axhline(level.bytes, color=INK, linewidth=1.4, linestyle=(0, (8, 3)))
         named.append((level.bytes, [human_bytes(level.bytes), level.label], INK))
     _write_names(axes, named)
-    axes.set_xlabel("tokens of a sequence")
+    axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=True, color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -212,7 +212,7 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
         low = 0
         axes.set_xlim(0 if min(xs) <= max(xs) // 8 else min(xs), max(*xs, min(xs) + 1))
         axes.set_ylim(0, high * 1.04)
-    lengths = token_ticks(round(axes.get_xlim()[0]), max(xs), chart.scale)
+    lengths = length_ticks(chart.kind, round(axes.get_xlim()[0]), max(xs), chart.scale)
     for axis, ticks in ((axes.xaxis, lengths), (axes.yaxis, size_ticks(chart.kind, low, high, chart.scale))):
         axis.set_ticks([value for value, _ in ticks], labels=[text for _, text in ticks])
         axis.set_ticks([], minor=True)

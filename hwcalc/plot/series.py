@@ -12,13 +12,14 @@ from typing import Any, Final, NamedTuple
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.hardware.prices import money
 from hwcalc.library.compare import Comparison, Variant
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import CostInfo, Plan
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.units import human_bytes
@@ -123,6 +124,7 @@ class Chart(Record):
     title: str
     caption: str
     y_label: str
+    x_label: str = "tokens of a sequence"
     scale: str = "linear"
     lines: tuple[Line, ...] = ()
     levels: tuple[Level, ...] = ()
@@ -329,7 +331,10 @@ _KINDS: Final[Mapping[str, Callable[[Sequence[_Subject], str], Chart]]] = {
     "frontier": _frontier,
     "layers": _layers,
 }
-KINDS: Final = (*_KINDS, "nodes")
+COST: Final = "cost"
+KINDS: Final = (*_KINDS, "nodes", COST)
+OF_NODES: Final = ("nodes", COST)
+"""Kinds whose numbers are those of a comparison of nodes."""
 
 
 def nodes_chart(rows: Sequence[tuple[str, Comparison | KvplanError]]) -> Chart:
@@ -363,6 +368,49 @@ def nodes_chart(rows: Sequence[tuple[str, Comparison | KvplanError]]) -> Chart:
         cells=tuple(cells),
         remarks=tuple(remarks),
     )
+
+
+def cost_chart(rows: Sequence[tuple[str, Comparison | KvplanError]], scale: str) -> Chart:
+    """Dollars a month against users: as many nodes of each kind as hold them at once for certain.
+
+    Rows are as those of :func:`nodes_chart`, whose variants have prices; a node without one is a remark.
+    """
+    remarks = [f"{model}: {answer.message}" for model, answer in rows if isinstance(answer, KvplanError)]
+    variants = [variant for _, answer in rows if isinstance(answer, Comparison) for variant in answer.variants]
+    several = len({variant.model for variant in variants}) > 1
+    priced: list[tuple[str, int, CostInfo]] = []
+    for variant in variants:
+        label = f"{variant.model} on {_node(variant)}" if several else _node(variant)
+        if variant.error is not None or not variant.max_batch:
+            remarks.append(f"{label}: {variant.error or 'holds nobody for certain'}")
+        elif variant.cost is None:
+            remarks.append(f"{label}: no price with a date is known. Give yours: --price NAME=2.50/h")
+        else:
+            priced.append((f"{label}: {money(variant.cost.usd_per_hour)}/h", variant.max_batch, variant.cost))
+    last = min(_MOST_USERS, 4 * max((users for _, users, _ in priced), default=1))
+    planned = next(variant for variant in variants if variant.error is None)
+    engine = " ".join(filter(None, (planned.engine, planned.engine_version)))
+    days = dict.fromkeys(f"{cost.price.provider} {cost.price.date or ''}".strip() for _, _, cost in priced)
+    return Chart(
+        kind=COST,
+        title=f"{'' if several else f'{planned.model}: '}dollars a month against users of {planned.seq:,} tokens",
+        caption=f"{engine} · as many nodes as hold the users for certain · prices: {', '.join(days) or 'none'}",
+        y_label="dollars a month",
+        x_label="users",
+        scale=scale,
+        lines=tuple(_stairs(label, users, cost.usd_per_month, last) for label, users, cost in priced),
+        remarks=tuple(remarks),
+    )
+
+
+_MOST_USERS: Final = 100_000
+
+
+def _stairs(label: str, users: int, usd: float, last: int) -> Line:
+    """The line of a node that holds so many users, up to ``last`` of them: both ends of each step, of the first hundred."""
+    ends = {count * users + more for count in range(1, min(100, last // users) + 1) for more in (0, 1)}
+    xs = tuple(sorted({1, last} | {end for end in ends if end <= last}))
+    return Line(label=label, xs=xs, ys=tuple(round(-(-x // users) * usd) for x in xs))
 
 
 def _node(variant: Variant) -> str:
@@ -427,14 +475,31 @@ def token_ticks(low: int, high: int, scale: str = "log") -> list[tuple[int, str]
     return [(value, TYPES["tokens"].write(value)) for value in values]
 
 
+def length_ticks(kind: str, low: int, high: int, scale: str) -> list[tuple[int, str]]:
+    """Ticks of the level axis: of users where the picture is of cost, else of lengths."""
+    return _round_ticks(low, high, scale) if kind == COST else token_ticks(low, high, scale)
+
+
+def _round_ticks(low: int, high: int, scale: str, sign: str = "") -> list[tuple[int, str]]:
+    """Round numbers: 1, 2 and 5 with noughts, or multiples of such a one of which at most eight steps reach from end to end."""
+    steps = (step * 10**digits for digits in range(12) for step in (1, 2, 5))
+    step = next(step for step in steps if step * 8 >= high - low)
+    values = _decades(low, high) if scale == "log" else range(-(-low // step) * step, high + 1, step)
+    return [(value, f"{sign}{value:,}") for value in values]
+
+
 def size_ticks(kind: str, low: int, high: int, scale: str) -> list[tuple[int, str]]:
-    """Ticks of the upright axis: of numbers of sequences for a frontier, else of bytes.
+    """Ticks of the upright axis: of numbers of sequences for a frontier, of dollars for cost, else of bytes.
 
     >>> size_ticks("memory", 1 << 20, 3 << 20, "log"), size_ticks("memory", 0, 3 << 20, "linear")[1]
     ([(1048576, '1 MiB'), (2097152, '2 MiB')], (524288, '512 KiB'))
     >>> size_ticks("frontier", 1, 30, "log")
     [(1, '1'), (2, '2'), (5, '5'), (10, '10'), (20, '20')]
+    >>> size_ticks("cost", 0, 9000, "linear")[:3]
+    [(0, '$0'), (2000, '$2,000'), (4000, '$4,000')]
     """
+    if kind == COST:
+        return _round_ticks(low, high, scale, "$")
     if kind == "frontier":
         values = _decades(low, high) if scale == "log" else list(_multiples(low, high))
         return [(value, f"{value:,}") for value in values]

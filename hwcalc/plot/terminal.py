@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from hwcalc.planner.verdict import Verdict
-from hwcalc.plot.series import Cell, Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
+from hwcalc.plot.series import Cell, Chart, Line, Profile, drawing, kind_words, length_ticks, size_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
@@ -113,7 +113,7 @@ def _lines(plotext: Any, chart: Chart, width: int, *, color: bool) -> str:
     marks = [line.mark for line in chart.lines if line.mark is not None and line.mark.y <= high]
     scale = _log if log else float
     ticks = size_ticks(chart.kind, low, high, chart.scale)
-    lengths = token_ticks(min(xs), max(xs), chart.scale)
+    lengths = length_ticks(chart.kind, min(xs), max(xs), chart.scale)
 
     def rows(some: Sequence[_Drawn], *, crosses: bool = False, colored: bool = False) -> list[str]:
         figure = _figure(plotext, width)
@@ -138,7 +138,7 @@ def _lines(plotext: Any, chart: Chart, width: int, *, color: bool) -> str:
     else:
         upon = [each for each in drawn if not each.filled]
         picture = [*_together(rows(drawn, crosses=True), [(each.letter, rows([each])) for each in upon] if len(upon) > 1 else [])]
-    about = cut(f"  {clean(chart.y_label)}, against tokens of a sequence", width)
+    about = cut(f"  {clean(chart.y_label)}, against {chart.x_label}", width)
     return "\n".join([*picture, about, *(_key(plotext, each, text, width, color=color) for each, text in legend)])
 
 

@@ -128,8 +128,8 @@ def test_what_was_not_asked_for() -> None:
 def test_typed_keywords(command: str, typed: type) -> None:
     """What a type checker lets through is what the function takes: the options of which the command takes one value."""
     own = {"engine"} if command == "reconcile" else set()
-    # A picture is of lengths of any number, of no time and of no price.
-    left = {*table.WITHIN, *table.PRICED, "avg_seq"} if command == "plot" else set()
+    # A picture is of lengths of any number, of no time, and of a month.
+    left = {*table.WITHIN, "cost", "use", "avg_seq"} if command == "plot" else set()
     singles = {row.name for row in options_of(command) if command not in row.lists}
     function: typing.Any = {"plot": plot, "sweep": sweep, "explore": explore, "reconcile": reconcile}.get(command) or getattr(
         hwcalc, command

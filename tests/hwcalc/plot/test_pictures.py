@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import hwcalc
+from hwcalc.errors import UsageError
 from hwcalc.plot.build import Picture
 from hwcalc.plot.series import KINDS
 from tests.hwcalc.command import QWEN, Capture, run
@@ -77,7 +78,9 @@ def test_extremes(kind: str, layers: int, window: int | None, tokens: int, capfd
         "max_position_embeddings": tokens,
         "sliding_window": window,
     }
-    hardware: dict[str, Any] = {"frontier": {"kv_memory": "60GiB"}, "nodes": {"gpu": "2xh100"}}.get(kind, {})
+    hardware: dict[str, Any] = {"frontier": {"kv_memory": "60GiB"}, "nodes": {"gpu": "2xh100"}, "cost": {"gpu": "2xh100"}}.get(
+        kind, {}
+    )
     drawn = hwcalc.plot(config, seq=tokens, kind=kind, engine="vllm", **hardware)
     if layers == 1:
         assert drawn.data("png").startswith(b"\x89PNG")
@@ -170,6 +173,23 @@ def test_models_on_nodes() -> None:
     for options, words in wrong:
         with pytest.raises(hwcalc.KvplanError, match=words):
             hwcalc.plot(models, kind="nodes", **options)
+
+
+def test_dollars_against_users() -> None:
+    """As many nodes as hold them: 46 users of 8,192 tokens on an H100 at 2 dollars an hour, 1,460 a month, and the 47th takes another."""
+    drawn = hwcalc.plot(QWEN, kind="cost", gpu="h100,rtx-4090", engine="vllm", seq="8k", price={"h100": "2/h"})
+    (line,) = drawn.chart.lines
+    held = hwcalc.plan(QWEN, gpu="h100", engine="vllm", seq="8k").fit
+    assert held is not None
+    assert held.max_batch == 46
+    at = dict(zip(line.xs, line.ys, strict=True))
+
+    assert (at[1], at[46], at[47], at[4 * 46]) == (1460, 1460, 2920, 5840)
+    assert line.label == "1 x h100-sxm5-80gb: $2.00/h"
+    assert [remark.partition(":")[0] for remark in drawn.chart.remarks] == ["1 x rtx-4090"]
+    assert "A  1 x h100-sxm5-80gb: $2.00/h" in drawn.text()
+    with pytest.raises(UsageError, match="spot is about prices, and a picture of memory has none"):
+        hwcalc.plot(QWEN, spot=True)
 
 
 def test_nodes_of_what_cannot_be_planned() -> None:
