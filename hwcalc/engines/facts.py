@@ -19,6 +19,7 @@ from hwcalc.units import parse_tokens
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.engine import Engine
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.options import Choices, CommandInput, EmittedFile
     from hwcalc.engines.setup import Load, Request, Setup
     from hwcalc.formulas import LayerKind
@@ -73,7 +74,7 @@ class IdleRules:
     source: ClassVar[str] = ""
 
     def ways_of(self, occupancy: Occupancy) -> tuple[Rest, ...]:
-        """The ways that this server has."""
+        """The ways that this server has. Raises :class:`~hwcalc.errors.UnsupportedError` where its release or a part of it has none."""
         return self.ways
 
     def starts_with(self, total_bytes: int, needed_bytes: int) -> tuple[str, ...]:
@@ -86,6 +87,10 @@ class IdleRules:
         Of servers that run together all may take it, and the largest of them is expected.
         """
         return 0
+
+    def outside(self, gpu: Gpu) -> BudgetPart | None:
+        """What a process takes of a GPU that the sum of its plan does not have; ``None`` if it has all."""
+        return None
 
     def joins(self, occupancy: Occupancy, free_bytes: int) -> bool:
         """True if the engine starts a model beside others that leave so many bytes of a GPU. By default it tries."""

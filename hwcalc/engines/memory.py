@@ -175,6 +175,13 @@ def _device_context(name: str) -> BudgetPart:
     return BudgetPart.of("context", Section.OVERHEAD, size, f"{context.source}; {kernels.source}", steps=steps)
 
 
+def driver_context(gpu: Gpu) -> BudgetPart:
+    """Memory that the driver keeps for the process, before anything is loaded."""
+    return estimated(
+        "context", Section.OVERHEAD, runtime_profile().estimate(f"context.{_CONTEXTS.get(gpu.vendor.lower(), 'other')}")
+    )
+
+
 def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Workspaces of cuBLAS or hipBLAS; none on accelerators that have neither."""
     if gpu.vendor.lower() not in _CONTEXTS:

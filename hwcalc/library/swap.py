@@ -178,9 +178,11 @@ def swap(
 
     link = host_link(hardware)
     rate = None if link is None else link.gbps * 1e9
-    parts = [_model(each, plan, idle, rate, drive[1] * 1e9) for each, plan in planned]
+    beyond = idle.outside(hardware)
+    process = NOTHING if beyond is None else Sizes(low=beyond.low, expected=beyond.expected, high=beyond.high)
+    parts = [_model(each, plan, idle, process, rate, drive[1] * 1e9) for each, plan in planned]
     most = idle.most_awake if most is None else most
-    found = _together(planned, parts, idle, most or len(parts))
+    found = _together(planned, parts, idle, process, most or len(parts))
     asleep = [sum(part.rests[0].host_bytes for number, part in enumerate(parts) if number not in chosen) for chosen in found]
     every = sum(part.rests[0].host_high_bytes for part in parts)
     ever = {number for chosen in found for number in chosen}
@@ -252,8 +254,8 @@ def _named(plan: Plan, names: Iterable[str]) -> Sizes:
     return Sizes(**{end: sum(getattr(part, end) for part in parts) for end in _ENDS})
 
 
-def _model(opened: Occupancy, plan: Plan, idle: IdleRules, rate: float | None, drive: float) -> SwapModel:
-    """What a model needs awake, and its ways to sleep."""
+def _model(opened: Occupancy, plan: Plan, idle: IdleRules, process: Sizes, rate: float | None, drive: float) -> SwapModel:
+    """What a model needs awake, and its ways to sleep. ``process`` is what its process takes outside the sum."""
     fit, on_gpu, files = plan.fit, plan.memory.per_gpu.weights, plan.memory.weights.bytes
     assert fit is not None
     assert on_gpu is not None
@@ -267,7 +269,7 @@ def _model(opened: Occupancy, plan: Plan, idle: IdleRules, rate: float | None, d
             name=way.name,
             how=way.how,
             starts_with=way.starts_with,
-            gpu=NOTHING if way.ends else _named(plan, idle.stays),
+            gpu=NOTHING if way.ends else _named(plan, idle.stays).plus(process),
             host_bytes=copy,
             host_high_bytes=copy * way.host_factor,
             sleep_s=moved if way.copied else 0.0,
@@ -287,9 +289,12 @@ def _model(opened: Occupancy, plan: Plan, idle: IdleRules, rate: float | None, d
 
 
 def _together(
-    planned: Sequence[tuple[Occupancy, Plan]], parts: Sequence[SwapModel], idle: IdleRules, most: int
+    planned: Sequence[tuple[Occupancy, Plan]], parts: Sequence[SwapModel], idle: IdleRules, process: Sizes, most: int
 ) -> dict[tuple[int, ...], Together]:
-    """The largest sets of at most so many models that fit awake, by their numbers. None is part of another."""
+    """The largest sets of at most so many models that fit awake, by their numbers. None is part of another.
+
+    A plan has room for one ``process`` outside its sum, so that all but the first add theirs.
+    """
     left = [idle.left_free(*_room(plan)) for _, plan in planned]
     usable = [plan.fit.usable_bytes + more for (_, plan), more in zip(planned, left, strict=True) if plan.fit is not None]
     context = _named(planned[0][1], {"context"})
@@ -299,7 +304,7 @@ def _together(
             if any(set(chosen) <= set(larger) for larger in found):
                 continue
             shares = [left[number] for number in chosen]
-            needed = Sizes(low=0, expected=max(shares), high=sum(shares))
+            needed = Sizes(low=0, expected=max(shares), high=sum(shares)).plus(process, size - 1)
             for number, part in enumerate(parts):
                 needed = needed.plus(part.awake if number in chosen else part.rests[0].gpu)
             if idle.one_process:

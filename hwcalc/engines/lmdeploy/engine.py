@@ -109,7 +109,9 @@ class LmdeployIdle(IdleRules):
     source = "LMDeploy 0.16 pytorch/engine/model_agent/agent.py"
 
     def ways_of(self, occupancy: Occupancy) -> tuple[Rest, ...]:
-        return self.ways if occupancy.setup.options.get("backend", PYTORCH) == PYTORCH else ()
+        if occupancy.setup.options.get("backend", PYTORCH) != PYTORCH:
+            raise UnsupportedError("TurboMind does not sleep.", hint="Use: --engine-option backend=pytorch")
+        return self.ways
 
 
 class Lmdeploy(Engine):

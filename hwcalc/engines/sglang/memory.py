@@ -36,19 +36,24 @@ class SglangAdapters(AdapterRules):
     """Buffers of ``max_loras_per_batch`` adapters of ``max_lora_rank``, of which requests without an adapter need one too.
 
     They are zero until an adapter is copied there from host memory, where each process has ``max_loaded_loras`` (all that are named, where
-    nobody says) in pinned memory. ``all`` modules include the embedding, whole on every rank, and an output layer of its own, whose rows
+    nobody says), pinned. ``all`` modules include the embedding, whole on every rank, and an output layer of its own, whose rows
     are divided; no router is among them. Source: SGLang 0.5.23, lora/mem_pool.py, lora/utils.py, lora/lora.py.
     """
 
+    deployment: SglangDeployment
     reserved_by = "max_loras_per_batch"
     loaded_by = "max_loaded_loras"
+
+    def on_host(self) -> tuple[int, int] | None:
+        found = super().on_host()
+        return found if found is None or self.deployment.settings.rules.pins_adapters else (found[0], found[0])
 
     def on_gpu(self) -> RankBytes | None:
         size, model, lora = super().on_gpu(), self.deployment.model, self.lora
         if size is None or model.counted is None:
             return None
-        numbers = 0
-        for block in model.counted.blocks if lora.targets == "all" else ():
+        numbers, tables = 0, lora.targets == "all" and self.deployment.settings.rules.adapted_tables
+        for block in model.counted.blocks if tables else ():
             for weight in block.weights:
                 if weight.role is WeightRole.EMBEDDING and module_of(weight) == "embed_tokens":
                     numbers += adapter_numbers(lora.rank, weight)

@@ -163,6 +163,10 @@ class Rules(Record):
     graphless: tuple[str, ...]
     """Where prompts run in no graphs: with Kimi's ``delta`` attention, ``latent`` attention without indexers and with them (``sparse latent``),
     in ``nemotron`` hybrids and ``Qwen3-Next``, with ``replicas`` of attention, with ``adapters``, with ``drafts``, and with ``all``."""
+    adapted_tables: bool
+    """Whether adapters of ``all`` modules have buffers for embedding and output layer. Before, ``csgmv``, which is the usual back end, had none."""
+    pins_adapters: bool
+    """Whether adapters in host memory are pinned."""
     piecewise_images: tuple[str, ...]
     """Beginnings of the names of classes with towers whose prompts run in graphs of pieces, which replicas and stages do without."""
     graphs_with_stages: bool
@@ -293,6 +297,8 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.5.13", ()), ("0.5.10", ("Gemma4", "GraniteMoeHybrid")), ("0.0", ("GraniteMoeHybrid", "Qwen3Next", "Qwen3_5"))),
         "server_args.py _handle_model_specific_adjustments",
     ),
+    on("adapted_tables", "0.5.10", "server_args.py check_lora_server_args"),
+    on("pins_adapters", "0.5.8", "lora/lora.py"),
     on("counts_latent_scales", "0.5.17", f"{_POOLS} DefaultPoolConfigurator._compute_cell_size"),
     on("nemotron_on_trtllm", "0.5.19", "arg_groups/model_overrides/nemotron_h.py"),
     on("unlike_on_fa4", "0.5.17", "arg_groups/model_override_base.py get_default_attn_backend"),

@@ -23,9 +23,11 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.options import CommandInput
     from hwcalc.engines.setup import Load, Setup
     from hwcalc.formulas import LayerKind
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
@@ -281,6 +283,25 @@ class VllmIdle(IdleRules):
     stays = frozenset({"non-torch", "workspaces", "expert exchange", "CUDA graphs"})
     keeps_host = True
     source = "vLLM 0.32 device_allocator/cumem.py, v1/worker/gpu_worker.py"
+
+    def ways_of(self, occupancy: Occupancy) -> tuple[Rest, ...]:
+        """Both levels. From 0.14 to 0.16 weights were loaded outside the pool, so that they stayed on the GPU (pull request 32947)."""
+        version = occupancy.deployment.version
+        release = planned_version(version)
+        if release < since("0.7"):
+            raise UnsupportedError(
+                f"vLLM {version} has no sleep mode: it came with 0.7.", hint="Use: --engine vllm@0.17 or newer"
+            )
+        if since("0.14") <= release < since("0.17"):
+            message = f"vLLM {version} keeps the weights on the GPU while it sleeps (github.com/vllm-project/vllm/issues/32714)."
+            raise UnsupportedError(message, hint="Use: --engine vllm@0.17 or newer")
+        return self.ways
+
+    def outside(self, gpu: Gpu) -> BudgetPart | None:
+        """The context on the GPU, which was there before vLLM's first look at the memory, and lies outside its share."""
+        from hwcalc.engines.memory import driver_context
+
+        return driver_context(gpu)
 
     def starts_with(self, total_bytes: int, needed_bytes: int) -> tuple[str, ...]:
         """The least share, in hundredths, with room for what is expected to be needed. vLLM starts only where so much is free."""

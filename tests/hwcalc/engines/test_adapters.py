@@ -39,6 +39,9 @@ def test_sglang_has_buffers_for_tables_too() -> None:
     cut = 32 * (4096 * 5 + (4096 + 2048 + 14_336 * 2) // 2 + (4096 + 14_336) // 2 + 4096 * 2)
     tables = (128_256 + 4096) + (128_256 // 2 + 4096)
     assert adapters("sglang", "rank=16,count=4", tp=2).gpu_bytes == 4 * 16 * (cut + tables) * 2
+    assert adapters("sglang@0.5.9", "rank=16,count=4").gpu_bytes == 4 * 16 * ADAPTER
+    older = adapters("sglang@0.5.7", "rank=16,count=4")
+    assert older.host_bytes == older.host_high_bytes == 4 * 16 * ADAPTER
     assert adapters("sglang", "rank=16,count=4,targets=mlp").gpu_bytes == 4 * 16 * 32 * 3 * 18_432 * 2
 
 

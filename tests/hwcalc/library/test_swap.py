@@ -9,14 +9,17 @@ import pytest
 
 import hwcalc
 from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.memory import driver_context
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.library.plan import open_loaded
 from hwcalc.library.swap import MOST_MODELS, Swapping, swap
+from hwcalc.profiles.gpus import find_gpu
 from hwcalc.report.swap import swap_text
 from hwcalc.report.view import View
 from tests.hwcalc.command import Capture, run
 
 LARGE, MIDDLE, SMALL = MODELS = ("Qwen/Qwen3-8B", "Qwen/Qwen3-4B", "Qwen/Qwen3-0.6B")
+LLAMAS: Final = ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B")
 NODE: Final[dict[str, Any]] = {"gpu": "rtx-4090", "seq": 4096, "offline": True}
 PCIE4: Final = 16e9 * 16 * 128 / 130 / 8
 """16 lanes of 16 x 10^9 transfers, of which 128 of 130 bits are data."""
@@ -29,7 +32,11 @@ def found() -> Swapping:
 
 
 def test_awake_is_the_plan_and_asleep_what_is_outside_the_pool(found: Swapping) -> None:
-    """Weights, adapters, activations and the rotary table are in memory that sleep releases; context, workspaces and graphs stay."""
+    """Weights, adapters, activations and the rotary table are in memory that sleep releases; workspaces and graphs stay.
+
+    So does the context, which lies outside of what vLLM counts.
+    """
+    context = driver_context(find_gpu("rtx-4090")).expected
     for model in found.models:
         fit = hwcalc.plan(model.model, engine="vllm", **NODE).fit
         assert fit is not None
@@ -38,7 +45,16 @@ def test_awake_is_the_plan_and_asleep_what_is_outside_the_pool(found: Swapping) 
             fit.needed_low_bytes, fit.needed_bytes, fit.needed_high_bytes
         )  # fmt: skip
         stays = [part for part in fit.budget.parts if part.name in ("non-torch", "workspaces", "CUDA graphs")]
-        assert [rest.gpu.expected for rest in model.rests] == [sum(part.expected for part in stays)] * 2
+        assert [rest.gpu.expected for rest in model.rests] == [context + sum(part.expected for part in stays)] * 2
+
+
+def test_what_stays_is_what_others_saw() -> None:
+    """Of 79.22 GiB 0.93 were in use while a model of a billion parameters slept (vLLM's pull request 11743).
+
+    A known miss is four RTX 3090 under 0.13 (its issue 32714): 1.14 GB of each, and here at least 1.43 GiB, most of it for NCCL.
+    """
+    alone = swap(LLAMAS, engine="vllm@0.7", gpu="h100", seq=4096, offline=True).models[0]
+    assert alone.rests[0].gpu.low <= 0.93 * 2**30 <= alone.rests[0].gpu.high
 
 
 def test_a_level_says_what_moves(found: Swapping) -> None:
@@ -55,12 +71,14 @@ def test_a_level_says_what_moves(found: Swapping) -> None:
 
 
 def test_sets_have_all_that_is_awake_and_all_that_sleeps(found: Swapping) -> None:
-    """And no larger set fits: all three, or the two large ones, are more than the card has."""
-    assert [each.models for each in found.together] == [(LARGE, SMALL), (MIDDLE, SMALL)]
+    """And no larger set fits: what two of them keep asleep leaves no place next to the largest."""
+    assert [each.models for each in found.together] == [(MIDDLE, SMALL), (LARGE,)]
     for each in found.together:
         parts = [model.awake if model.model in each.models else model.rests[0].gpu for model in found.models]
-        assert each.gpu.expected == sum(part.expected for part in parts) <= each.usable_bytes
-        assert each.gpu.high == sum(part.high for part in parts)
+        # A plan leaves room for the context of one server.
+        context, more = driver_context(find_gpu("rtx-4090")), len(each.models) - 1
+        assert each.gpu.expected == more * context.expected + sum(part.expected for part in parts) <= each.usable_bytes
+        assert each.gpu.high == more * context.high + sum(part.high for part in parts)
     # One sleeps at a time: the largest copy while the two others are awake; a server keeps its pinned blocks.
     assert found.host_bytes == found.models[0].rests[0].host_bytes
     assert found.host_high_bytes == 2 * sum(model.weights_bytes for model in found.models)
@@ -140,7 +158,7 @@ def test_text_has_every_way_and_rows_have_numbers(found: Swapping) -> None:
     for word in (
         "level 1",
         "level 2",
-        f"awake together: {LARGE} + {SMALL}",
+        f"awake together: {MIDDLE} + {SMALL}",
         "POST /wake_up",
         "--enable-sleep-mode",
         "host memory",
@@ -157,7 +175,9 @@ def test_text_has_every_way_and_rows_have_numbers(found: Swapping) -> None:
         ((SMALL, MIDDLE), {"seq": 4096}, "name its accelerator"),
         ((SMALL, MIDDLE), {**NODE, "disk": "floppy"}, "drive 'floppy' is not known"),
         ((SMALL, MIDDLE), {**NODE, "engine": "tgi"}, "TGI keeps a model"),
-        ((SMALL, MIDDLE), {**NODE, "engine": "lmdeploy", "engine_options": {"backend": "turbomind"}}, "LMDeploy keeps a model"),
+        ((SMALL, MIDDLE), {**NODE, "engine": "lmdeploy", "engine_options": {"backend": "turbomind"}}, "TurboMind does not sleep"),
+        ((SMALL, MIDDLE), {**NODE, "engine": "vllm@0.15"}, "0.15 keeps the weights on the GPU"),
+        (LLAMAS, {**NODE, "engine": "vllm@0.6"}, "0.6 has no sleep mode"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_type(models: tuple[str, ...], options: dict[str, Any], said: str) -> None:
