@@ -23,8 +23,6 @@ REFUSED: Final = "refused"
 OPEN: Final = "open"
 ABSENT: Final = -1
 """The number of a piece that a form does not have."""
-UNSEEN: Final = -2
-"""Stands where no form was made that would say."""
 OF_GPU: Final = frozenset({"gpu", "host", OPEN})
 """Pieces that hardly two GPUs have in common."""
 OF_REPLICAS: Final = frozenset({"replicas", "limits", "host"})
@@ -243,80 +241,70 @@ class _Search:
         import numpy as np
 
         seen = self._seen_of(name)
-        places = np.argwhere(seen != UNSEEN)
-        values = np.unique(seen[tuple(places.T)])
+        values = set(seen.values())
         if len(values) <= 1 and name not in self._making.of_rest:
-            return np.full(self._making.sizes, values[0] if len(values) else ABSENT, dtype=np.int64)
-        kinds = [self._kinds(name, axis) for axis in range(4)]
-        firsts, numbers = zip(*(np.unique(axis, return_inverse=True) for axis in kinds), strict=True)
-        known = np.full([len(axis) for axis in firsts], UNSEEN, dtype=np.int64)
-        known[tuple(axis[places[:, number]] for number, axis in enumerate(numbers))] = seen[tuple(places.T)]
-        for at in np.argwhere(known == UNSEEN):
-            alike = [np.flatnonzero(axis == number) for axis, number in zip(numbers, at, strict=True)]
-            known[tuple(at)] = ABSENT
-            for inside in np.argwhere(refused[np.ix_(*alike)] == ABSENT):
-                place = tuple(int(axis[number]) for axis, number in zip(alike, inside, strict=True))
+            return np.full(self._making.sizes, next(iter(values), ABSENT), dtype=np.int64)
+        kinds = [self._kinds(name, axis, seen) for axis in range(4)]
+        known = {tuple(map(list.__getitem__, kinds, place)): piece for place, piece in sorted(seen.items())}
+        firsts = [sorted(set(axis)) for axis in kinds]
+        for at in product(*firsts):
+            if at in known:
+                continue
+            known[at] = ABSENT
+            for place in product(
+                *([number for number, kind in enumerate(axis) if kind == first] for axis, first in zip(kinds, at, strict=True))
+            ):
+                if refused[place] != ABSENT:
+                    continue
                 if self._accepts(place):
-                    known[tuple(at)] = self._cell(place).get(name, ABSENT)
+                    known[at] = self._cell(place).get(name, ABSENT)
                     break
                 refused[place] = self._cell(place)[REFUSED]
-        return known[np.ix_(*numbers)]
+        table = np.array([known[at] for at in product(*firsts)], dtype=np.int64).reshape([len(axis) for axis in firsts])
+        return table[np.ix_(*(np.searchsorted(axis, numbers) for axis, numbers in zip(firsts, kinds, strict=True)))]
 
-    def _kinds(self, name: Hashable, axis: int) -> list[int]:
+    def _kinds(self, name: Hashable, axis: int, seen: Mapping[Place, int]) -> list[int]:
         """For each value of a choice the first with which the piece was the same, wherever both were seen, and was seen to be so."""
-        import numpy as np
-
         if name in self._making.of_rest:
             others = {each for cell in self._cells.values() for each in cell if isinstance(each, tuple) or each == "gpu"}
-            numbered = zip(*(self._kinds(other, axis) for other in sorted(others - self._making.of_rest, key=str)), strict=True)
+            apart = sorted(others - self._making.of_rest, key=str)
+            numbered = zip(*(self._kinds(other, axis, self._seen_of(other)) for other in apart), strict=True)
             places: dict[tuple[int, ...], int] = {}
             return [places.setdefault(alike, number) for number, alike in enumerate(numbered)]
-        table = self._rows(name, axis)
-        # Two GPUs are seen together in a large layout too, where there is more to differ in.
-        telling = np.ones(table.shape[1:], dtype=bool)
-        if axis == _GPU and self._largest:
-            telling[..., 0] = False
-        rows, telling = table.reshape(len(table), -1), telling.ravel()
-        seen = rows != UNSEEN
         kinds: list[int] = []
-        firsts: list[int] = []
-        for number, row in enumerate(rows):
-            both = seen[firsts] & seen[number]
-            alike = (both & telling).any(1) & ~(both & (rows[firsts] != row)).any(1)
-            if alike.any():
-                first = firsts[int(alike.argmax())]
-                rows[first] = np.where(seen[number], row, rows[first])
-                seen[first] |= seen[number]
-            else:
-                first = number
-                firsts.append(number)
+        firsts: dict[int, dict[Place, int]] = {}
+        # Two GPUs are seen together in a large layout too, where there is more to differ in.
+        large = axis == _GPU and self._largest > 0
+        for number, row in enumerate(self._rows(name, axis, seen)):
+            first = next((first for first, other in firsts.items() if _same(row, other, large=large)), number)
+            firsts[first] = {**firsts.get(first, {}), **row}
             kinds.append(first)
         if axis == _GPU:
             for gpu in self._making.nowhere:
                 kinds[gpu] = kinds[self._making.usual]
         return kinds
 
-    def _seen_of(self, name: Hashable) -> Any:
-        """A piece at all places, :data:`UNSEEN` where its form was not made, or is refused."""
-        import numpy as np
+    def _seen_of(self, name: Hashable) -> dict[Place, int]:
+        """A piece at the places where its form was made and is not refused."""
+        cells = (*self._remarks.items(), *self._cells.items()) if name == OPEN else self._cells.items()
+        return {place: cell.get(name, ABSENT) for place, cell in cells if REFUSED not in cell}
 
-        seen = np.full(self._making.sizes, UNSEEN, dtype=np.int64)
-        for place, cell in (*self._remarks.items(), *self._cells.items()) if name == OPEN else self._cells.items():
-            if REFUSED not in cell:
-                seen[place] = cell.get(name, ABSENT)
-        return seen
-
-    def _rows(self, name: Hashable, axis: int) -> Any:
-        """For each value of a choice, the first axis, the piece in the forms that were made with it, by the other three choices."""
-        import numpy as np
-
-        rows = np.moveaxis(self._seen_of(name), axis, 0)
+    def _rows(self, name: Hashable, axis: int, seen: Mapping[Place, int]) -> list[dict[Place, int]]:
+        """For each value of a choice the piece in the forms that were made with it, by the other three choices."""
+        rows: list[dict[Place, int]] = [{} for _ in range(self._making.sizes[axis])]
+        for place, piece in seen.items():
+            rows[place[axis]][place[:axis] + place[axis + 1 :]] = piece
         if axis == _GPU and name not in OF_GPU:
             for gpu, first in self._kinds_of_gpus.items():
-                rows[gpu] = np.where(rows[gpu] == UNSEEN, rows[first], rows[gpu])
+                rows[gpu] = {**rows[first], **rows[gpu]}
         if axis == _LAYOUT:
             for layout, alone in enumerate(self._making.alone):
-                both = (rows[layout] != UNSEEN) & (rows[alone] != UNSEEN)
-                if both.any() and (rows[layout][both] == rows[alone][both]).all():
-                    rows[layout] = np.where(rows[layout] == UNSEEN, rows[alone], rows[layout])
+                if _same(rows[layout], rows[alone]):
+                    rows[layout] = {**rows[alone], **rows[layout]}
         return rows
+
+
+def _same(row: Mapping[Place, int], other: Mapping[Place, int], *, large: bool = False) -> bool:
+    """True if both were seen somewhere, with ``large`` also in a layout beyond the first, and are the same wherever they were."""
+    both = row.keys() & other.keys()
+    return (any(at[_LAYOUT] for at in both) if large else bool(both)) and all(row[at] == other[at] for at in both)
