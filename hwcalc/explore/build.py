@@ -23,7 +23,18 @@ from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.errors import UsageError
 from hwcalc.explore.hand import Changed, hand_of
-from hwcalc.explore.runs import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout, Pools, choices_of, runs_of, title_of
+from hwcalc.explore.runs import (
+    GPUS,
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    PageAxes,
+    PageLayout,
+    Pools,
+    Requests,
+    choices_of,
+    runs_of,
+    title_of,
+)
 from hwcalc.explore.sections import sections_of
 from hwcalc.explore.speeds import gpu_rates, speeds_of
 from hwcalc.explore.starts import starts_of
@@ -321,7 +332,8 @@ def _engine(name: str) -> dict[str, Any]:
 
 def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> dict[str, Any]:
     spec = model.spec
-    engines = {name: runs_of(spec, name, axes, pools) for name in axes.engines}
+    requests = {name: Requests(spec, name, axes) for name in axes.engines}
+    engines = {name: runs_of(requests[name], pools) for name in axes.engines}
     return {
         "id": model.name,
         "argument": None if model.argument is None else shell_word(model.argument),
@@ -332,10 +344,10 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> 
         "warnings": [note.message for note in spec.warnings],
         "shares": sorted({layout.tp for layout in axes.layouts if divides(spec, layout.tp)}),
         "engines": engines,
-        "hand": hand_of(spec, model.changed, axes, pools, engines) if by_hand else _NOT_BY_HAND,
-        "speeds": {name: speeds_of(spec, name, axes, engines[name], pools) for name in axes.engines},
-        "starts": {name: starts_of(spec, name, axes, engines[name], pools) for name in axes.engines},
-        **sections_of(spec, axes, pools, engines),
+        "hand": hand_of(spec, model.changed, requests, pools, engines) if by_hand else _NOT_BY_HAND,
+        "speeds": {name: speeds_of(requests[name], engines[name], pools) for name in axes.engines},
+        "starts": {name: starts_of(requests[name], engines[name], pools) for name in axes.engines},
+        **sections_of(spec, axes, pools, engines, requests),
     }
 
 

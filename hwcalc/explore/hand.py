@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of, usual_request
+from hwcalc.explore.runs import AS_PUBLISHED, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of
 from hwcalc.explore.tables import Place
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.explore.runs import PageAxes
+    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.explore.runs import Requests
     from hwcalc.model import ModelSpec
 
 Dimensions: TypeAlias = Mapping[str, int]
@@ -282,6 +282,8 @@ _ONE_GPU: Final = "By hand the page has no runs of layers on several GPUs: they 
 _ALWAYS: Final = 3
 """Nodes that stand first: the model itself and the ends of the sliders. A polynomial of which the monomials are known is found of these, and of
 as many of the next nodes as it has further numbers."""
+_MOSTLY: Final = 12
+"""Nodes that tell and check most polynomials: the longest has 8 numbers. Where they tell none, all are looked at."""
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
@@ -293,7 +295,11 @@ _NODES: Final = tuple(
 
 
 def hand_of(
-    model: ModelSpec, changed: Changed | None, axes: PageAxes, pools: Pools, own: Mapping[str, Mapping[str, Any]]
+    model: ModelSpec,
+    changed: Changed | None,
+    requests: Mapping[str, Requests],
+    pools: Pools,
+    own: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any] | str:
     """The sliders and runs of a model (``Hand`` in ``page/types.d.ts``), or why it has none. ``own`` are its runs as it is, by engine."""
     kinds = [kind for layer in model.stack for kind in layer if isinstance(kind, AttentionKind)]
@@ -311,7 +317,7 @@ def hand_of(
             # What the model cannot have is said once, before any form is made.
             for node in family.nodes(1):
                 family.at(node)
-            engines = {name: _Runs(name, family, axes, pools, own[name]).document() for name in axes.engines}
+            engines = {name: _Runs(each, family, pools, own[name]).document() for name, each in requests.items()}
         except KvplanError as error:
             told = error.message
             continue
@@ -390,16 +396,17 @@ class _Inline(Pools):
 class _Runs:
     """The runs of one engine by hand."""
 
-    def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
-        self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
+    def __init__(self, requests: Requests, family: _Family, pools: Pools, own: Mapping[str, Any]) -> None:
+        self._requests, self._axes, self._family, self._pools, self._own = requests, requests.axes, family, pools, own
         self._still: set[int] = set()
         self._irregular: set[tuple[Any, ...]] = set()
-        self._opened: dict[Place, Occupancy] = {}
-        self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
+        self._forms: dict[tuple[Any, ...], MemoryForm | None] = {}
+        self._whole: set[Place] = set()
+        """The places that give parts too: there whole forms are made."""
         self._made: dict[tuple[Place, int], int] = {}
         self._known: dict[int, list[Any]] = {}
         """Of each piece those that were made of all forms, after one of the model itself."""
-        self._sizes = [layout.parallel(engine) for layout in axes.layouts]
+        self._sizes = [layout.parallel(requests.engine) for layout in self._axes.layouts]
         """How the GPUs of a layout share the model."""
 
     def document(self) -> dict[str, Any]:
@@ -423,6 +430,7 @@ class _Runs:
                 continue
             cells_at[place] = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
         first = self._firsts(cells_at)
+        self._whole = {place for (_, number, _), place in first.items() if number}
         for place, cells in cells_at.items():
             pieces = list(self._pieces(place, cells, first))
             if len(pieces) < len(cells):
@@ -504,7 +512,7 @@ class _Runs:
                 return
 
     def _curve(self, place: Place) -> int:
-        curve = self._merged(place, 0, lambda tree: tree["curve"])
+        curve = self._merged(place, 0)
         gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
         return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
 
@@ -512,7 +520,7 @@ class _Runs:
         name, own = self._names(place)[number], self._pools.pieces["parts"][cell]
         # What is the same with the model's own dimensions and at both ends of the sliders is the same between them.
         self._known.setdefault(number, [own])
-        piece = self._merged(place, number, lambda tree: tree["parts"][name])
+        piece = self._merged(place, number, name)
         if piece["section"] == Section.OVERHEAD and piece == own:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
@@ -539,8 +547,8 @@ class _Runs:
             return self._term(piece) if "shape" in piece else {name: self._with_places(one) for name, one in piece.items()}
         return piece
 
-    def _merged(self, place: Place, number: int, of: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """A piece of the form of a place with polynomials in it. Raises :class:`Irregular` if it has none.
+    def _merged(self, place: Place, number: int, part: tuple[str, int] | None = None) -> dict[str, Any]:
+        """A part of the form of a place, or its curve, with polynomials in it. Raises :class:`Irregular` if it has none.
 
         In other formats, on other GPUs and on more ranks a piece mostly has the same polynomials with other numbers: if a few forms give
         these, the others are not made.
@@ -548,44 +556,46 @@ class _Runs:
         known = self._known.setdefault(number, [])
         for like in known:
             with suppress(Irregular):
-                piece = self._merged_of(place, of, like)
+                piece = self._merged_of(place, part, max(_ALWAYS, _telling(like)), like)
                 if _shape(piece) == _shape(like):
                     return piece
-        piece = self._merged_of(place, of)
+        try:
+            piece = self._merged_of(place, part, _MOSTLY)
+        except Irregular:
+            piece = self._merged_of(place, part)
         known.append(piece)
         return piece
 
-    def _merged_of(self, place: Place, of: Callable[[dict[str, Any]], Any], like: Any = None) -> dict[str, Any]:
-        """As :meth:`_merged`, of all forms, or with the monomials of ``like`` of as many as tell them and check them."""
+    def _merged_of(self, place: Place, part: tuple[str, int] | None, most: int | None = None, like: Any = None) -> dict[str, Any]:
+        """As :meth:`_merged`, of the first ``most`` forms, or of all; with the monomials of ``like`` if it is given."""
         tp = self._sizes[place[2]].tp
-        nodes = self._family.nodes(tp)
-        numbers = tuple(range(len(nodes)))
-        if like is not None:
-            numbers = numbers[: max(_ALWAYS, _telling(like))]
-        names = set(self._names(place).values())
-        trees = [self._tree(place, nodes, number) for number in numbers]
-        if any(tree["parts"].keys() != names for tree in trees):
-            raise Irregular("not the parts of the model itself")
-        fit = self._family.fit(tp, tuple(nodes[number] for number in numbers))
-        merged_piece: dict[str, Any] = merged(list(map(of, trees)), fit, like=like)
+        nodes = self._family.nodes(tp)[:most]
+        trees = [self._piece(place, node, part) for node in nodes]
+        merged_piece: dict[str, Any] = merged(trees, self._family.fit(tp, nodes), like=like)
         return merged_piece
 
-    def _tree(self, place: Place, nodes: Sequence[Dimensions], number: int) -> dict[str, Any]:
-        """The form of a place with the dimensions of a node, as JSON, all in one."""
-        if (place, number) in self._trees:
-            return self._trees[place, number]
-        if place not in self._opened:
-            dtype, _, _, gpu = place
-            name, sizes = None if dtype == 0 else self._own["dtypes"][dtype], self._sizes[place[2]]
-            given = {"gpu": self._axes.gpus[gpu], "dtype": name, "tp": sizes.tp, "pp": sizes.pp, "dp": sizes.dp}
-            self._opened[place] = usual_request(self._family.at(nodes[0]), self._engine, self._axes, **given)
-        opened = self._opened[place]
-        form = drawn_form(opened.engine.open(self._family.at(nodes[number]), opened.request) if number else opened)
+    def _piece(self, place: Place, dimensions: Dimensions, part: tuple[str, int] | None) -> Any:
+        """The curve or a part of the form of a place with these dimensions, as JSON, all in one."""
+        inline = _Inline()
+        if part is None:
+            budget = None if place in self._whole else self._requests.cache_budget
+            return inline.curve(self._form(place, dimensions, budget))
+        form = self._form(place, dimensions)
+        parts = dict(zip(numbered(one.name for one in form.parts), form.parts, strict=True))
+        if parts.keys() != set(self._names(place).values()):
+            raise Irregular("not the parts of the model itself")
+        # Dimensions say whether there are first lengths with other bytes: those are none of the page's.
+        return inline.part(parts[part].by(rule_of))
+
+    def _form(self, place: Place, dimensions: Dimensions, budget: int | None = None) -> MemoryForm:
+        """The form of a place with these dimensions. Raises :class:`Irregular` if there is none."""
+        key = (place, *dimensions.values(), budget)
+        if key not in self._forms:
+            dtype, _, layout, gpu = place
+            named = self._own["dtypes"][dtype] if dtype else None
+            request = self._requests.request(self._axes.gpus[gpu], self._sizes[layout], dtype=named, kv_memory=budget)
+            self._forms[key] = drawn_form(self._requests.of(self._family.at(dimensions), request))
+        form = self._forms[key]
         if form is None:
             raise Irregular("no form")
-        inline = _Inline()
-        names = numbered(part.name for part in form.parts)
-        # Dimensions say whether there are first lengths with other bytes: those are none of the page's.
-        parts = {name: inline.part(part.by(rule_of)) for name, part in zip(names, form.parts, strict=True)}
-        self._trees[place, number] = {"curve": inline.curve(form), "parts": parts}
-        return self._trees[place, number]
+        return form

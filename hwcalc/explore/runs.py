@@ -5,22 +5,24 @@ Equal pieces of forms are in pools, and what one engine has for one model is a g
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby, product
 from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import field
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from hwcalc.engines import ENGINES, find_engine, forms
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Section
 from hwcalc.engines.options import Choices
-from hwcalc.engines.setup import Parallel
+from hwcalc.engines.setup import ALONE, Parallel, Request
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.explore.tables import ABSENT, OPEN, REFUSED, Cell, Making, Place, Tables, tables_of
+from hwcalc.explore.tables import ABSENT, OF_GPU, OPEN, REFUSED, Cell, Making, Place, Tables, tables_of
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair
@@ -29,6 +31,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import copies_of
 from hwcalc.planner.solve import closed_form
+from hwcalc.units import GIB
 
 GPUS: Final = ("rtx-4090", "l4", "a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm-141gb", "b200-180gb", "mi300x", "apple-m4-max-40c")
 """Accelerators where the user names none: from a desk to a rack, of three makers."""
@@ -104,7 +107,6 @@ class PageAxes(Record):
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
-_JSON: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _REST: Final = frozenset({"gpu", "limits", "replicas", "lengths", "host", OPEN})
 """The pieces of a form beside its cache and parts (:meth:`Pools.rest_pieces`)."""
 
@@ -154,12 +156,12 @@ class Pools:
     def __init__(self) -> None:
         pools = ("texts", "shapes", "terms", "curves", "sums", "parts", "rests", "shares", "reads", "rates")
         self.pieces: dict[str, list[Any]] = {name: [] for name in pools}
-        self._places: dict[tuple[str, str], int] = {}
+        self._places: dict[tuple[str, str | bytes], int] = {}
         self._records: dict[Hashable, int] = {}
 
     def put(self, pool: str, piece: Any) -> int:
         """The place of a piece that is JSON already. Raises :class:`~hwcalc.errors.UnsupportedError` for a number that is too large."""
-        text = piece if isinstance(piece, str) else _JSON.encode(piece)
+        text = piece if isinstance(piece, str) else encode(piece)
         place = self._places.get((pool, text))
         if place is None:
             _check(piece)
@@ -357,10 +359,63 @@ _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""
 
 
-def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict[str, Any]:
+class Requests:
+    """The requests of the page for one model and one engine. Each is opened once."""
+
+    def __init__(self, model: ModelSpec, engine: str, axes: PageAxes) -> None:
+        self.model, self.engine, self.axes = model, engine, axes
+        self._gpus = {name: load_gpu(name, []) for name in axes.gpus}
+        self._opened: dict[tuple[Any, ...], Occupancy | KvplanError] = {}
+
+    @cached_property
+    def plain(self) -> Occupancy:
+        """The request on one GPU that takes it. Raises the error of the first one if none does."""
+        first: KvplanError | None = None
+        for gpu in self.axes.gpus:
+            try:
+                return usual_request(self.model, self.engine, self.axes, gpu=gpu)
+            except KvplanError as error:
+                first = first or error
+        raise first or UnsupportedError("the page has no accelerator.")
+
+    def request(self, gpu: str, sizes: Parallel = ALONE, **change: Any) -> Request:
+        """The request on these GPUs, with other values where they are not ``None``."""
+        given = {name: value for name, value in change.items() if value is not None}
+        return self.plain.request.changed(gpu=self._gpus[gpu], parallel=sizes, **given)
+
+    def opened(self, gpu: str | None = None, sizes: Parallel = ALONE, **formats: str | None) -> Occupancy | KvplanError:
+        """The request, by default on the usual GPU, or why the engine refuses it."""
+        gpu = gpu or self.usual_gpu
+        key = (gpu, sizes, *sorted((name, value) for name, value in formats.items() if value is not None))
+        if key not in self._opened:
+            try:
+                self._opened[key] = self.of(self.plain.model, self.request(gpu, sizes, **formats))
+            except KvplanError as error:
+                self._opened[key] = error
+        return self._opened[key]
+
+    @property
+    def usual_gpu(self) -> str:
+        """That of the plain request."""
+        usual = self.plain.setup.hardware.gpu
+        return next(name for name, gpu in self._gpus.items() if usual is not None and usual.id == gpu.id)
+
+    def of(self, model: ModelSpec, request: Request) -> Occupancy:
+        """The occupancy of a model that may differ in its layers. Raises the engine's error."""
+        return self.plain.engine.open(model, request)
+
+    @cached_property
+    def cache_budget(self) -> int | None:
+        """A budget for requests of which the cache alone is wanted: with a given one no weights are counted. ``None`` if these have no form."""
+        form = drawn_form(self.of(self.plain.model, self.request(self.usual_gpu, kv_memory=GIB)))
+        return None if form is None else GIB
+
+
+def runs_of(requests: Requests, pools: Pools) -> dict[str, Any]:
     """The forms as grids (``Runs`` of ``page/types.d.ts``), or why all are refused."""
+    model, engine, axes = requests.model, requests.engine, requests.axes
     try:
-        made = _Forms(model, engine, axes, pools)
+        made = _Forms(requests, pools)
     except KvplanError:
         # An engine that takes the model on no GPU may have another reason on each of them.
         sizes: tuple[int, ...] = (1, 1, len(axes.layouts), len(axes.gpus))
@@ -411,22 +466,20 @@ def sentence(error: KvplanError) -> str:
 
 
 class _Forms:
-    """The forms of one model by one engine. Each request is opened once."""
+    """The forms of one model by one engine."""
 
-    def __init__(self, model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> None:
-        self._pools = pools
-        self._gpus = tuple(load_gpu(name, []) for name in axes.gpus)
+    def __init__(self, requests: Requests, pools: Pools) -> None:
+        model, engine, axes = requests.model, requests.engine, requests.axes
+        self._requests, self._pools, self._gpus = requests, pools, axes.gpus
         layouts = [layout.parallel(engine) for layout in axes.layouts]
         # An engine that splits models by layers has one layout for each number of GPUs.
         self._sizes = tuple(dict.fromkeys(layouts))
         self._of_layout = list(map(self._sizes.index, layouts))
-        self.plain = accepted(model, engine, axes)
-        gpu = self.plain.setup.hardware.gpu
-        self._usual_gpu = next(number for number, one in enumerate(self._gpus) if gpu is not None and one.id == gpu.id)
-        self._opened: dict[tuple[Any, ...], Occupancy | KvplanError] = {}
+        self.plain = requests.plain
         self._formed: dict[tuple[Any, ...], forms.MemoryForm | KvplanError] = {}
         self._of_rest: set[tuple[str, int]] = set()
-        self._rests: dict[str, int] = {}
+        self._of_gpu: set[Hashable] = set(OF_GPU)
+        self._rests: dict[bytes, int] = {}
         self._rest_pieces: list[Any] = []
         self.default_dtype = str(self.plain.dtypes.kv)
         dtypes = (name for name in axes.dtypes_of(engine) if name != self.default_dtype)
@@ -439,10 +492,12 @@ class _Forms:
         replicas = [(sizes.tp, sizes.pp) for sizes in self._sizes]
         making = Making(
             sizes=(len(self.dtypes), len(self.weights), len(self._sizes), len(self._gpus)),
-            usual=self._usual_gpu,
+            usual=self._gpus.index(self._requests.usual_gpu),
             alone=tuple(map(replicas.index, replicas)),
             nowhere=self._nowhere(),
+            makers=tuple(load_gpu(name, []).vendor for name in self._gpus),
             of_rest=self._of_rest,
+            of_gpu=self._of_gpu,
             make=self._cell,
             remark=self._remark,
         )
@@ -456,18 +511,18 @@ class _Forms:
         """The places of what forms have beside their cache and parts."""
         import numpy as np
 
-        rows = np.stack([table[~ignored] for name, table in tables.pieces.items() if name in _REST], -1)
-        kinds, numbers = np.unique(rows, axis=0, return_inverse=True)
-        places = [self._pools.rest(self._rest_pieces[number] for number in row if number != ABSENT) for row in kinds.tolist()]
+        rows = list(zip(*(table[~ignored].tolist() for name, table in tables.pieces.items() if name in _REST), strict=True))
+        pieces = self._rest_pieces
+        places = {row: self._pools.rest(pieces[number] for number in row if number != ABSENT) for row in sorted(set(rows))}
         table = np.full(ignored.shape, ABSENT, dtype=np.int64)
-        table[~ignored] = np.array(places)[numbers.ravel()]
+        table[~ignored] = [places[row] for row in rows]
         return table
 
     def _nowhere(self) -> dict[int, int]:
         """The GPUs on which the engine does not run, whatever the formats and the layout, with why."""
         refused: dict[int, int] = {}
         for number, gpu in enumerate(self._gpus):
-            opened = self.plain.engine.unchecked(self.plain.model, self.plain.request.changed(gpu=gpu))
+            opened = self.plain.engine.unchecked(self.plain.model, self._requests.request(gpu))
             try:
                 opened.deployment.accelerator_warnings  # noqa: B018 - refuses an accelerator on which the engine does not run
             except KvplanError as refusal:
@@ -487,6 +542,8 @@ class _Forms:
             return {REFUSED: self._pools.text(sentence(form))}
         names = numbered(part.name for part in form.parts)
         self._of_rest.update(name for name, part in zip(names, form.parts, strict=True) if part.of_rest)
+        # What a process takes beside the model is another on each GPU.
+        self._of_gpu.update(name for name, part in zip(names, form.parts, strict=True) if part.section == Section.OVERHEAD)
         rest: dict[Hashable, int] = {name: self._rest(piece) for name, piece in self._pools.rest_pieces(form).items()}
         return {
             "curve": self._pools.curve(form),
@@ -506,22 +563,14 @@ class _Forms:
 
     def _rest(self, piece: dict[str, Any]) -> int:
         """The number of a piece of what a form has beside its cache and parts."""
-        number = self._rests.setdefault(_JSON.encode(piece), len(self._rests))
+        number = self._rests.setdefault(encode(piece), len(self._rests))
         if number == len(self._rest_pieces):
             self._rest_pieces.append(piece)
         return number
 
     def _open(self, layout: int, gpu: int, **formats: str | None) -> Occupancy | KvplanError:
         """The request of a place, or why the engine refuses it."""
-        given = {name: value for name, value in formats.items() if value is not None}
-        sizes = self._sizes[layout]
-        key = (layout, gpu, *sorted(given.items()))
-        if key not in self._opened:
-            try:
-                self._opened[key] = self.plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
-            except KvplanError as error:
-                self._opened[key] = error
-        return self._opened[key]
+        return self._requests.opened(self._gpus[gpu], self._sizes[layout], **formats)
 
     def _form(self, layout: int, gpu: int, **formats: str | None) -> forms.MemoryForm | KvplanError:
         """The form of a place, or why the engine refuses it."""
@@ -536,17 +585,6 @@ class _Forms:
             except KvplanError as error:
                 self._formed[key] = error
         return self._formed[key]
-
-
-def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Occupancy:
-    """The request on one GPU that takes it. Raises the error of the first one if none does."""
-    first: KvplanError | None = None
-    for gpu in axes.gpus:
-        try:
-            return usual_request(model, engine, axes, gpu=gpu)
-        except KvplanError as error:
-            first = first or error
-    raise first or UnsupportedError("the page has no accelerator.")
 
 
 def usual_request(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -> Occupancy:

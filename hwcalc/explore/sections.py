@@ -41,7 +41,7 @@ from hwcalc.policies.parse import parse_policy
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.memory import Budget
-    from hwcalc.explore.runs import PageAxes
+    from hwcalc.explore.runs import PageAxes, Requests
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec
     from hwcalc.planner.strategies_result import Strategies, Strategy
@@ -51,8 +51,10 @@ _LATENT, _ROPE = 512, 64
 _AS_DEEPSEEK: Final = f"a latent of {_LATENT} and a rotary key of {_ROPE}, as DeepSeek-V3 has them"
 
 
-def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each kind of attention (``Variant`` in ``page/types.d.ts``), by engine. ``runs`` are those of the model as it is."""
+def variants_of(
+    model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]], requests: Mapping[str, Requests]
+) -> list[dict[str, Any]]:
+    """Each kind of attention (``Variant`` in ``page/types.d.ts``), by engine. ``runs`` and ``requests`` are those of the model as it is."""
     variants: list[tuple[str, str, Callable[[LayerKind], LayerKind]]] = []
     for one in head_what_ifs(model.stack):
         heads = one.num_key_value_heads
@@ -63,7 +65,7 @@ def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
         variants.append(("MLA", _AS_DEEPSEEK, _with_latent))
     changed = {name: changed_model(model, change) for name, _, change in variants}
     alike = {
-        engine: _alike(model, next(iter(changed.values()), model), engine, axes, pools, runs[engine]) for engine in axes.engines
+        engine: _alike(next(iter(changed.values()), model), requests[engine], pools, runs[engine]) for engine in axes.engines
     }
     rows = []
     for name, told, _ in variants:
@@ -79,7 +81,11 @@ def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
                     and "curve" in runs[engine]
                     and cell_of(runs[engine]["refused"], place) is None
                 )
-                curve = cell_of(runs[engine]["curve"], place) if own else _curve(changed[name], engine, numbers[0], axes, pools)
+                curve = (
+                    cell_of(runs[engine]["curve"], place)
+                    if own
+                    else _curve(changed[name], requests[engine], numbers[0], pools, runs[engine])
+                )
                 cells |= {(number,): curve for number in numbers}
             curves[engine] = grid_of(cells, (len(axes.gpus),))
         rows.append({"name": name, "note": told, "engines": curves})
@@ -90,20 +96,20 @@ def _kinds(model: ModelSpec) -> set[type[LayerKind]]:
     return {type(group.kind) for group in model.stack.groups}
 
 
-def _alike(
-    model: ModelSpec, other: ModelSpec, engine: str, axes: PageAxes, pools: Pools, runs: Mapping[str, Any]
-) -> list[list[int]]:
+def _alike(other: ModelSpec, requests: Requests, pools: Pools, runs: Mapping[str, Any]) -> list[list[int]]:
     """The numbers of GPUs that are alike: the model has the same cache there, or is refused alike, and so is it with other heads.
 
     Attention of another kind may have other kernels on each.
     """
     groups: dict[tuple[Any, Any], list[int]] = {}
-    for number in range(len(axes.gpus)):
+    for number in range(len(requests.axes.gpus)):
         place = (0, 0, 0, number)
         groups.setdefault((cell_of(runs["refused"], place), cell_of(runs.get("curve"), place)), []).append(number)
     alike = []
     for numbers in groups.values():
-        same = len(numbers) == 1 or len({_curve(other, engine, number, axes, pools) for number in (numbers[0], numbers[-1])}) == 1
+        same = (
+            len(numbers) == 1 or len({_curve(other, requests, number, pools, runs) for number in (numbers[0], numbers[-1])}) == 1
+        )
         alike += [numbers] if same else [[number] for number in numbers]
     return alike
 
@@ -136,10 +142,14 @@ def _has_latents(stack: Stack) -> bool:
     return any(isinstance(group.kind, LatentAttention) for group in stack.groups)
 
 
-def _curve(model: ModelSpec, engine: str, gpu: int, axes: PageAxes, pools: Pools) -> int:
+def _curve(model: ModelSpec, requests: Requests, gpu: int, pools: Pools, runs: Mapping[str, Any]) -> int:
     """The place of a curve on one GPU, or -1 less the place of why there is none."""
+    name = requests.axes.gpus[gpu]
     try:
-        opened = usual_request(model, engine, axes, gpu=axes.gpus[gpu])
+        if "curve" in runs:
+            opened = requests.of(model, requests.request(name, kv_memory=requests.cache_budget))
+        else:
+            opened = usual_request(model, requests.engine, requests.axes, gpu=name)
         if _has_latents(model.stack) and not _has_latents(opened.stack):
             return -1 - pools.text(f"{opened.engine.label} has latent attention for models that are made with it.")
         form = drawn_form(opened)
@@ -298,8 +308,13 @@ _SIZES: Final = {"bytes": "full_bytes", "held": "held_bytes", "peak": "peak_byte
 """A figure of the page -> that of :class:`~hwcalc.planner.strategies_result.Strategy`."""
 
 
-def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out. ``runs`` are its own, by engine."""
+def sections_of(
+    model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]], requests: Mapping[str, Requests]
+) -> dict[str, Any]:
+    """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out.
+
+    ``runs`` and ``requests`` are its own, by engine.
+    """
     lengths, encoder_seq = sampled_lengths(model), axes.fixed.get("encoder_seq")
     saved: dict[str, Any] | None = None
     of_strategies: dict[str, Any] | None = None
@@ -307,7 +322,7 @@ def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
         found = [strategies(model, engine="reference", seq=seq, encoder_seq=encoder_seq) for seq in lengths]
         saved, of_strategies = _saved(found), _strategy_rows(found)
     return {
-        "variants": variants_of(model, axes, pools, runs),
+        "variants": variants_of(model, axes, pools, runs, requests),
         "saved": saved,
         "policies": policy_rows(model, axes, pools, runs),
         "strategies": of_strategies,

@@ -7,31 +7,29 @@ cache in each format for each number of ranks, and how many ranks share the expe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, accepted, grid_of
+from hwcalc.explore.runs import AS_PUBLISHED, grid_of
 from hwcalc.explore.tables import Place
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
 from hwcalc.planner.speed_work import DecodeForm, Growing, decode_form, fastest, workload_of
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.explore.runs import PageAxes, Pools
-    from hwcalc.model import ModelSpec
+    from hwcalc.explore.runs import Pools, Requests
     from hwcalc.profiles.hardware_file import Gpu
 
 
-def speeds_of(model: ModelSpec, engine: str, axes: PageAxes, runs: Mapping[str, Any], pools: Pools) -> dict[str, Any] | None:
+def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict[str, Any] | None:
     """The pieces of one engine (``Speeds`` in ``page/types.d.ts``); ``None`` where there is no bound."""
     if "curve" not in runs:
         return None
-    plain = accepted(model, engine, axes)
-    parallel = [layout.parallel(engine) for layout in axes.layouts]
+    parallel = [layout.parallel(requests.engine) for layout in requests.axes.layouts]
     shares: list[int | None] = []
     for name in runs["weights"]:
-        form = _form(plain, weights=None if name == AS_PUBLISHED else name)
+        form = _form(requests.opened(weights=None if name == AS_PUBLISHED else name))
         rows = [
             [str(share.use), share.bytes, share.copies, share.active, share.flops_per_token, _rates(rates, pools)]
             for share, rates in (() if form is None else form.shares)
@@ -45,29 +43,25 @@ def speeds_of(model: ModelSpec, engine: str, axes: PageAxes, runs: Mapping[str, 
             if first < number:
                 reads[dtype, number] = reads[dtype, first]
                 continue
-            form = _form(plain, dtype=name if dtype else None, tp=sizes.tp)
+            form = _form(requests.opened(sizes=Parallel(tp=sizes.tp), dtype=name if dtype else None))
             reads[dtype, number] = None if form is None else pools.put("reads", _reads(form, pools))
-        experts.append(_expert_ranks(plain, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp))
+        experts.append(_expert_ranks(requests.opened(sizes=sizes)))
     return {"shares": shares, "reads": grid_of(reads, (len(runs["dtypes"]), len(parallel))), "experts": experts}
 
 
-def _form(plain: Occupancy, **change: Any) -> DecodeForm | None:
-    """The form of a request with something else in it; ``None`` if the engine refuses that, or has no such form."""
-    try:
-        opened = plain.changed(**{name: value for name, value in change.items() if value is not None})
-    except KvplanError:
+def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:
+    """The form of a request; ``None`` if the engine refuses it, or has no such form."""
+    if isinstance(opened, KvplanError):
         return None
     places = opened.devices.reads().value
     return None if is_divided(places) else decode_form(opened.model, workload_of(opened), shares_of(places) or None)
 
 
-def _expert_ranks(plain: Occupancy, **sizes: int) -> int | None:
-    """How many ranks share the experts in a layout; ``None`` if the engine has none, or no bound there."""
-    with suppress(KvplanError):
-        opened = plain.changed(**sizes)
-        if not is_divided(opened.devices.reads().value):
-            return opened.deployment.parallel.expert_ranks
-    return None
+def _expert_ranks(opened: Occupancy | KvplanError) -> int | None:
+    """The ranks that share the experts; ``None`` if the engine refuses the layout, or has no bound there."""
+    if isinstance(opened, KvplanError) or is_divided(opened.devices.reads().value):
+        return None
+    return opened.deployment.parallel.expert_ranks
 
 
 def _reads(form: DecodeForm, pools: Pools) -> dict[str, Any]:

@@ -15,34 +15,33 @@ from msgspec.structs import replace
 from hwcalc.engines import find_engine
 from hwcalc.engines.options import CommandInput
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, every, grid_of, usual_request
+from hwcalc.explore.runs import AS_PUBLISHED, every, grid_of
 from hwcalc.explore.tables import Place
 from hwcalc.planner.command_input import command_input
 from hwcalc.planner.plan import plan_opened
 from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
-    from hwcalc.explore.runs import PageAxes, Pools
-    from hwcalc.model import ModelSpec
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.explore.runs import Pools, Requests
 
-_SAMPLES: Final = ((10_007, 13), (20_011, 17), (30_013, 19))
+_SAMPLES: Final = ((10_007, 13), (30_013, 19))
 """Lengths and numbers of sequences that no other number of a command line equals."""
 _PUBLISHED: Final = {"catalog", "hub", "hf-cache"}
 _NUMBER: Final = re.compile(r"\d+")
 
 
-def starts_of(model: ModelSpec, engine: str, axes: PageAxes, runs: Mapping[str, Any], pools: Pools) -> dict[str, Any] | None:
+def starts_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict[str, Any] | None:
     """The templates by format of the cache, of the weights and layout, and a remark on them (``Starts`` in ``page/types.d.ts``).
 
     ``None`` where there is nothing to type.
     """
+    model, engine, axes = requests.model, requests.engine, requests.axes
     rules = find_engine(engine)[0].command
     # A server is given a repository of the Hub; of a file or a config here the plan has the command.
     if "curve" not in runs or not rules.known or model.source not in _PUBLISHED or model.gguf is not None or model.assumed:
         return None
-    given = next((found for gpu in axes.gpus if (found := _input(model, engine, axes, gpu)) is not None), None)
-    if given is None:
-        return None
+    given = _input(requests.plain)
     sizes = (len(runs["dtypes"]), len(runs["weights"]), len(axes.layouts))
     stored = [replace(given, weights=None if name == AS_PUBLISHED else name) for name in runs["weights"]]
     cells: dict[Place, int | None] = {}
@@ -62,12 +61,8 @@ def starts_of(model: ModelSpec, engine: str, axes: PageAxes, runs: Mapping[str, 
     return {"commands": grid, "remarks": [pools.text(rules.first(planned)[1]) for planned in stored]}
 
 
-def _input(model: ModelSpec, engine: str, axes: PageAxes, gpu: str) -> CommandInput | None:
-    """What a command line of the model in its usual formats is made of; ``None`` if the engine does not run it there."""
-    try:
-        opened = usual_request(model, engine, axes, gpu=gpu)
-    except KvplanError:
-        return None
+def _input(opened: Occupancy) -> CommandInput:
+    """The values of which a command line of the model in its usual formats is made."""
     # What a length, a number of sequences or a GPU decides is no part of a template.
     return replace(command_input(plan_opened(opened, limits=False)), requires=(), environment=(), on_host=False)
 

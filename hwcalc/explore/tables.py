@@ -43,6 +43,10 @@ class Making(Record):
     """GPUs that take nothing of the model, with why."""
     of_rest: AbstractSet[Hashable] = frozenset()
     """Pieces that follow from all others, as far as the forms that were made tell: so from each choice."""
+    makers: tuple[str, ...]
+    """The maker of each GPU, who has kernels of his own."""
+    of_gpu: AbstractSet[Hashable] = OF_GPU
+    """Pieces in which GPUs of a maker may differ that have all others in common."""
     make: Callable[[Place], Cell]
     remark: Callable[[Place], Cell]
     """Makes what sources leave open alone, or the refusal."""
@@ -164,7 +168,10 @@ class _Search:
         kinds = {}
         for gpu in self._gpus:
             cells = [self._cell((0, 0, layout, gpu)) for layout in (0, self._largest)]
-            key: Any = tuple(tuple((name, piece) for name, piece in cell.items() if name not in OF_GPU) for cell in cells)
+            key: Any = (
+                self._making.makers[gpu],
+                tuple(tuple((name, piece) for name, piece in cell.items() if name not in self._making.of_gpu) for cell in cells),
+            )
             # Of a GPU that takes nothing as usual, nothing was seen.
             kinds[gpu] = gpu if REFUSED in cells[0] else first.setdefault(key, gpu)
         return kinds
@@ -177,7 +184,7 @@ class _Search:
         }
         layouts = [self._cell((0, 0, layout, usual)) for layout in range(self._making.sizes[_LAYOUT])]
         rows = [[cell for cell in cells if REFUSED not in cell] for cells in (layouts, *ends.values())]
-        names = dict.fromkeys(name for cells in rows for cell in cells for name in cell if name not in OF_GPU)
+        names = dict.fromkeys(name for cells in rows for cell in cells for name in cell if name not in self._making.of_gpu)
         follows = [name for name in names if any(len({cell.get(name) for cell in cells}) > 1 for cells in rows)]
         unseen = {gpu: {(name, *(cell.get(name) for cell in cells)) for name in follows} for gpu, cells in ends.items()}
         chosen = [usual]
@@ -294,7 +301,7 @@ class _Search:
         rows: list[dict[Place, int]] = [{} for _ in range(self._making.sizes[axis])]
         for place, piece in seen.items():
             rows[place[axis]][place[:axis] + place[axis + 1 :]] = piece
-        if axis == _GPU and name not in OF_GPU:
+        if axis == _GPU and name not in self._making.of_gpu:
             for gpu, first in self._kinds_of_gpus.items():
                 rows[gpu] = {**rows[first], **rows[gpu]}
         if axis == _LAYOUT:

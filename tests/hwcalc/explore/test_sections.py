@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, strategies
-from hwcalc.explore.runs import PageAxes, PageLayout, Pools, page_engines, plan_options, runs_of
+from hwcalc.explore.runs import PageAxes, PageLayout, Pools, Requests, page_engines, plan_options, runs_of
 from hwcalc.explore.sections import BATCHES, POLICIES, sampled_lengths, sections_of
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
@@ -63,10 +63,11 @@ def test_what_the_cache_saves_is_what_strategies_say(name: str) -> None:
             assert row["peak_is_bound"] == (one.name == "recompute")
 
 
-def _given(spec: ModelSpec, gpu: str, pools: Pools) -> tuple[PageAxes, Pools, dict[str, Any]]:
+def _given(spec: ModelSpec, gpu: str, pools: Pools) -> tuple[PageAxes, Pools, dict[str, Any], dict[str, Requests]]:
     """What the sections of a model are made of, on one GPU."""
     axes = PageAxes(gpus=(gpu,), layouts=(PageLayout(count=1, tp=1),))
-    return axes, pools, {name: runs_of(spec, name, axes, pools) for name in axes.engines}
+    requests = {name: Requests(spec, name, axes) for name in axes.engines}
+    return axes, pools, {name: runs_of(each, pools) for name, each in requests.items()}, requests
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwcalc.explore.tables import ABSENT, OPEN, REFUSED, Cell, Making, Place, tables_of
+from hwcalc.explore.tables import ABSENT, OF_GPU, OPEN, REFUSED, Cell, Making, Place, tables_of
 
 SIZES = (3, 4, 6, 5)
 ALONE = (0, 0, 2, 3, 3, 5)
 """The second layout is the first with a replica, and the fifth the fourth."""
 CAPABILITIES = (0, 0, 1, 1, 2)
+MAKERS = ("nvidia", "nvidia", "nvidia", "nvidia", "amd")
 MEMORIES = (24, 22, 80, 80, 192)
 SHARES = (1, 1, 2, 4, 4, 8)
 
@@ -66,7 +67,9 @@ def test_tables_of_a_few_forms_are_those_of_all(needs: int, refused_layout: int 
             usual=usual,
             alone=ALONE,
             nowhere=dict.fromkeys(nowhere, 7),
+            makers=MAKERS,
             of_rest=frozenset({("graphs", 0)}),
+            of_gpu=OF_GPU | {("communication", 0)},
             make=make,
             remark=remark,
         )
@@ -85,6 +88,28 @@ def test_a_piece_that_follows_from_what_no_two_choices_show_is_seen() -> None:
     def odd(place: Place) -> Cell:
         return {**form(place), "curve": 5 + all(place)}
 
-    making = Making(sizes=SIZES, usual=0, alone=ALONE, nowhere={}, make=odd, remark=lambda place: {OPEN: odd(place)[OPEN]})
-    table = tables_of(making).pieces["curve"]
+    table = tables_of(_making(odd)).pieces["curve"]
     assert all(table[place] == 5 + all(place) for place in places())
+
+
+def test_kernels_of_another_maker_show_in_one_format_only() -> None:
+    """As compute buffers of llama.cpp do, which an Apple GPU has less of with a quantized cache: in usual formats nobody sees it."""
+
+    def buffers(place: Place) -> Cell:
+        dtype, _, layout, gpu = place
+        return {"curve": 10 * dtype, ("buffers", 0): SHARES[layout] + (dtype > 0 and MAKERS[gpu] == "amd")}
+
+    table = tables_of(_making(buffers)).pieces["buffers", 0]
+    assert all(table[place] == buffers(place)["buffers", 0] for place in places())
+
+
+def _making(make: Callable[[Place], Cell]) -> Making:
+    return Making(
+        sizes=SIZES,
+        usual=0,
+        alone=ALONE,
+        nowhere={},
+        makers=MAKERS,
+        make=make,
+        remark=lambda place: {OPEN: make(place).get(OPEN, 0)},
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from hwcalc import load_model, strategies
 from hwcalc.engines.forms import Curve
-from hwcalc.explore.runs import PageAxes, PageLayout, Pools, page_engines, plan_options, runs_of
+from hwcalc.explore.runs import PageAxes, PageLayout, Pools, Requests, page_engines, plan_options, runs_of
 from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
@@ -25,7 +25,8 @@ LENGTHS: Final = (128, 1_000, 4_099, 30_000)
 def _variants(name: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     pools = Pools()
     spec, axes = load_model(name, offline=True), PageAxes(gpus=GPUS, layouts=(PageLayout(count=1, tp=1),))
-    found = variants_of(spec, axes, pools, {engine: runs_of(spec, engine, axes, pools) for engine in axes.engines})
+    requests = {engine: Requests(spec, engine, axes) for engine in axes.engines}
+    found = variants_of(spec, axes, pools, {engine: runs_of(each, pools) for engine, each in requests.items()}, requests)
     return {one["name"]: one for one in found}, pools.pieces
 
 
