@@ -294,7 +294,7 @@ def payload_of(
         "batches": list(axes.batches),
         "layouts": [asdict(layout) for layout in axes.layouts],
         "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
-        "gpus": [_gpu(load_gpu(name, []), pools) for name in axes.gpus],
+        "gpus": [_gpu(load_gpu(name, []), pools, sorted({layout.count for layout in axes.layouts})) for name in axes.gpus],
         "formats": format_spellings(),
         "experts_power": ALIKE,
         "engines": list(map(_engine, axes.engines)),
@@ -303,8 +303,12 @@ def payload_of(
     }
 
 
-def _gpu(gpu: Gpu, pools: Pools) -> dict[str, Any]:
+def _gpu(gpu: Gpu, pools: Pools, counts: Sequence[int]) -> dict[str, Any]:
+    from hwcalc.hardware.prices import prices
+    from hwcalc.planner.cost import price_info
     from hwcalc.profiles.gpus import gpu_aliases
+
+    priced = {count: prices().of_gpus(gpu, count) for count in counts}
 
     # A size of memory at the end of an id may be that which its profile has without a word.
     stem = gpu.id.removesuffix(f"-{gpu.memory_marketing_gb}gb")
@@ -314,6 +318,11 @@ def _gpu(gpu: Gpu, pools: Pools) -> dict[str, Any]:
         "memory": str(gpu.memory_marketing_gb),
         "node": gpu.node,
         **gpu_rates(gpu, pools.pieces["rates"]),
+        "prices": {
+            str(count): [float(price.usd_per_hour), price_info(price.row or price).text]
+            for count, price in priced.items()
+            if price is not None
+        },
         "aliases": [stem, *(alias for alias, meant in gpu_aliases().items() if meant in (gpu.id, stem))],
     }
 

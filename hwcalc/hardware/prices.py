@@ -266,10 +266,12 @@ def _rows(content: Mapping[str, Any], *, user: bool = False) -> Iterator[Price]:
 def _row(data: Mapping[str, Any], *, user: bool) -> Price:
     """The price of one row, which has been checked."""
     from hwcalc.hardware.named import instance_named
+    from hwcalc.profiles.instances import built_in_instances
 
     told, count, accelerator = data.get, data.get("count"), data.get("accelerator")
     if told("instance") is not None:
-        instance = instance_named(f"{data['provider']}/{data['instance']}")
+        name = f"{data['provider']}/{data['instance']}"
+        instance = instance_named(name) if user else built_in_instances()[_key(data["provider"], data["instance"])]
         accelerator, count = _device_id(instance), instance.count
     return Price(
         usd_per_hour=Decimal(str(data["usd_per_hour"])),

@@ -64,24 +64,29 @@ def cost_of(opened: Occupancy, fit: FitInfo | None, speed: SpeedInfo | None, wit
     return CostInfo(
         usd_per_hour=usd,
         usd_per_month=float(price.usd_per_month),
-        price=PriceInfo(
-            usd_per_hour=float(row.usd_per_hour),
-            provider=row.provider,
-            instance=row.instance,
-            accelerator=row.accelerator,
-            count=row.count,
-            region=row.region,
-            kind=row.kind.value,
-            date=None if row.date is None else row.date.isoformat(),
-            source=row.source,
-            user=row.user,
-            old=row.is_old(),
-        ),
+        price=price_info(row),
         use=use,
         tokens_per_s=None if figure is None else figure.expected,
         usd_per_million_tokens=of_tokens,
         users=users,
         usd_per_user_month=float(price.usd_per_month) / users if users else None,
+    )
+
+
+def price_info(row: Price) -> PriceInfo:
+    """A row as a plan shows it."""
+    return PriceInfo(
+        usd_per_hour=float(row.usd_per_hour),
+        provider=row.provider,
+        instance=row.instance,
+        accelerator=row.accelerator,
+        count=row.count,
+        region=row.region,
+        kind=row.kind.value,
+        date=None if row.date is None else row.date.isoformat(),
+        source=row.source,
+        user=row.user,
+        old=row.is_old(),
     )
 
 

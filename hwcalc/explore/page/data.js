@@ -345,3 +345,23 @@ function plainPart(payload, part, term, dimensions) {
     high: part.high === undefined ? expected : plain(part.high),
   };
 }
+
+export const HOURS_PER_MONTH = 730;
+
+/**
+ * What so many of a GPU cost an hour, and the words for what that is the price of; null where no price with a date is known.
+ * @param {Payload} payload
+ * @param {string} name
+ * @param {number} count
+ * @returns {{ usd: number, of: string } | null}
+ */
+export function priceOf(payload, name, count) {
+  const [usd, of] = payload.gpus.find(({ id }) => id === name)?.prices[count] ?? [null, ""];
+  return usd === null ? null : { usd, of };
+}
+
+/** Dollars as text, cents below a thousand. @param {number} usd */
+export function dollars(usd) {
+  const digits = usd >= 1000 ? 0 : 2;
+  return `$${usd.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
+}

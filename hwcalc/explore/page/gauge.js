@@ -1,7 +1,7 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
 import { bar, explainedVerdict, kindSwatch, panel, swatch } from "./bars.js";
-import { modelOf } from "./data.js";
+import { dollars, HOURS_PER_MONTH, modelOf, priceOf } from "./data.js";
 import { mendButtons } from "./mend.js";
 import { stateWords } from "./pins.js";
 import { term } from "./terms.js";
@@ -77,6 +77,15 @@ function limits({ fit, sampled }, state, page) {
 function speedLine(page, state) {
   const speed = page.speed(state);
   return speed === null ? [] : [html("li", {}, term("Speed", "speed"), ": ", speedWords(speed, state.batch))];
+}
+
+/** The price of the GPUs in a line, and of the tokens that no engine exceeds, where one is known. @param {Page} page @param {State} state */
+function priceLine(page, state) {
+  const price = priceOf(page.payload, state.gpu, state.count);
+  if (price === null) return [];
+  const speed = page.speed(state);
+  const tokens = speed === null ? "" : `, at least ${dollars((price.usd / 3600 / speed.tokens) * 1e6)} for a million tokens`;
+  return [html("li", {}, `Price: ${dollars(price.usd)} an hour, ${dollars(price.usd * HOURS_PER_MONTH)} a month${tokens} (${price.of}).`)];
 }
 
 /**
@@ -268,7 +277,7 @@ export function summarySection(page) {
       reason.hidden = reason.textContent === "";
       badge.show(fit.verdict);
       const sentences = limits(answer, state, page);
-      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state));
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state), ...priceLine(page, state));
       live.say(`${badge.element.textContent}: ${[beyond.textContent, size.textContent, reason.textContent].filter(Boolean).join(". ")}. ${sentences.join(" ")}`);
     },
   };
@@ -308,7 +317,7 @@ export function gaugeSection(page) {
       chart.classList.toggle("full", full);
       legend.replaceChildren(...sizesLegend(answer, form, state));
       const sentences = [reasonOf(answer, form, state), ...limits(answer, state, page)].filter(Boolean);
-      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state));
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state), ...priceLine(page, state));
       mend.show(state);
       behind.show(() => numbers(answer, form, state));
     },

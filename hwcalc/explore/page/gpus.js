@@ -1,7 +1,7 @@
 // The same work on every GPU of the page.
 
 import { barLegend, barRows, panel, verdictBadge } from "./bars.js";
-import { engineOf } from "./data.js";
+import { dollars, engineOf, priceOf } from "./data.js";
 import { details, exact, html, sizeCell, tableOf } from "./tables.js";
 
 /** @param {Page} page @returns {Section} */
@@ -40,12 +40,14 @@ export function gpusSection(page) {
     table.show(() =>
       tableOf({
         caption: "Expected bytes on the fullest GPU",
-        head: ["GPU", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "Verdict"],
-        numbers: [1, 2, 3, 4, 5, 6],
+        head: ["GPU", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "An hour", "Verdict"],
+        numbers: [1, 2, 3, 4, 5, 6, 7],
         rows: found.map(({ gpu, sizes }) => {
-          if ("refused" in sizes) return [gpu.name, ...Array.from({ length: 6 }, () => "-"), sizes.refused];
+          const price = priceOf(page.payload, gpu.id, state.count);
+          const hour = price === null ? "-" : dollars(price.usd);
+          if ("refused" in sizes) return [gpu.name, ...Array.from({ length: 6 }, () => "-"), hour, sizes.refused];
           const { weights, cache, activations, overhead, total, usable, verdict } = sizes;
-          return [gpu.name, ...[weights, cache, activations, overhead, total, usable].map(sizeCell), page.payload.verdicts[verdict].words];
+          return [gpu.name, ...[weights, cache, activations, overhead, total, usable].map(sizeCell), hour, page.payload.verdicts[verdict].words];
         }),
       }),
     );

@@ -200,6 +200,8 @@ interface Gpu {
   /** Bytes a second of its memory, and operations a second by place in `rates`; null where its profile does not say them. */
   bandwidth: number | null;
   rates: (number | null)[];
+  /** By the number of them: dollars an hour, and what that is the price of, with its day. */
+  prices: Record<string, [usd: number, of: string]>;
 }
 
 /** GPUs in all, how many of them share each layer, and how many runs of layers follow each other; the rest are replicas. */

@@ -81,6 +81,16 @@ def test_states_are_plans(name: str, engine: str) -> None:
         assert differences(form, planned) == {}, (options, seq, batch)
 
 
+def test_prices_are_those_of_plans() -> None:
+    """Of each GPU in each number, with the day; of what no dated row prices there is none."""
+    payload = _payload()
+    for gpu in payload["gpus"]:
+        for count in {layout["count"] for layout in payload["layouts"]}:
+            cost = plan("Qwen/Qwen3-8B", gpu=gpu["id"], gpus=count, seq=1024, cost=True).cost
+            assert gpu["prices"].get(str(count)) == (None if cost is None else [cost.usd_per_hour, cost.price.text])
+    assert any(gpu["prices"] for gpu in payload["gpus"])
+
+
 def test_the_first_formats_are_those_of_a_command_line_without_them() -> None:
     """The default has the engine's own name for it."""
     payload = _payload()

@@ -124,14 +124,18 @@ def test_what_starts_it(small: Watched, engine: str) -> None:
     ],
 )
 def test_tokens_a_second(small: Watched, change: dict[str, Any]) -> None:
-    """The bound is the plan's, and is said to be one."""
+    """The bound is the plan's, and is said to be one; below it is the price of the GPUs with its day."""
     small.set(**{**START, "gpu": "h100-sxm5-80gb", **change})
     speed, command = small.run("() => [kvplan.speed(), kvplan.command()]")
     planned_speed = plan_of(command).speed
     assert planned_speed is not None
     assert speed["tokens"] == pytest.approx(planned_speed.decode_tokens_per_s_bound, rel=1e-9)
     assert speed["by"] == planned_speed.bound_by
-    assert "at most" in small.page.locator("#answer .limits").inner_text()
+    told = small.page.locator("#answer .limits").inner_text()
+    assert "at most" in told
+    # One costs 2.69 dollars an hour.
+    assert f"Price: ${2.69 * change.get('count', 1):.2f} an hour" in told
+    assert "(runpod/pod community, on demand, 2026-11-09)." in told
 
 
 def test_a_link_can_be_copied(small: Watched) -> None:
