@@ -16,8 +16,8 @@ def swap_text(found: Swapping, view: View) -> str:
     """Text: the node, each model awake and asleep, the sets that fit, host memory, and what starts them."""
     version = f" {found.engine_version}" if found.engine_version else ""
     head = (
-        f"{plural(len(found.models), 'model')} on {found.gpus:,} x {found.gpu}, {found.engine}{version}, {plural(found.batch, 'sequence')} each: "
-        f"{human_bytes(found.gpu_bytes)} on a GPU"
+        f"{plural(len(found.models), 'model')} on {found.gpus:,} x {found.gpu} of {human_bytes(found.gpu_bytes)}, "
+        f"{found.engine}{version}, {plural(found.batch, 'sequence')} each"
     )
     rows = [_row(model, rest, first=not number) for model in found.models for number, rest in enumerate(model.rests)]
     sets = [

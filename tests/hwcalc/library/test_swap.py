@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from typing import Any, Final
 
 import pytest
@@ -86,6 +87,27 @@ def test_sets_have_all_that_is_awake_and_all_that_sleeps(found: Swapping) -> Non
         "--gpu-memory-utilization",
         f"{-(-100 * found.models[2].awake.expected // 25_253_904_384) / 100:g}",
     )
+
+
+@pytest.mark.parametrize("engine", ["vllm", "lmdeploy", "ollama"])
+def test_the_largest_sets_are_those_of_all_that_fit(engine: str) -> None:
+    """Every set of four models, one by one: those that fit by themselves, with the others asleep, and are part of no other."""
+    given = (*MODELS, "Qwen/Qwen3-1.7B")
+    found = swap(given, engine=engine, **NODE)
+    process = driver_context(find_gpu("rtx-4090")).expected if engine == "vllm" else 0
+    room = {}
+    for model in given:
+        fit = hwcalc.plan(model, engine=engine, **NODE).fit
+        assert fit is not None
+        room[model] = fit.usable_bytes
+    fitting = []
+    for size in range(1, min(len(given), found.most_awake or len(given)) + 1):
+        for chosen in combinations(given, size):
+            needed = sum((m.awake if m.model in chosen else m.rests[0].gpu).expected for m in found.models) + process * (size - 1)
+            if needed <= min(room[model] for model in chosen):
+                fitting.append(set(chosen))
+    largest = [each for each in fitting if not any(each < other for other in fitting)]
+    assert sorted(map(sorted, largest)) == sorted(sorted(each.models) for each in found.together)
 
 
 def test_all_gpus_of_a_group_move_their_part() -> None:
