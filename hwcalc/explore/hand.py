@@ -404,6 +404,7 @@ class _Runs:
         self._whole: set[Place] = set()
         """The places that give parts too: there whole forms are made."""
         self._made: dict[tuple[Place, int], int] = {}
+        self._named: dict[Place, dict[int, tuple[str, int]]] = {}
         self._known: dict[int, list[Any]] = {}
         """Of each piece those that were made of all forms, after one of the model itself."""
         self._sizes = [layout.parallel(requests.engine) for layout in self._axes.layouts]
@@ -528,9 +529,12 @@ class _Runs:
 
     def _names(self, place: Place) -> dict[int, tuple[str, int]]:
         """The parts that a place has in the model's own runs: the number of their grid, from 1 on, and their name."""
+        if place in self._named:
+            return self._named[place]
         cells = {number: cell_of(grid, place) for number, grid in enumerate(self._own["parts"], 1)}
         there = {number: self._pools.pieces["parts"][cell]["name"] for number, cell in cells.items() if cell is not None}
-        return dict(zip(there, numbered(there.values()), strict=True))
+        self._named[place] = dict(zip(there, numbered(there.values()), strict=True))
+        return self._named[place]
 
     def _term(self, term: Mapping[str, Any]) -> int:
         shape = {**term["shape"], **{name: self._pools.text(term["shape"][name]) for name in ("kind", "layers", "rule")}}

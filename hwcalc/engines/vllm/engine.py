@@ -14,7 +14,7 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, VERSIONS, resolve
-from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, default_utilization, model_and_tokens, parse_limits
+from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, default_utilization, drafted_tokens, model_and_tokens, parse_limits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engine_flags import engine_flags
@@ -76,6 +76,8 @@ def drafted_by(said: Mapping[str, Any]) -> str:
     'eagle:org/head:3'
     """
     method, model, tokens = (str(said.get(name) or "") for name in ("method", "model", "num_speculative_tokens"))
+    if not method and not model:
+        raise UsageError("the number of drafted tokens is given, without a method or a model.", hint=SPECULATIVE)
     kind = "draft" if method in ("", "draft_model") and model else method.removesuffix("3") if method == "eagle3" else method
     kind = "mtp" if method.endswith("mtp") else "ngram" if "ngram" in (method, model.strip("[]")) else kind
     parts = [kind, *([model] if kind in _OF_MODEL else []), *([tokens] if tokens else [])]
@@ -154,7 +156,7 @@ def _option(name: str, value: str, version: str) -> list[str]:
         if method in DRAFTED:
             document["model"], document["num_speculative_tokens"] = model_and_tokens(rest)
         else:
-            document["num_speculative_tokens"] = int(rest)
+            document["num_speculative_tokens"] = drafted_tokens(method, rest)
         return flag_words("speculative", version, json.dumps(document))
     if name == "limit_mm_per_prompt":
         import json

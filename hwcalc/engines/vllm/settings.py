@@ -429,6 +429,11 @@ def model_and_tokens(rest: str) -> tuple[str, int]:
     return (name, parse_tokens(count)) if name and count.isdecimal() else (rest, 1)
 
 
+def drafted_tokens(method: str, count: str) -> int:
+    """The tokens that ``ngram:N`` or ``mtp:N`` drafts at once: 1 where ``count`` is empty."""
+    return parse_tokens(count or "1", f"engine option speculative={method}:N")
+
+
 def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: ModelSpec | None) -> Speculation | None:
     """Read the option ``speculative``. ``--draft MODEL`` is the same as ``speculative=draft:MODEL``.
 
@@ -441,7 +446,7 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
         raise UsageError("--draft and the engine option speculative both name a draft.", hint="Give one of them.")
     method, _, rest = value.partition(":")
     if method in ("ngram", "mtp"):
-        return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))
+        return Speculation(method=method, tokens=drafted_tokens(method, rest))
     if method in DRAFTED and rest:
         name, tokens = model_and_tokens(rest)
         if option_draft is None:

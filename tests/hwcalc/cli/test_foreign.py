@@ -101,6 +101,35 @@ def test_every_flag_of_six_releases_is_read_or_left_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "switch"),
+    [
+        ("--calculate-kv-scales", True),
+        ("--override-attention-dtype", False),
+        ("--max-num-partial-prefills", False),
+        ("--max-long-partial-prefills", False),
+        ("--enable-multimodal-encoder-data-parallel", True),
+        ("--lora-extra-vocab-size", False),
+        ("--scheduler-delay-factor", False),
+        ("--disable-async-output-proc", True),
+    ],
+)
+def test_a_flag_that_vllm_has_no_more_is_known(flag: str, switch: bool) -> None:
+    """Read from engine/arg_utils.py of vLLM 0.9.2, 0.12.0, 0.19.1, 0.26.0 and 0.27.1, some of whose flags are gone in 0.28."""
+    assert (NO_EFFECT[flag] == "") == switch
+
+
+def test_drafted_tokens_without_their_number(capsys: Capture) -> None:
+    """One token is planned where none is named, and the printed command says so; a number alone drafts with nothing."""
+    line = ("--engine", "vllm", "--gpu", "h100", "--seq", "4k")
+    code, out, _ = run(capsys, QWEN, *line, "--spec-method", "ngram")
+    assert code == 0
+    assert '"num_speculative_tokens": 1' in out
+    code, _, err = run(capsys, QWEN, *line, "--spec-tokens", "4")
+    assert code == 2
+    assert "without a method or a model" in err
+
+
+@pytest.mark.parametrize(
     ("given", "ours"),
     [
         ("""--speculative-config '{"method": "ngram", "num_speculative_tokens": 4}'""", "--engine-option speculative=ngram:4"),
