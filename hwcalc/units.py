@@ -267,24 +267,26 @@ def parse_dollars(value: object, what: str = "the price") -> Decimal:
     """
     from decimal import Decimal
 
-    plain = str(value).strip().removeprefix("$").replace(",", "")
-    usd = Decimal(plain) if not isinstance(value, bool) and re.fullmatch(AMOUNT, plain) else Decimal(0)
+    allowed = "US dollars above 0, such as 0.15"
+    text = value if isinstance(value, (str, Decimal)) else repr(plain_number(value, what, allowed))
+    plain = str(text).strip().removeprefix("$").replace(",", "")
+    usd = Decimal(plain) if re.fullmatch(AMOUNT, plain) else Decimal(0)
     if not usd:
-        raise UsageError(f"{what} is no price: {quoted(value, 40)}", hint="Allowed: US dollars above 0, such as 0.15.")
+        raise UsageError(f"{what} is no price: {quoted(value, 40)}", hint=f"Allowed: {allowed}.")
     return usd
 
 
-def parse_money(text: str, what: str = "the price") -> Decimal:
+def parse_money(text: object, what: str = "the price") -> Decimal:
     """US dollars an hour, of text that says per what.
 
     >>> parse_money("2.50/h"), parse_money("$7,300/month")
     (Decimal('2.50'), Decimal('10'))
     """
-    amount, _, unit = text.partition("/")
+    amount, _, unit = text.partition("/") if isinstance(text, str) else ("", "", "")
     hours = _HOURS.get(unit.strip().lower())
     if hours is None:
         hint = "Allowed: US dollars per hour or month, such as 2.50/h or 5000/month."
-        raise UsageError(f"{what} is not said per hour or month: {shown(text, 40)}", hint=hint)
+        raise UsageError(f"{what} is not said per hour or month: {quoted(text, 40)}", hint=hint)
     return parse_dollars(amount.strip(), what) / hours
 
 

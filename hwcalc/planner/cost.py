@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.errors import UsageError
 from hwcalc.hardware.prices import Kind, Price, prices
 from hwcalc.model import Note
 from hwcalc.planner.options import PRICED
@@ -44,20 +45,25 @@ def cost_of(opened: Occupancy, fit: FitInfo | None, speed: SpeedInfo | None, wit
         if wanted:
             opened.tell(Note(code=NO_PRICE, message="No price: it is that of a GPU or an instance. Name one with --gpu."))
         return None
+    use = options.get("use", DEFAULT_USE)
+    if not 0 < use <= 1:
+        raise UsageError(f"use is {float(use):g}.", hint="Allowed: a share above 0 and up to 1, such as 40%.")
     gpus = opened.setup.gpus
     price = price_of(options, gpu, gpus, instance)
     if price is None:
         if wanted:
             opened.tell(_without_price(gpu, gpus, instance, spot=bool(options.get("spot"))))
         return None
-    row, usd, use = price.row or price, float(price.usd_per_hour), float(options.get("use", DEFAULT_USE))
+    row, usd = price.row or price, float(price.usd_per_hour)
     opened.tell(Note(code="price", message=f"Price: {price.origin()}."))
     figure = _rate(speed, within) if fit is not None and fit.fits else None
     of_tokens = None
     if figure is not None and figure.expected and figure.low and figure.high:
         # The faster, the cheaper: the ends change places.
         rates = {"bound": figure.bound, "expected": figure.expected, "low": figure.high, "high": figure.low}
-        of_tokens = Expected(**{end: usd_per_million_tokens(usd, rate, use) if rate else None for end, rate in rates.items()})
+        of_tokens = Expected(
+            **{end: usd_per_million_tokens(usd, rate, float(use)) if rate else None for end, rate in rates.items()}
+        )
     users = None
     if fit is not None and fit.fits:
         users = within.users if within is not None else opened.load.batch if opened.load.batch > 1 else None
@@ -65,7 +71,7 @@ def cost_of(opened: Occupancy, fit: FitInfo | None, speed: SpeedInfo | None, wit
         usd_per_hour=usd,
         usd_per_month=float(price.usd_per_month),
         price=price_info(row),
-        use=use,
+        use=float(use),
         tokens_per_s=None if figure is None else figure.expected,
         usd_per_million_tokens=of_tokens,
         users=users,

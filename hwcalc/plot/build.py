@@ -88,7 +88,7 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
     given = by_name(given)
     if kind in OF_NODES:
         return Picture(chart=_nodes(models, kind, given, scale))
-    if priced := [name for name in PRICED if given.get(name)]:
+    if priced := [name for name in PRICED if given.get(name) is not None and given[name] is not False]:
         raise UsageError(f"--{priced[0]} is about prices, and a picture of {kind} has none.", hint="Add: --kind cost")
     lengths = _ends(given.get("seq"))
     _, asked = take_options("plot", {**given, "seq": None if lengths is None else max(lengths)})

@@ -78,6 +78,13 @@ def test_what_has_no_price_says_so(capsys: Capture) -> None:
     assert too_small.usd_per_million_tokens is None
 
 
+@pytest.mark.parametrize("use", [0, "0%", 1.5])
+def test_use_is_a_share(use: float | str) -> None:
+    """Of the time: none of it would make each token cost without end."""
+    with pytest.raises(UsageError, match="use is"):
+        hwcalc.plan(QWEN, gpu="h100", use=use, **SERVED)
+
+
 def test_the_command_prints_date_and_source(capsys: Capture) -> None:
     """Each price beside its row and its day, on the first screen; the note has the source."""
     status, out, _ = run(capsys, QWEN, "--engine", "vllm", "--instance", "p5.48xlarge", "--seq", "8k")
