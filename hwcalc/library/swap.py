@@ -6,28 +6,29 @@ of its plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer
 from hwcalc.engines import ENGINES, find_engine
-from hwcalc.engines.facts import IdleRules, Rest
+from hwcalc.engines.facts import IdleRules
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import each_model
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import SwapOptions, take_options, takes
+from hwcalc.planner.options import Asked, SwapOptions, take_options, takes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.planner.result import BudgetInfo, Plan
+    from hwcalc.profiles.hardware_file import Gpu
+    from hwcalc.profiles.links import Link
 
 MOST_MODELS: Final = 10
 """All sets of so many models are looked at: 1,023."""
@@ -156,63 +157,49 @@ def swap(
     _, asked = take_options("swap", options)
     given = each_model(models)
     if not 2 <= len(given) <= MOST_MODELS:
-        raise UsageError(
-            f"a node is shared by 2 to {MOST_MODELS} models (got {len(given):,}).", hint="Use: kvplan swap A B --gpu rtx-4090"
-        )
+        message = f"a node is shared by 2 to {MOST_MODELS} models (got {len(given):,})."
+        raise UsageError(message, hint="Use: kvplan swap A B --gpu rtx-4090")
     if asked.gpu is None and asked.instance is None:
         raise UsageError("models share a node: name its accelerator.", hint="Use: --gpu rtx-4090")
-    drive = _drive(disk)
-    most = None if most_awake is None else parse_tokens(most_awake, "most_awake")
-    planned = [_planned(model, asked) for model in given]
-    opened = planned[0][0]
-    idle, hardware = opened.engine.facts.idle, opened.setup.hardware.gpu
-    assert hardware is not None
-    if len({each.engine.name for each, _ in planned}) > 1:
+    drive, most = _drive(disk), None if most_awake is None else parse_tokens(most_awake, "most_awake")
+    found = [_candidate(model, asked, drive.gbps * 1e9) for model in given]
+    first, parts = found[0].opened, tuple(each.made for each in found)
+    if len({each.opened.engine.name for each in found}) > 1:
         raise UsageError("these models have no engine in common by default.", hint="Name one: --engine llamacpp")
-    if not idle.ways_of(opened):
-        able = ", ".join(name for name in ENGINES if find_engine(name)[0].facts.idle.ways)
-        raise UnsupportedError(
-            f"{opened.engine.label} keeps a model until its server ends.", hint=f"Name an engine: --engine {able}"
-        )
     from hwcalc.planner.strategies import host_link
 
-    link = host_link(hardware)
-    rate = None if link is None else link.gbps * 1e9
-    beyond = idle.outside(hardware)
-    process = NOTHING if beyond is None else Sizes(low=beyond.low, expected=beyond.expected, high=beyond.high)
-    parts = [_model(each, plan, idle, process, rate, drive[1] * 1e9) for each, plan in planned]
+    idle, link = first.engine.facts.idle, host_link(first.setup.hardware.gpu)
     most = idle.most_awake if most is None else most
-    found = _together(planned, parts, idle, process, most or len(parts))
-    asleep = [sum(part.rests[0].host_bytes for number, part in enumerate(parts) if number not in chosen) for chosen in found]
-    every = sum(part.rests[0].host_high_bytes for part in parts)
-    ever = {number for chosen in found for number in chosen}
+    sets = _together(found, idle, most or len(found))
+    asleep = [sum(part.rests[0].host_bytes for number, part in enumerate(parts) if number not in chosen) for chosen in sets]
+    host = max(asleep, default=0)
     return Swapping(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
-        engine=opened.engine.name,
-        engine_version=opened.deployment.version or None,
-        gpu=hardware.id,
-        gpus=opened.setup.gpus,
-        batch=opened.load.batch,
-        gpu_bytes=min(_room(plan)[0] for _, plan in planned),
+        engine=first.engine.name,
+        engine_version=first.deployment.version or None,
+        gpu=found[0].gpu.id,
+        gpus=first.setup.gpus,
+        batch=first.load.batch,
+        gpu_bytes=found[0].total,
         host_link=None if link is None else link.name,
         host_gbps=None if link is None else link.gbps,
-        disk_link=drive[0],
-        disk_gbps=drive[1],
+        disk_link=drive.name,
+        disk_gbps=drive.gbps,
         most_awake=most,
         most_option=idle.most_option,
-        models=tuple(parts),
-        together=tuple(found.values()),
-        never=tuple(part.model for number, part in enumerate(parts) if number not in ever),
-        host_bytes=max(asleep, default=0),
-        host_high_bytes=every if idle.keeps_host else max(asleep, default=0),
+        models=parts,
+        together=tuple(sets.values()),
+        never=tuple(part.model for number, part in enumerate(parts) if all(number not in chosen for chosen in sets)),
+        host_bytes=host,
+        host_high_bytes=sum(part.rests[0].host_high_bytes for part in parts) if idle.keeps_host else host,
         source=idle.source,
-        notes=tuple(dict.fromkeys(note for each, _ in planned for note in each.notes)),
+        notes=tuple(dict.fromkeys(note for each in found for note in each.opened.notes)),
     )
 
 
-def _drive(disk: str | None) -> tuple[str, float]:
-    """The name of a drive, and its 10^9 bytes per second. Raises :class:`~hwcalc.errors.UsageError`."""
+def _drive(disk: str | None) -> Link:
+    """The drive of this name. Raises :class:`~hwcalc.errors.UsageError` if none has it."""
     from hwcalc.profiles.links import find_link, links
 
     if disk is not None and not isinstance(disk, str):
@@ -221,108 +208,107 @@ def _drive(disk: str | None) -> tuple[str, float]:
     if found is None or found.what != "disk":
         names = ", ".join(each.name for each in links() if each.what == "disk")
         raise UsageError(f"drive {shown(disk or _DISK, 40)} is not known.", hint=f"Known: {names}.")
-    return found.name, found.gbps
-
-
-def _planned(model: ModelLike, asked: Any) -> tuple[Occupancy, Plan]:
-    """A model on the node, and its plan. Raises :class:`~hwcalc.errors.UnsupportedError` if its memory or weights are not known."""
-    from hwcalc.planner.plan import plan_opened
-
-    spec, request = load_request(model, asked)
-    opened = open_request(spec, **request)
-    plan = plan_opened(opened, limits=False)
-    if plan.fit is None or plan.fit.budget is None or plan.memory.per_gpu.weights is None or plan.memory.weights.bytes is None:
-        raise UnsupportedError(f"the memory of {spec.id} there is not known.", hint=f"See: kvplan {spec.id} --gpu ... -v")
-    return opened, plan
-
-
-def _budget(plan: Plan) -> BudgetInfo:
-    assert plan.fit is not None
-    assert plan.fit.budget is not None
-    return plan.fit.budget
-
-
-def _room(plan: Plan) -> tuple[int, int]:
-    """The memory of a GPU, and how much of it the engine may use."""
-    budget = _budget(plan)
-    return budget.total_bytes, budget.requested_bytes
-
-
-def _named(plan: Plan, names: Iterable[str]) -> Sizes:
-    """The sum of the parts of these names."""
-    parts = [part for part in _budget(plan).parts if part.name in names]
-    return Sizes(**{end: sum(getattr(part, end) for part in parts) for end in _ENDS})
-
-
-def _model(opened: Occupancy, plan: Plan, idle: IdleRules, process: Sizes, rate: float | None, drive: float) -> SwapModel:
-    """What a model needs awake, and its ways to sleep. ``process`` is what its process takes outside the sum."""
-    fit, on_gpu, files = plan.fit, plan.memory.per_gpu.weights, plan.memory.weights.bytes
-    assert fit is not None
-    assert on_gpu is not None
-    assert files is not None
-    awake = Sizes(low=fit.needed_low_bytes, expected=fit.needed_bytes, high=fit.needed_high_bytes)
-
-    def rest(way: Rest) -> RestInfo:
-        moved = None if rate is None else on_gpu / rate
-        copy = on_gpu * fit.gpus if way.copied else 0
-        return RestInfo(
-            name=way.name,
-            how=way.how,
-            starts_with=way.starts_with,
-            gpu=NOTHING if way.ends else _named(plan, idle.stays).plus(process),
-            host_bytes=copy,
-            host_high_bytes=copy * way.host_factor,
-            sleep_s=moved if way.copied else 0.0,
-            wake_s=moved,
-            wake_disk_s=None if way.copied else files / drive,
-        )
-
-    return SwapModel(
-        model=plan.model.id,
-        seq=plan.request.seq,
-        awake=awake,
-        weights_bytes=on_gpu,
-        file_bytes=files,
-        starts_with=idle.starts_with(_room(plan)[0], awake.expected),
-        rests=tuple(rest(way) for way in idle.ways_of(opened)),
-    )
-
-
-def _together(
-    planned: Sequence[tuple[Occupancy, Plan]], parts: Sequence[SwapModel], idle: IdleRules, process: Sizes, most: int
-) -> dict[tuple[int, ...], Together]:
-    """The largest sets of at most so many models that fit awake, by their numbers. None is part of another.
-
-    A plan has room for one ``process`` outside its sum, so that all but the first add theirs.
-    """
-    left = [idle.left_free(*_room(plan)) for _, plan in planned]
-    usable = [plan.fit.usable_bytes + more for (_, plan), more in zip(planned, left, strict=True) if plan.fit is not None]
-    context = _named(planned[0][1], {"context"})
-    found: dict[tuple[int, ...], Together] = {}
-    for size in range(min(len(parts), most), 0, -1):
-        for chosen in combinations(range(len(parts)), size):
-            if any(set(chosen) <= set(larger) for larger in found):
-                continue
-            shares = [left[number] for number in chosen]
-            needed = Sizes(low=0, expected=max(shares), high=sum(shares)).plus(process, size - 1)
-            for number, part in enumerate(parts):
-                needed = needed.plus(part.awake if number in chosen else part.rests[0].gpu)
-            if idle.one_process:
-                needed = needed.plus(context, 1 - size)
-            room = min(usable[number] for number in chosen)
-            verdict = needed.within(room)
-            if verdict.fits and _joins(idle, [(planned[number], parts[number]) for number in chosen]):
-                names = tuple(parts[number].model for number in chosen)
-                found[chosen] = Together(models=names, gpu=needed, usable_bytes=room, verdict=verdict)
     return found
 
 
-def _joins(idle: IdleRules, chosen: Sequence[tuple[tuple[Occupancy, Plan], SwapModel]]) -> bool:
+class _Candidate(NamedTuple):
+    """A model on the node: what it needs, the memory of a GPU, what of it its server may use, and what that leaves free.
+
+    ``outside`` is what a process takes that is not in its sum, and ``context`` what all models have once if they are in one process.
+    """
+
+    opened: Occupancy
+    made: SwapModel
+    gpu: Gpu
+    total: int
+    usable: int
+    left: int
+    outside: Sizes
+    context: Sizes
+
+
+def _candidate(model: ModelLike, asked: Asked, drive_rate: float) -> _Candidate:
+    """A model, planned by itself. Raises :class:`~hwcalc.errors.UnsupportedError` if it cannot sleep, or its memory is not known."""
+    from hwcalc.planner.plan import plan_opened
+    from hwcalc.planner.strategies import host_link
+
+    spec, request = load_request(model, asked)
+    opened = open_request(spec, **request)
+    engine, gpu = opened.engine, opened.setup.hardware.gpu
+    idle, ways = engine.facts.idle, engine.facts.idle.ways_of(opened)
+    if not ways:
+        able = ", ".join(name for name in ENGINES if find_engine(name)[0].facts.idle.ways)
+        raise UnsupportedError(f"{engine.label} keeps a model until its server ends.", hint=f"Name an engine: --engine {able}")
+    plan = plan_opened(opened, limits=False)
+    fit, on_gpu, files = plan.fit, plan.memory.per_gpu.weights, plan.memory.weights.bytes
+    if gpu is None or fit is None or fit.budget is None or on_gpu is None or files is None:
+        raise UnsupportedError(f"the memory of {spec.id} there is not known.", hint=f"See: kvplan {spec.id} --gpu ... -v")
+    parts, total, link = fit.budget.parts, fit.budget.total_bytes, host_link(gpu)
+
+    def sizes(names: Collection[str]) -> Sizes:
+        return Sizes(**{end: sum(getattr(part, end) for part in parts if part.name in names) for end in _ENDS})
+
+    beyond = idle.outside(gpu)
+    outside = NOTHING if beyond is None else Sizes(low=beyond.low, expected=beyond.expected, high=beyond.high)
+    moved = None if link is None else on_gpu / (link.gbps * 1e9)
+    rests = [
+        RestInfo(
+            name=way.name,
+            how=way.how,
+            starts_with=way.starts_with,
+            gpu=NOTHING if way.ends else sizes(idle.stays).plus(outside),
+            host_bytes=on_gpu * fit.gpus * way.copied,
+            host_high_bytes=on_gpu * fit.gpus * way.copied * way.host_factor,
+            sleep_s=moved if way.copied else 0.0,
+            wake_s=moved,
+            wake_disk_s=None if way.copied else files / drive_rate,
+        )
+        for way in ways
+    ]
+    made = SwapModel(
+        model=plan.model.id,
+        seq=plan.request.seq,
+        awake=Sizes(low=fit.needed_low_bytes, expected=fit.needed_bytes, high=fit.needed_high_bytes),
+        weights_bytes=on_gpu,
+        file_bytes=files,
+        starts_with=idle.starts_with(total, fit.needed_bytes),
+        rests=tuple(rests),
+    )
+    left = idle.left_free(total, fit.budget.requested_bytes)
+    return _Candidate(opened, made, gpu, total, fit.usable_bytes + left, left, outside, sizes({"context"}))
+
+
+def _together(found: Sequence[_Candidate], idle: IdleRules, most: int) -> dict[tuple[int, ...], Together]:
+    """The largest sets of at most so many models that fit awake, by their numbers. None is part of another.
+
+    A plan has room for what one process takes outside its sum, so that all but the first add theirs.
+    """
+    sets: dict[tuple[int, ...], Together] = {}
+    for size in range(min(len(found), most), 0, -1):
+        for chosen in combinations(range(len(found)), size):
+            if any(set(chosen) <= set(larger) for larger in sets):
+                continue
+            awake = [found[number] for number in chosen]
+            left = [each.left for each in awake]
+            needed = Sizes(low=0, expected=max(left), high=sum(left)).plus(awake[0].outside, size - 1)
+            for number, each in enumerate(found):
+                needed = needed.plus(each.made.awake if number in chosen else each.made.rests[0].gpu)
+            if idle.one_process:
+                needed = needed.plus(awake[0].context, 1 - size)
+            room = min(each.usable for each in awake)
+            verdict = needed.within(room)
+            if verdict.fits and _joins(idle, awake):
+                names = tuple(each.made.model for each in awake)
+                sets[chosen] = Together(models=names, gpu=needed, usable_bytes=room, verdict=verdict)
+    return sets
+
+
+def _joins(idle: IdleRules, awake: Sequence[_Candidate]) -> bool:
     """True if the engine starts each of these models next to the larger ones."""
-    free = 0
-    for number, ((opened, plan), model) in enumerate(sorted(chosen, key=lambda each: -each[1].awake.expected)):
-        free = free or _room(plan)[0]
-        if number and not idle.joins(opened, free):
+    first, *others = sorted(awake, key=lambda each: -each.made.awake.expected)
+    free = first.total - first.made.awake.expected
+    for each in others:
+        if not idle.joins(each.opened, free):
             return False
-        free -= model.awake.expected
+        free -= each.made.awake.expected
     return True
