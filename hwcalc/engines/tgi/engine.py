@@ -94,7 +94,8 @@ class TgiAdapters(AdapterRules):
     """The adapters of ``LORA_ADAPTERS``, all on the GPUs from the start.
 
     Ranks are padded for the kernels, to 8 for each GPU or to a multiple of 16, and A and B are both divided. Source: TGI 3.3.7,
-    server/text_generation_server/adapters/lora.py (``prepare_weights``, ``shard_lora_weights``), utils/sgmv.py (``pad_rank``).
+    server/text_generation_server/adapters/lora.py (``prepare_weights``, ``shard_lora_weights``); ``pad_rank`` as utils/sgmv.py had it before
+    the kernels moved to kernels-community/punica-sgmv.
     """
 
     def on_gpu(self) -> RankBytes | None:

@@ -424,7 +424,7 @@ class TransformersCommand(Command):
 
 
 class TransformersIdle(IdleRules):
-    """Models of one process: ``transformers serve`` loads each that a request names, and drops it after a time. Source: 5.20, cli/serve.py."""
+    """Models of one process: ``transformers serve`` loads each that a request names, and drops it after a time. Source: 5.2 and 5.8, cli/serve.py."""
 
     ways = (Rest(name="dropped", how="nobody asks for it for --model-timeout seconds (300 by default)", ends=True),)
     one_process = True
