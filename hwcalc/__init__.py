@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hwcalc.check.run import check
     from hwcalc.errors import KvplanError
     from hwcalc.explore.build import explore
+    from hwcalc.fleet.run import fleet
     from hwcalc.launch.read import read_launch
     from hwcalc.library.blocks import free_blocks
     from hwcalc.library.compare import compare
@@ -43,6 +44,7 @@ __all__ = [
     "explain",
     "explore",
     "fit",
+    "fleet",
     "free_blocks",
     "keep",
     "load_model",
@@ -88,7 +90,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"hwcalc.{places[name]}"), name)
     if not name.startswith("_"):
         try:
-            # check, explore, plot, sweep and workload are parts that can be called.
+            # check, explore, fleet, plot, sweep and workload are parts that can be called.
             return import_module(f"hwcalc.{name}")
         except ModuleNotFoundError as error:
             if error.name != f"hwcalc.{name}":

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
-from hwcalc.planner.options import OTHER_NAMES, read_options
+from hwcalc.planner.options import OTHER_NAMES, PlanOption, read_options
 from hwcalc.planner.values import DURATION, MONEY, PART, PERCENT, RATE, TYPES, UNITS
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief, shown
@@ -205,15 +205,23 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "pairs": _engine_options,
     "flag": _flag,
     "dollars": _text,
+    "duration": _duration,
+    "rate": _rate,
+    "accepted": _number,
 }
 """Type of an option -> reader of its value in a check file. Numbers are read more strictly here than in the library."""
 _LAST: Final = ("margin", "lora", "draft", "revision", "assume")
 """The keys that come last in messages and in the schema."""
 
 
+def field_of(row: PlanOption) -> Field:
+    """The key that is an option of a plan."""
+    return Field(_READERS[row.type], row.check or row.help, TYPES[row.type].schema)
+
+
 _ROWS: Final = {row.name: row for row in PLAN_OPTIONS if row.check is not None}
 OPTIONS: Final[Mapping[str, Field]] = {
-    row.name: Field(_READERS[row.type], row.check or row.help, TYPES[row.type].schema)
+    row.name: field_of(row)
     for row in (*(row for name, row in _ROWS.items() if name not in _LAST), *(_ROWS[name] for name in _LAST if name in _ROWS))
 }
 """Key -> how it is read. The keys are the keyword arguments of :func:`hwcalc.plan`, from the table of its options."""

@@ -76,28 +76,28 @@ class NoVerdictError(KvplanError):
     type = "no-verdict"
 
 
-_HOW: Final = "Write plain YAML or JSON. An example: kvplan check --example"
+def read_text(path: str, largest: int = LARGEST_FILE, command: str = "check") -> str:
+    """The text of a regular file of so many bytes, or of standard input for ``-``. Raises :class:`~hwcalc.check.file.CheckFileError`.
 
-
-def read_text(path: str, largest: int = LARGEST_FILE) -> str:
-    """The text of a regular file of so many bytes, or of standard input for ``-``. Raises :class:`~hwcalc.check.file.CheckFileError`."""
+    ``command`` is the one that reads it, of which the hints speak.
+    """
     name = "standard input" if path == "-" else printable(path)
     try:
-        data = _bytes(path, name, largest)
+        data = _bytes(path, name, largest, command)
     except FileNotFoundError as error:
         from pathlib import Path
 
-        hint, file = "Give a check file, or start with: kvplan check --example", Path(path)
+        hint, file = f"Give a {command} file, or start with: kvplan {command} --example", Path(path)
         with suppress(OSError, ValueError):
             others = (file.with_suffix(suffix) for suffix in (".yaml", ".yml", ".json") if file.suffix)
             beside = next((other for other in others if other.is_file()), None)
-            hint = hint if beside is None else f"There is: kvplan check {operand(str(beside))}"
+            hint = hint if beside is None else f"There is: kvplan {command} {operand(str(beside))}"
         raise CheckFileError(f"there is no file {name}.", hint=hint) from error
     except CheckFileError:
         raise
     except (OSError, ValueError) as error:
         reason = printable(getattr(error, "strerror", None) or str(error))
-        raise CheckFileError(f"{name} cannot be read: {reason}.", hint="Give a check file in YAML.") from error
+        raise CheckFileError(f"{name} cannot be read: {reason}.", hint=f"Give a {command} file in YAML.") from error
     if len(data) > largest:
         raise CheckFileError(f"{name} is larger than {largest // 1024**2} MiB.", hint="Split it into several files.")
     try:
@@ -109,21 +109,23 @@ def read_text(path: str, largest: int = LARGEST_FILE) -> str:
         ) from error
 
 
-def _bytes(path: str, name: str, largest: int) -> bytes:
+def _bytes(path: str, name: str, largest: int, command: str) -> bytes:
     if path == "-":
         if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-            raise CheckFileError("there is nothing on standard input.", hint="Pipe a check file in: kvplan check - < checks.yaml")
+            raise CheckFileError(
+                "there is nothing on standard input.", hint=f"Pipe a {command} file in: kvplan {command} - < {command}.yaml"
+            )
         data = getattr(sys.stdin, "buffer", sys.stdin).read(largest + 1)
         return data.encode() if isinstance(data, str) else bytes(data)
     mode = os.stat(path or os.curdir).st_mode
     if not stat.S_ISREG(mode):  # opening anything else may block for ever
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise CheckFileError(f"{name} is {what}, not a file.", hint="Give a check file, or - for standard input.")
+        raise CheckFileError(f"{name} is {what}, not a file.", hint=f"Give a {command} file, or - for standard input.")
     with open(path, "rb") as stream:
         return stream.read(largest + 1)
 
 
-def parse_tree(text: str, name: str) -> Node:
+def parse_tree(text: str, name: str, command: str = "check") -> Node:
     """The tree of a text. Messages name its places as ``name:line:column``. Raises :class:`~hwcalc.check.file.CheckFileError`."""
     try:
         return read_tree(text)
@@ -133,7 +135,12 @@ def parse_tree(text: str, name: str) -> Node:
             message = f"{name}:{line}:{column}: {error.problem}."
         else:
             message = f"{name}{':' if error.problem.startswith('not') else ''} {error.problem}."
-        raise CheckFileError(message, hint=error.hint or _HOW, line=line, column=column) from error
+        raise CheckFileError(
+            message,
+            hint=error.hint or f"Write plain YAML or JSON. An example: kvplan {command} --example",
+            line=line,
+            column=column,
+        ) from error
 
 
 SCHEMA_VERSION: Final = 1
@@ -260,7 +267,7 @@ def parse_check_file(text: str, path: str) -> CheckFile:
     :class:`~hwcalc.check.file.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column. The second has the
     further faults of the file, up to :data:`MOST_FAULTS`.
     """
-    reader = _Reader("standard input" if path == "-" else printable(path))
+    reader = _Reader(path)
     tree = parse_tree(text, reader.name)
     if not (isinstance(tree.value, dict) and {"checks", "schema_version"} & tree.value.keys()):
         from hwcalc.launch.read import read_launch
@@ -268,20 +275,17 @@ def parse_check_file(text: str, path: str) -> CheckFile:
         if read_launch(text):
             raise reader.error(tree, "this starts servers, and is no check file", f"Plan them: kvplan launch {operand(path)}")
     checks: tuple[Check, ...] = ()
-    with suppress(_EnoughError), reader.keeping():
+    with reader.reading():
         checks = reader.checks(tree)
-    if reader.faults:
-        # Alone they leave the other checks of the file as they are.
-        for name in reader.misnamed:
-            with suppress(_EnoughError):
-                reader.fault(name, printable(name.error.message), name.error.hint)
-        first, *others = sorted(reader.faults.values(), key=lambda fault: (fault.line, fault.column))
-        first.others = (*others, *([reader.more] if reader.more else ()))
-        raise first
+    # Alone they leave the other checks of the file as they are.
+    for name in reader.misnamed if reader.faults else ():
+        with suppress(_EnoughError):
+            reader.fault(name, printable(name.error.message), name.error.hint)
+    reader.close()
     return CheckFile(path=path, checks=checks)
 
 
-class _Entry(Record):
+class Entry(Record):
     """A key of a check or of the defaults: its value, and where the key stands."""
 
     value: Node
@@ -292,14 +296,18 @@ class _EnoughError(Exception):
     """As many faults have been found as are reported."""
 
 
-class _Reader:
-    """Reads one file. Every fault names the file, the line and the column."""
+class TreeReader:
+    """Reads the tree of one file, or of standard input. Every fault names the file, the line and the column."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    command = "check"
+    """The command whose file it is."""
+    known: tuple[str, ...] = _KEYS
+    """The keys of an entry."""
+
+    def __init__(self, path: str) -> None:
+        self.name = "standard input" if path == "-" else printable(path)
         self.faults: dict[str, CheckUsageError] = {}
         self.more: CheckUsageError | None = None
-        self.misnamed: dict[Fault, None] = {}
 
     def error(self, node: Node | Fault, problem: str, hint: str = "") -> CheckUsageError:
         message = f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}."
@@ -318,6 +326,19 @@ class _Reader:
         self.faults.setdefault(fault.message, fault)
 
     @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A block that reads the file, up to as many faults as are reported."""
+        with suppress(_EnoughError), self.keeping():
+            yield
+
+    def close(self) -> None:
+        """Raise the first fault, with the others; nothing if there is none."""
+        if self.faults:
+            first, *others = sorted(self.faults.values(), key=lambda fault: (fault.line, fault.column))
+            first.others = (*others, *([self.more] if self.more else ()))
+            raise first
+
+    @contextmanager
     def keeping(self) -> Iterator[None]:
         """A block whose fault ends it alone."""
         try:
@@ -327,46 +348,37 @@ class _Reader:
 
     def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
         if not isinstance(node.value, dict):
-            raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
+            raise self.error(node, f"{what} must be a mapping of keys and values", f"See: kvplan {self.command} --example")
         for key, place in (node.keys or {}).items():
             if key not in known:
                 self.fault(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known))
         return {key: value for key, value in node.value.items() if isinstance(value, Node) and key in known}
 
-    def checks(self, root: Node) -> tuple[Check, ...]:
-        top = self.mapping(root, "a check file", _TOP)
+    def version(self, root: Node, top: Mapping[str, Node]) -> None:
+        """Look at the version that the file states."""
         version, write = top.get("schema_version"), f"Write: schema_version: {SCHEMA_VERSION}"
         if version is None:
             self.fault(root, "schema_version is missing", write)
         elif version.value != SCHEMA_VERSION or isinstance(version.value, bool):
             self.fault(version, f"schema_version {shown(version.text, 20)} is not known", write)
-        defaults: dict[str, _Entry] = {}
+
+    def defaults(self, top: Mapping[str, Node], each: str) -> dict[str, Entry]:
+        """The keys that every entry has which does not say otherwise."""
+        entries: dict[str, Entry] = {}
         if "defaults" in top and top["defaults"].value is not None:
             with self.keeping():
-                defaults = self.keys(top["defaults"], "defaults")
-        if "name" in defaults:
-            self.fault(defaults.pop("name").value, "defaults cannot hold a name", "Give each check its own.")
-        listed = top.get("checks")
-        if listed is None and len(root.value) > len(top):
-            return ()  # the key that is not known may be this one
-        if listed is None or not isinstance(listed.value, list) or not listed.value:
-            raise self.error(listed or root, "checks must be a list of at least one check", "See: kvplan check --example")
-        if len(listed.value) > MOST_CHECKS:
-            raise self.error(listed, f"more than {MOST_CHECKS:,} checks", "Split them into several check files.")
-        named: dict[str, int] = {}
-        found = []
-        for node in listed.value:
-            with self.keeping():
-                found.append(self.check(node, defaults, named))
-        return tuple(found)
+                entries = self.keys(top["defaults"], "defaults")
+        if "name" in entries:
+            self.fault(entries.pop("name").value, "defaults cannot hold a name", f"Give each {each} its own.")
+        return entries
 
-    def keys(self, node: Node, what: str) -> dict[str, _Entry]:
+    def keys(self, node: Node, what: str) -> dict[str, Entry]:
         """The keys of a mapping; an alias is replaced by the key it stands for.
 
         Each engine option has a key of its own, ``engine_options.block_size``, in a mapping as well as by vLLM's name for it.
         """
-        values, keys = self.mapping(node, what, _KEYS), node.keys or {}
-        out: dict[str, _Entry] = {}
+        values, keys = self.mapping(node, what, self.known), node.keys or {}
+        out: dict[str, Entry] = {}
         for word, value in values.items():
             name = word.replace("-", "_")
             place = Place(line=keys[word].line, column=keys[word].column, word=word)
@@ -388,14 +400,55 @@ class _Reader:
                 elif same is not None:
                     alias = word if name in ALIASES else same.place.word
                     self.fault(values[alias], f"{key} and {alias} are the same", "Give one of them.")
-                out[key] = _Entry(value=item, place=place)
+                out[key] = Entry(value=item, place=place)
         return out
 
-    def check(self, node: Node, defaults: Mapping[str, _Entry], named: dict[str, int]) -> Check:
+    def model_name(self, key: str, merged: Mapping[str, Node]) -> str | None:
+        """The name of a model: ``None`` if it cannot be read."""
+        with self.keeping():
+            name: str = self.read(merged[key], key, OPTIONS["draft"])
+            if name != "-":
+                return name
+            self.fault(merged[key], f"a {self.command}'s {key} cannot be standard input", "Give an id or a path.")
+        return None
+
+    def read(self, node: Node, key: str, field: Any) -> Any:
+        try:
+            return field.read(node, key)
+        except UsageError as error:
+            raise self.error(node, printable(error.message), error.hint) from error
+
+
+class _Reader(TreeReader):
+    """Reads a check file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.misnamed: dict[Fault, None] = {}
+
+    def checks(self, root: Node) -> tuple[Check, ...]:
+        top = self.mapping(root, "a check file", _TOP)
+        self.version(root, top)
+        defaults = self.defaults(top, "check")
+        listed = top.get("checks")
+        if listed is None and len(root.value) > len(top):
+            return ()  # the key that is not known may be this one
+        if listed is None or not isinstance(listed.value, list) or not listed.value:
+            raise self.error(listed or root, "checks must be a list of at least one check", "See: kvplan check --example")
+        if len(listed.value) > MOST_CHECKS:
+            raise self.error(listed, f"more than {MOST_CHECKS:,} checks", "Split them into several check files.")
+        named: dict[str, int] = {}
+        found = []
+        for node in listed.value:
+            with self.keeping():
+                found.append(self.check(node, defaults, named))
+        return tuple(found)
+
+    def check(self, node: Node, defaults: Mapping[str, Entry], named: dict[str, int]) -> Check:
         before = len(self.faults)
         own = self.keys(node, "a check")
-        given = {key: entry for key, entry in (_kept(defaults, own) | own).items() if entry.value.value is not None}
-        entries = _settled(given)
+        given = {key: entry for key, entry in (kept_defaults(defaults, own) | own).items() if entry.value.value is not None}
+        entries = settled(given)
         merged = {key: entry.value for key, entry in entries.items()}
         model, options, required = self.values(node, merged)
         # Whether the keys agree cannot be said if one was not read.
@@ -430,7 +483,7 @@ class _Reader:
         if "model" not in merged and not mistyped:
             self.fault(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
         elif "model" in merged:
-            model = self.named("model", merged) or ""
+            model = self.model_name("model", merged) or ""
         fields = {**OPTIONS, **REQUIREMENTS}
         read: dict[str, Any] = {}
         for key in (key for key in fields if key in merged):
@@ -442,7 +495,7 @@ class _Reader:
                         read[key] |= self.read(replace(item, value={name: item}), key, fields[key])
                 continue
             with self.keeping():
-                read[key] = self.named(key, merged) if key == "draft" else self.read(merged[key], key, fields[key])
+                read[key] = self.model_name(key, merged) if key == "draft" else self.read(merged[key], key, fields[key])
         gpu, count = counted(read.get("gpu"))
         said = {"gpu", "gpus"} & set(node.keys or {})
         if said == {"gpus"}:
@@ -457,15 +510,6 @@ class _Reader:
             {key: read[key] for key in OPTIONS if read.get(key) is not None},
             {key: read[key] for key in REQUIREMENTS if key in read},
         )
-
-    def named(self, key: str, merged: Mapping[str, Node]) -> str | None:
-        """The name of a model: ``None`` if it cannot be read."""
-        with self.keeping():
-            name: str = self.read(merged[key], key, OPTIONS["draft"])
-            if name != "-":
-                return name
-            self.fault(merged[key], f"a check's {key} cannot be standard input", "Give an id or a path.")
-        return None
 
     def check_requirements(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, demand_fit: bool) -> None:
         """Whether the keys contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
@@ -495,12 +539,6 @@ class _Reader:
         if not required:
             self.fault(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}.")
 
-    def read(self, node: Node, key: str, field: Any) -> Any:
-        try:
-            return field.read(node, key)
-        except UsageError as error:
-            raise self.error(node, printable(error.message), error.hint) from error
-
     def title(self, name_node: Node | None, model: str, options: Mapping[str, Any], named: dict[str, int], node: Node) -> str:
         """The name of the check, which must be unique; without one, a name made of the model and the options."""
         if name_node is not None:
@@ -524,7 +562,7 @@ class _Reader:
         return name
 
 
-def _kept(defaults: Mapping[str, _Entry], own: Mapping[str, _Entry]) -> dict[str, _Entry]:
+def kept_defaults(defaults: Mapping[str, Entry], own: Mapping[str, Entry]) -> dict[str, Entry]:
     """The defaults that a check with its ``own`` keys does not say in another way."""
     dropped = {other for key in own for other in _INSTEAD.get(key, ())}
     gpu = own["gpu"].value.value if "gpu" in own else None
@@ -535,7 +573,7 @@ def _kept(defaults: Mapping[str, _Entry], own: Mapping[str, _Entry]) -> dict[str
     return {key: entry for key, entry in defaults.items() if key not in dropped}
 
 
-def _settled(given: Mapping[str, _Entry]) -> dict[str, _Entry]:
+def settled(given: Mapping[str, Entry]) -> dict[str, Entry]:
     """The keys of a check with its defaults: the engine options as one mapping, and ``max_model_len`` as what it stands for.
 
     That is the length of a sequence, or an option of the engine where a length is given too.
@@ -552,7 +590,7 @@ def _settled(given: Mapping[str, _Entry]) -> dict[str, _Entry]:
         node = Node(
             value={name: entry.value for name, entry in options.items()}, line=first.value.line, column=first.value.column
         )
-        entries["engine_options"] = _Entry(value=node, place=first.place)
+        entries["engine_options"] = Entry(value=node, place=first.place)
     return entries
 
 

@@ -102,6 +102,13 @@ def files(incomplete: str) -> list[str]:
     return _paths(incomplete if "/" in incomplete else f"./{incomplete}")
 
 
+def fleet_emitters(incomplete: str) -> list[str]:
+    """Forms of what starts the servers of a fleet."""
+    from hwcalc.report.manifest import FORMS
+
+    return _starting((*FORMS, "command"), incomplete)
+
+
 def dialects(incomplete: str) -> list[str]:
     """Dialects of logs."""
     from hwcalc.reconcile.dialects import DIALECTS

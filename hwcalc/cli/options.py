@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "plot": "hwcalc.cli.plan",
     "recommend": "hwcalc.cli.compare",
     "fit": "hwcalc.cli.compare",
+    "fleet": "hwcalc.cli.fleet",
     "check": "hwcalc.cli.check",
     "reconcile": "hwcalc.cli.measure",
     "probe": "hwcalc.cli.measure",

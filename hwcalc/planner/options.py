@@ -617,6 +617,7 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "simulate": _SIMULATED,
     "tune": [name for name in _SIMULATED if name not in ("gpu", "instance", "tp", "dtype")],
     "check": _Hub.__annotations__,
+    "fleet": ("spot", "price", "prices", *_Hub.__annotations__),
 }
 """Command -> the options of which it takes one value. Of others it takes a list, where their rows say so."""
 

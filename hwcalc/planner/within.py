@@ -273,6 +273,23 @@ def most_users(
     return users, _rate_of(search, users, _EXPECTED) if users else 0.0, limiting or places.limiting
 
 
+def sure_users(opened: Occupancy) -> int:
+    """The most users that are sure: the memory holds them for certain, and where there are limits, the slow end of the times is within.
+
+    They are those that :func:`within_limits` says are sure, or ``fit.max_batch`` without limits. None are where nothing like it was measured.
+    """
+    sure, limits = most(opened, "low").value, Limits.of(opened.setup.others)
+    if limits is None or not sure:
+        return sure
+    from hwcalc.planner.step_time import speculating, step_times
+
+    times = step_times(opened)
+    if times is None or times.speed_class is None:
+        return 0
+    search = _Users(speculating(times, opened, limits.accepted_tokens), limits, request_of(opened, limits))
+    return search.most(_SLOW, sure, sure)[0]
+
+
 _DISK: Final = "nvme"
 """The drive that is told of, where nobody names one."""
 

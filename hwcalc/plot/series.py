@@ -96,7 +96,10 @@ def kind_words(title: str, sizes: Sequence[int]) -> str:
 
 
 class Cell(Record):
-    """One model on one node; ``row`` is the model's place. ``verdict`` is nothing where it was not planned, or nobody can say; ``why`` says so."""
+    """One model on one node; ``row`` is the model's place. ``verdict`` is nothing where it was not planned, or nobody can say; ``why`` says so.
+
+    ``placed`` says what a fleet has there, in place of how many fit.
+    """
 
     row: int
     model: str
@@ -107,11 +110,12 @@ class Cell(Record):
     needed_bytes: int = 0
     usable_bytes: int = 0
     why: str = ""
+    placed: str = ""
 
     @property
     def words(self) -> str:
         """The answer in two words or three: how many sequences fit for certain."""
-        return self.why or f"{self.at_once:,} at once"
+        return self.why or self.placed or f"{self.at_once:,} at once"
 
 
 class Chart(Record):

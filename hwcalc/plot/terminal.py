@@ -89,7 +89,7 @@ def _cells(chart: Chart, width: int, *, color: bool) -> str:
 
 
 def _said(cell: Cell) -> str:
-    return cell.words if cell.verdict is None else f"{cell.verdict.text}, {cell.words}"
+    return cell.words if cell.verdict is None or cell.placed else f"{cell.verdict.text}, {cell.words}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -51,15 +51,16 @@ def emitted_engine(what: str) -> str:
     return found.name
 
 
-def emitted(plan: Plan, what: str) -> str:
+def emitted(plan: Plan, what: str, replicas: int = 1, suffix: str = "") -> str:
     """The full command, every word quoted for a shell, or the engine's file, with what to type as comments, or a manifest.
 
+    A manifest has so many ``replicas``, under a name that ends so.
     Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine.
     """
     rules, given = _planned(plan, what)
     form = manifest_form(what)
     if form is not None:
-        return manifest(plan, form, rules, given)
+        return manifest(plan, form, rules, given, replicas, suffix)
     file = rules.command.file(given)
     if file is None:
         return command_text(plan, rules.command.words(given))

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.devices import HOST
 from hwcalc.engines.engine import Engine
 from hwcalc.errors import UsageError
@@ -71,12 +73,15 @@ class _Served(Record):
     """The name and the text of the file that the command reads."""
     local: str | None
     """The file or folder on this machine that the model is."""
+    replicas: int
+    suffix: str
+    """The end of its name, where several servers have one model."""
 
     @property
     def name(self) -> str:
         """The model's name as a Service of Kubernetes may be called: letters, digits and hyphens, a letter first (RFC 1035)."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.model.rpartition("/")[2].lower()).strip("-")[:50].strip("-")
-        return plain if plain[:1].isalpha() else f"model-{plain}".strip("-")
+        return (plain if plain[:1].isalpha() else f"model-{plain}".strip("-")) + self.suffix
 
     @property
     def vendor_name(self) -> str:
@@ -87,9 +92,12 @@ class _Served(Record):
         return launch_words().vendors.get(self.vendor_name)
 
 
-def manifest(plan: Plan, form: str, rules: Engine, given: CommandInput) -> str:
-    """The manifest of this form. Raises :class:`~hwcalc.errors.UsageError` for a plan that it cannot hold."""
-    served = _served(plan, form, rules, given)
+def manifest(plan: Plan, form: str, rules: Engine, given: CommandInput, replicas: int = 1, suffix: str = "") -> str:
+    """The manifest of this form, of so many equal servers where it has a place for their number.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a plan that it cannot hold.
+    """
+    served = replace(_served(plan, form, rules, given), replicas=replicas, suffix=suffix)
     documents = {"compose": _compose, "kubernetes": _kubernetes, CHART: _helm}[form](served, plan)
     where = "" if served.gpu is None else f", {served.gpus} x {served.gpu.name}"
     head = [f"{brief(served.model, 80)} on {rules.label}{where}", f"Start it: {FORMS[form]}"]
@@ -170,6 +178,8 @@ def _served(plan: Plan, form: str, rules: Engine, given: CommandInput) -> _Serve
         host_bytes=sum(each.total for each in plan.memory.devices if each.device == HOST),
         file=None if file is None else (file.name, text),
         local=local,
+        replicas=1,
+        suffix="",
     )
 
 
@@ -286,7 +296,7 @@ def _kubernetes(served: _Served, plan: Plan) -> list[dict[str, Any]]:
         pod["volumes"] = [{"name": name, **source} for name, _, source in volumes]
     named = {"name": served.name, "labels": labels}
     template = {"metadata": {"labels": labels.copy()}, "spec": pod}
-    spec = {"replicas": 1, "selector": {"matchLabels": labels.copy()}, "template": template}
+    spec = {"replicas": served.replicas, "selector": {"matchLabels": labels.copy()}, "template": template}
     ports = {"selector": labels.copy(), "ports": [{"port": container.port, "targetPort": "http"}]}
     objects = [
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": named, "spec": spec},
@@ -355,7 +365,7 @@ def _helm(served: _Served, plan: Plan) -> list[dict[str, Any]]:
         "tag": tag,
         "modelURL": served.arguments[0],
         **revision,
-        "replicaCount": 1,
+        "replicaCount": served.replicas,
         # vLLM's docs/configuration/optimization.md: a core for each GPU, and two.
         "requestCPU": 2 + served.gpus,
         # As in the chart's own values.yaml.

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hwcalc.data import data_file, reading_data
 
 DOCUMENTS = (
-    "plan", "explain", "diff", "compare", "sweep", "recommend", "fit", "disaggregate", "swap", "check", "check-file", "reconcile", "server", "bench", "models", "types",
+    "plan", "explain", "diff", "compare", "sweep", "recommend", "fit", "disaggregate", "swap", "fleet", "fleet-file", "check", "check-file", "reconcile", "server", "bench", "models", "types",
     "kinds", "engines", "gpus", "instances", "dtypes", "policies", "keep", "strategies", "workload", "simulate", "simulate-compare", "tune", "launch", "probe", "receipt", "verify", "emit", "error",
 )  # fmt: skip
 PATH: Final = data_file(__file__, "schemas.jsonl")

@@ -19,7 +19,12 @@ def built_schema(document: str) -> dict[str, Any]:
         from hwcalc.check.file import check_file_schema
 
         return check_file_schema()
+    if document == "fleet-file":
+        from hwcalc.fleet.file import fleet_file_schema
+
+        return fleet_file_schema()
     from hwcalc.check.result import CheckDocument
+    from hwcalc.fleet.result import Fleet
     from hwcalc.library.compare import Comparison
     from hwcalc.library.keep import Kept
     from hwcalc.library.swap import Swapping
@@ -51,6 +56,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "fit": Runnables,
         "disaggregate": Apart,
         "swap": Swapping,
+        "fleet": Fleet,
         "compare": Comparison,
         "sweep": SweepDocument,
         "check": CheckDocument,

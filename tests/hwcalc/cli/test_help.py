@@ -90,6 +90,7 @@ def test_vllms_names_stand_beside_ours(capsys: Capture) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that examples name."""
     (tmp_path / "kvplan.yaml").write_text(EXAMPLE)
+    shutil.copy(ROOT / "docs/fleet.yaml", tmp_path)
     log = ROOT / "tests/logs/vllm/v0-0.7-llama-3.1-8b-20k.log"
     shutil.copy(log, tmp_path / "vllm.log")
     shutil.copy(ROOT / "tests/receipts/cpu-qwen3-1.7b-reference.json", tmp_path / "receipt.json")

@@ -1,0 +1,89 @@
+"""Ways to run a model on a part of a node: for each number of its GPUs the layout in which a replica serves most users for sure.
+
+The users are those that a plan of the replica says are sure. Search and plan follow the same rules; still each replica of an answer is planned
+(:func:`hwcalc.fleet.run.fleet`), and what its plan does not say is not promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import asdict
+
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.errors import KvplanError
+from hwcalc.fleet.file import NodeType, Wanted
+from hwcalc.formulas.record import Record
+from hwcalc.library.plan import load_request
+from hwcalc.model import ModelSpec
+from hwcalc.planner.context import open_request
+from hwcalc.planner.layouts import counts, has_experts, layouts
+from hwcalc.planner.options import Access, read_options
+from hwcalc.planner.solve import tried
+from hwcalc.planner.verdict import Layout
+from hwcalc.planner.within import sure_users
+
+
+class Loaded(Record):
+    """A model of a fleet, read: its options as they were written, and as keywords of an opened request."""
+
+    wanted: Wanted
+    spec: ModelSpec
+    given: Mapping[str, Any]
+    request: Mapping[str, Any]
+
+
+class Replica(Record):
+    """A way to run a model on so many GPUs of a node: its layout, and the users that it serves for sure."""
+
+    gpus: int
+    layout: Layout
+    users: int
+
+
+def load_wanted(wanted: Wanted, access: Access) -> Loaded:
+    """The model of a fleet, with its draft. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
+    asked = read_options({**wanted.options, **asdict(access)})
+    spec, request = load_request(wanted.model, asked)
+    return Loaded(wanted=wanted, spec=spec, given=wanted.options, request=request)
+
+
+def replicas(model: Loaded, node: NodeType) -> tuple[tuple[Replica, ...], str]:
+    """The ways to run a model on a node of this type, and where there is none, why not."""
+    try:
+        opened = open_request(model.spec, **model.request, **node.hardware, gpus=1)
+    except KvplanError as error:
+        return (), error.message
+    if opened.hardware_warnings:
+        return (), opened.hardware_warnings[0].message
+    every = opened.engine.facts.splits_layers
+    found = (_best(opened, gpus, node.gpus) for gpus in counts(node.gpus, node.gpus, any_layout=False) if not every or gpus)
+    ways = tuple(way for way in found if way is not None)
+    return ways, "" if ways else "not one user is sure on a whole node"
+
+
+def _best(opened: Occupancy, gpus: int, node: int) -> Replica | None:
+    """The layout of so many GPUs that serves most users; of equal ones the preferred."""
+    best: Replica | None = None
+    for layout, placed in _placed(opened, gpus, node):
+        with suppress(KvplanError):
+            users = sure_users(placed)
+            if users > (0 if best is None else best.users):
+                best = Replica(gpus=gpus, layout=layout, users=users)
+    return best
+
+
+def _placed(opened: Occupancy, gpus: int, node: int) -> Iterator[tuple[Layout, Occupancy]]:
+    """The request in each layout. Replicas that share nothing are replicas of the fleet, and no layout."""
+    shares = opened.deployment.traits.deals_experts and has_experts(opened.model)
+    for layout in layouts(opened, gpus, node):
+        if layout.dp > 1 and not shares:
+            continue
+        placed = tried(opened, **asdict(layout), dcp=1)
+        if placed is not None and opened.engine.facts.splits_layers:
+            with suppress(KvplanError):
+                yield layout, placed.devices.entire()
+        elif placed is not None:
+            yield layout, placed

@@ -1,0 +1,150 @@
+"""The answer about a fleet: records, whose fields are the JSON document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
+
+from hwcalc.documents import Answer
+from hwcalc.formulas.record import Record
+from hwcalc.model import Note
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
+
+
+class FleetModel(Record):
+    """A model: ``users`` of the file, ``planned_users`` with growth, the ``served`` of all replicas, and of those that failures leave.
+
+    ``unserved`` are the planned users for whom there is no replica, and ``reason`` says why none runs anywhere.
+    """
+
+    name: str
+    model: str
+    users: int
+    planned_users: int
+    replicas: int
+    served: int
+    served_after_failure: int
+    unserved: int
+    reason: str = ""
+
+
+class ReplicaGroup(Record):
+    """Equal replicas of a model on nodes of one type, each on ``gpus`` of a node, with ``users_each`` at once for sure.
+
+    The bytes are those of the fullest GPU with so many users, at the high end of the estimate; the times are the expected ones, null without
+    limits. ``command`` plans a replica.
+    """
+
+    model: str
+    node: str
+    gpu: str
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    replicas: int
+    users_each: int
+    engine: str
+    engine_version: str | None
+    weights: str | None
+    kv_dtype: str
+    needed_high_bytes: int
+    usable_bytes: int
+    ttft_s: float | None
+    itl_s: float | None
+    command: str
+
+
+class Held(Record):
+    """The replicas of a group on a node; ``group`` is its place in the list of groups, from 0."""
+
+    group: int
+    replicas: int
+
+
+class NodesInUse(Record):
+    """``count`` nodes of a type with the same replicas: ``rented`` ones, or those that are there. ``gpus_used`` of ``gpus`` are those of each."""
+
+    node: str
+    rented: bool
+    count: int
+    gpus: int
+    gpus_used: int
+    holds: tuple[Held, ...]
+
+
+class LeftOver(Record):
+    """What is left of the nodes of a type: ``idle`` ones that are there and not in use, and GPUs of those in use."""
+
+    node: str
+    idle: int
+    free_gpus: int
+
+
+class NodePrice(Record):
+    """The price of a node of a type for an hour, with the row that it is from. ``date`` is null for the user's own."""
+
+    node: str
+    usd_per_hour: float
+    date: str | None
+    source: str
+
+
+class Rented(Record):
+    """Nodes of a type for rent or to be had, and what they cost an hour together; null where no price is known."""
+
+    node: str
+    count: int
+    usd_per_hour: float | None
+
+
+class Fleet(Answer, Record):
+    """Which models run on which nodes. ``holds`` says that all planned users are served under the conditions.
+
+    ``survive`` nodes may fail, users are ``growth`` times those of the file, and with ``rolling`` a replica more of any group fits. ``optimal``
+    says that no other answer costs less, or as much on fewer nodes of one's own or fewer GPUs; else ``usd_per_hour_least`` is what every
+    answer costs at least. ``additions`` are the fewest nodes with which it would hold, where it does not.
+    """
+
+    schema_version: str
+    kvplan_version: str
+    holds: bool
+    optimal: bool
+    survive: int
+    growth: float
+    rolling: bool
+    usd_per_hour: float
+    usd_per_month: float
+    usd_per_hour_least: float
+    models: tuple[FleetModel, ...]
+    groups: tuple[ReplicaGroup, ...]
+    nodes: tuple[NodesInUse, ...]
+    left: tuple[LeftOver, ...]
+    rent: tuple[Rented, ...]
+    prices: tuple[NodePrice, ...]
+    additions: tuple[Rented, ...]
+    notes: tuple[Note, ...]
+
+    def headline(self) -> str:
+        served = (
+            "all users are served" if self.holds else f"{sum(model.unserved for model in self.models):,} users are not served"
+        )
+        used = sum(nodes.count for nodes in self.nodes)
+        return f"{len(self.models)} models on {used:,} nodes, ${self.usd_per_hour:,.2f}/h: {served}"
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row for each group."""
+        return [asdict(group) for group in self.groups]
+
+    __repr__ = Answer.__repr__
+
+
+class Planned(Record):
+    """An answer with the plan of a replica of each of its groups, in their order."""
+
+    fleet: Fleet
+    plans: tuple[Plan, ...]

@@ -1,0 +1,343 @@
+"""Which models on which nodes: :func:`fleet`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import asdict, replace
+
+from hwcalc._version import __version__
+from hwcalc.check.file import read_text
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.errors import UsageError
+from hwcalc.fleet.candidates import Loaded, Replica, load_wanted, replicas
+from hwcalc.fleet.file import FleetFile, NodeType, parse_fleet, read_growth, read_survive
+from hwcalc.fleet.result import Fleet, FleetModel, Held, LeftOver, NodePrice, NodesInUse, Planned, Rented, ReplicaGroup
+from hwcalc.fleet.solve import Assignment, Kind, Pool, Problem, assign, served
+from hwcalc.formulas.record import Record
+from hwcalc.hardware.prices import Price
+from hwcalc.model import Note
+from hwcalc.planner.command_line import command_line
+from hwcalc.planner.cost import price_of
+from hwcalc.planner.options import Asked, take_options
+from hwcalc.planner.plan import plan_model
+from hwcalc.planner.result import Plan
+from hwcalc.planner.values import read_flag
+from hwcalc.planner.verdict import Verdict
+from hwcalc.sources.request import tell
+from hwcalc.units import HOURS_PER_MONTH
+
+_PER_USD: Final = 100_000
+"""Money is counted in whole parts of a dollar, so that sums are exact."""
+_ANY: Final = 10**6
+"""As many nodes as an addition may take."""
+
+
+def fleet(
+    file: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    survive: int | str | None = None,
+    growth: float | str | None = None,
+    rolling: bool | None = None,
+    spot: bool = False,
+    price: Mapping[str, object] | None = None,
+    prices: str | None = None,
+    offline: bool = False,
+    token: str | None = None,
+    endpoint: str | None = None,
+) -> Fleet:
+    """Place replicas of several models on nodes, so that all users are served for the least money.
+
+    ``file`` is the path of a YAML file, or its content as a dict. ``survive``, ``growth`` and ``rolling`` replace its conditions: how many
+    nodes may fail at once, ``"2x"`` as many users, and whether a replica more of one model at a time must fit. ``spot``, ``price`` and
+    ``prices`` are those of :func:`hwcalc.plan`: at prices of spot machines, and the user's own. A replica serves as many users as its own plan says are sure. Raises a subclass of
+    :class:`~hwcalc.errors.KvplanError`; a fleet that does not hold is an answer.
+    """
+    options = {"spot": spot, "price": price, "prices": prices, "offline": offline, "token": token, "endpoint": endpoint}
+    return planned_fleet(file, survive=survive, growth=growth, rolling=rolling, options=options).fleet
+
+
+def planned_fleet(
+    file: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    survive: int | str | None,
+    growth: float | str | None,
+    rolling: bool | None,
+    options: Mapping[str, Any],
+) -> Planned:
+    """As :func:`fleet`, with the plan of a replica of each group; ``options`` are the rest of its keywords."""
+    _, asked = take_options("fleet", options)
+    read = _read(file)
+    conditions = read.conditions
+    given = {
+        "survive": None if survive is None else read_survive(survive),
+        "growth": None if growth is None else read_growth(growth),
+        "rolling": None if rolling is None else read_flag(rolling, "rolling"),
+    }
+    conditions = replace(conditions, **{name: value for name, value in given.items() if value is not None})
+    read = replace(read, conditions=conditions)
+    priced = _priced(read.nodes, asked)
+    models = []
+    for wanted in read.models:
+        tell(f"reading {wanted.name}")
+        models.append(load_wanted(wanted, asked.access))
+    return _Search(read, models, priced).answer()
+
+
+def _read(file: str | os.PathLike[str] | Mapping[str, Any]) -> FleetFile:
+    """The fleet of a file, whose relative paths of models start at its folder, or of a dict."""
+    if isinstance(file, Mapping):
+        try:
+            return parse_fleet(json.dumps(file), "fleet")
+        except (TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(
+                "a fleet as a dict has text, numbers, lists and dicts alone.", hint="Give what the YAML file would hold."
+            ) from error
+    path = os.fspath(file)
+    read = parse_fleet(read_text(path, command="fleet"), path)
+    folder = Path(path).parent
+    models = (replace(model, model=str(there)) if (there := folder / model.model).exists() else model for model in read.models)
+    return replace(read, models=tuple(models)) if path != "-" else read
+
+
+def _priced(nodes: Sequence[NodeType], asked: Asked) -> dict[str, Price]:
+    """The price of each type of node that may be rented. Raises :class:`~hwcalc.errors.UsageError` where none is known."""
+    out = {}
+    for node in nodes:
+        if node.usd_per_hour is not None:
+            own: dict[str, Any] = {"provider": "own", "instance": node.name, "accelerator": node.gpu or "", "count": node.gpus}
+            out[node.name] = Price(usd_per_hour=node.usd_per_hour, source=f"price in {node.where}", user=True, **own)
+        elif node.rent:
+            found = price_of(asked.values, node.device, node.gpus, node.instance)
+            if found is None:
+                raise UsageError(
+                    f"{node.where}: {node.name} may be rented, and no price of it is known.",
+                    hint="Write what a node of it costs, such as price: 20/h.",
+                )
+            out[node.name] = found
+    return out
+
+
+class _Way(Record):
+    """A kind of the integer program: a model on so many GPUs of a node."""
+
+    model: int
+    node: int
+    replica: Replica
+
+
+class _Search:
+    """The search for the best assignment of one file."""
+
+    def __init__(self, read: FleetFile, models: Sequence[Loaded], priced: Mapping[str, Price]) -> None:
+        self.read, self.models, self.priced = read, models, priced
+        self.ways: list[_Way] = []
+        self.reasons: dict[int, str] = {}
+        for place, model in enumerate(models):
+            tell(f"planning {model.wanted.name}")
+            whys = []
+            for number, node in enumerate(read.nodes):
+                found, why = replicas(model, node)
+                self.ways += [_Way(model=place, node=number, replica=replica) for replica in found]
+                whys += [f"{node.name}: {why}"] if why else []
+            if not any(way.model == place for way in self.ways):
+                self.reasons[place] = "; ".join(dict.fromkeys(whys))
+        self.users = tuple(ceil(model.wanted.users * read.conditions.growth) for model in models)
+        self.pools = [Pool(node=number, most=node.count, price=0) for number, node in enumerate(read.nodes) if node.count]
+        self.pools += [
+            Pool(node=number, most=node.rent, price=self.price(node)) for number, node in enumerate(read.nodes) if node.rent
+        ]
+
+    def price(self, node: NodeType) -> int:
+        """The price of a node in whole parts of a dollar, at least one."""
+        return max(1, round(self.priced[node.name].usd_per_hour * _PER_USD))
+
+    def problem(self, pools: Sequence[Pool]) -> Problem:
+        conditions = self.read.conditions
+        return Problem(
+            users=self.users,
+            units=tuple(node.gpus for node in self.read.nodes),
+            kinds=tuple(
+                Kind(model=way.model, node=way.node, units=way.replica.gpus, users=way.replica.users) for way in self.ways
+            ),
+            pools=tuple(pools),
+            survive=conditions.survive,
+            rolling=conditions.rolling,
+        )
+
+    def answer(self) -> Planned:
+        """The best assignment whose every replica is as its own plan says."""
+        plans: dict[int, Plan] = {}
+        while True:
+            tell("placing replicas")
+            problem = self.problem(self.pools)
+            assignment = assign(problem)
+            found = assign(problem, elastic=True) if assignment is None else assignment
+            assert found is not None, "an elastic program leaves users without a replica"
+            used = sorted({kind for node in found.nodes for kind in node.replicas})
+            plans |= {kind: self.plan(kind) for kind in used if kind not in plans}
+            broken = [kind for kind in used if not _is_sure(plans[kind])]
+            if not broken:
+                additions = () if assignment is not None else self.additions()
+                return self.told(problem, found, additions, {kind: plans[kind] for kind in used})
+            for kind in broken:
+                way, plan = self.ways[kind], plans.pop(kind)
+                replica = replace(way.replica, users=min(_sure_users(plan), way.replica.users - 1))
+                self.ways[kind] = replace(way, replica=replica)
+
+    def options(self, kind: int) -> dict[str, Any]:
+        """The options of a plan that are a replica's own: its hardware, its layout, its users."""
+        way = self.ways[kind]
+        return {
+            **self.read.nodes[way.node].hardware,
+            "gpus": way.replica.gpus,
+            **asdict(way.replica.layout),
+            "batch": way.replica.users,
+        }
+
+    def plan(self, kind: int) -> Plan:
+        model = self.models[self.ways[kind].model]
+        return plan_model(model.spec, advise=False, **{**model.request, **self.options(kind)})
+
+    def additions(self) -> tuple[Rented, ...]:
+        """The nodes of the file's types with which all users would be served, for the least money; without all prices the fewest GPUs."""
+        nodes = self.read.nodes
+        priced = all(node.name in self.priced for node in nodes)
+        more = [
+            Pool(node=number, most=_ANY, price=self.price(node) if priced else node.gpus) for number, node in enumerate(nodes)
+        ]
+        free = [Pool(node=pool.node, most=pool.most, price=0) for pool in self.pools]
+        found = None if self.reasons else assign(self.problem([*free, *more]))
+        if found is None:
+            return ()
+        counts = Counter(more[node.pool - len(free)].node for node in found.nodes if node.pool >= len(free))
+        return tuple(self.rented(number, count) for number, count in sorted(counts.items()))
+
+    def rented(self, number: int, count: int) -> Rented:
+        node = self.read.nodes[number]
+        price = self.priced.get(node.name)
+        return Rented(node=node.name, count=count, usd_per_hour=None if price is None else float(price.usd_per_hour * count))
+
+    def told(self, problem: Problem, found: Assignment, additions: tuple[Rented, ...], plans: Mapping[int, Plan]) -> Planned:
+        """The answer in words and numbers of the file."""
+        nodes, pools, conditions = self.read.nodes, self.pools, self.read.conditions
+        counts: Counter[int] = Counter()
+        for node in found.nodes:
+            counts.update(node.replicas)
+        order = {kind: place for place, kind in enumerate(plans)}
+        alike = Counter(
+            (node.pool, tuple(node.replicas.items())) for node in found.nodes if node.replicas or pools[node.pool].price
+        )
+        in_use = [
+            NodesInUse(
+                node=nodes[pools[pool].node].name,
+                rented=pools[pool].price > 0,
+                count=count,
+                gpus=nodes[pools[pool].node].gpus,
+                gpus_used=sum(self.ways[kind].replica.gpus * number for kind, number in replicas),
+                holds=tuple(Held(group=order[kind], replicas=number) for kind, number in replicas),
+            )
+            for (pool, replicas), count in sorted(alike.items())
+        ]
+        rented = Counter(pools[node.pool].node for node in found.nodes if pools[node.pool].price)
+        rent = tuple(self.rented(number, count) for number, count in sorted(rented.items()))
+        usd = sum(self.priced[nodes[number].name].usd_per_hour * count for number, count in rented.items())
+        every, after = served(problem, found.nodes, 0), served(problem, found.nodes)
+        models = [
+            FleetModel(
+                name=model.wanted.name,
+                model=model.spec.id,
+                users=model.wanted.users,
+                planned_users=self.users[place],
+                replicas=sum(count for kind, count in counts.items() if self.ways[kind].model == place),
+                served=every[place],
+                served_after_failure=after[place],
+                unserved=found.unserved[place],
+                reason=self.reasons.get(place, ""),
+            )
+            for place, model in enumerate(self.models)
+        ]
+        fleet = Fleet(
+            schema_version=SCHEMA_VERSION,
+            kvplan_version=__version__,
+            holds=not any(found.unserved),
+            optimal=found.proven,
+            survive=conditions.survive,
+            growth=float(conditions.growth),
+            rolling=conditions.rolling,
+            usd_per_hour=float(usd),
+            usd_per_month=float(usd * HOURS_PER_MONTH),
+            usd_per_hour_least=float(usd) if found.bound >= found.money else min(float(usd), found.bound / _PER_USD),
+            models=tuple(models),
+            groups=tuple(self.group(kind, counts[kind], plan) for kind, plan in plans.items()),
+            nodes=tuple(in_use),
+            left=tuple(self.left(in_use)),
+            rent=rent,
+            prices=tuple(
+                NodePrice(
+                    node=name,
+                    usd_per_hour=float(price.usd_per_hour),
+                    date=None if price.date is None else price.date.isoformat(),
+                    source=price.origin(),
+                )
+                for name, price in self.priced.items()
+            ),
+            additions=additions,
+            notes=tuple(self.notes()),
+        )
+        return Planned(fleet=fleet, plans=tuple(plans.values()))
+
+    def group(self, kind: int, count: int, plan: Plan) -> ReplicaGroup:
+        way, fit, request = self.ways[kind], plan.fit, plan.request
+        model, node = self.models[way.model], self.read.nodes[way.node]
+        assert fit is not None, "a replica is planned on hardware"
+        line = command_line(model.spec, model.request, model=model.wanted.model).changed(**self.options(kind))
+        return ReplicaGroup(
+            model=model.wanted.name,
+            node=node.name,
+            gpu=node.device.id,
+            gpus=way.replica.gpus,
+            **asdict(way.replica.layout),
+            replicas=count,
+            users_each=way.replica.users,
+            engine=request.engine,
+            engine_version=request.engine_version,
+            weights=request.weights,
+            kv_dtype=request.kv_dtype,
+            needed_high_bytes=fit.needed_high_bytes,
+            usable_bytes=fit.usable_bytes,
+            ttft_s=None if plan.within is None else plan.within.at_batch.ttft_s.expected,
+            itl_s=None if plan.within is None else plan.within.at_batch.itl_s.expected,
+            command=line.text,
+        )
+
+    def left(self, in_use: Sequence[NodesInUse]) -> Iterator[LeftOver]:
+        for node in self.read.nodes:
+            own = [each for each in in_use if each.node == node.name]
+            idle = node.count - sum(each.count for each in own if not each.rented)
+            free = sum(each.count * (each.gpus - each.gpus_used) for each in own)
+            if idle or free:
+                yield LeftOver(node=node.name, idle=idle, free_gpus=free)
+
+    def notes(self) -> Iterator[Note]:
+        for model in self.models:
+            yield from (Note(code=note.code, message=f"{model.wanted.name}: {note.message}") for note in model.spec.warnings)
+
+
+def _is_sure(plan: Plan) -> bool:
+    """True if the plan says that it fits, and within its limits, for sure."""
+    return plan.fit is not None and plan.fit.verdict is Verdict.FITS and (plan.within is None or plan.within.holds_low is True)
+
+
+def _sure_users(plan: Plan) -> int:
+    """The users that a plan says are sure."""
+    most = 0 if plan.fit is None else plan.fit.max_batch or 0
+    return most if plan.within is None else min(most, plan.within.users_low or 0)

@@ -1,0 +1,165 @@
+"""A fleet as text or Markdown, as a picture, and as what starts its servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Final
+
+from hwcalc.fleet.result import Fleet, NodesInUse, Planned, Rented, ReplicaGroup
+from hwcalc.hardware.prices import money
+from hwcalc.planner.verdict import Verdict, layout_text
+from hwcalc.plot.series import Cell, Chart
+from hwcalc.report.emit import emitted, manifest_form
+from hwcalc.report.text import percent, plural
+from hwcalc.report.view import View
+
+_MODELS: Final = ("model", "users", "replicas", "served for sure", "share used")
+_NODES: Final = ("node", "nodes", "GPUs used", "model on each", "replicas", "GPUs", "layout", "users")
+
+
+def fleet_text(fleet: Fleet, view: View) -> str:
+    """Text: whether all users are served and what it costs, the models, the nodes, what is left, what would have to be added."""
+    fails = fleet.survive > 0
+    header = (*_MODELS[:4], *(("after a failure",) if fails else ()), *_MODELS[4:])
+    rows = []
+    for model in fleet.models:
+        lasting = [f"{model.served_after_failure:,}"] if fails else []
+        used = percent(min(model.planned_users, model.served), model.served) if model.served else "-"
+        rows.append([model.name, f"{model.planned_users:,}", f"{model.replicas:,}", f"{model.served:,}", *lasting, used])
+    groups = fleet.groups
+    text = view.paragraphs(_head(fleet)) + view.table(header, rows, right=range(1, len(header)))
+    nodes = [row for each in fleet.nodes for row in _node_rows(each, groups)]
+    if nodes:
+        text += "\n" + view.table(_NODES, nodes, right=(1, 2, 4, 5, 7))
+    return "\n".join(filter(None, (text, view.paragraphs(_tail(fleet, quiet=view.quiet)))))
+
+
+def _head(fleet: Fleet) -> list[str]:
+    """The answer: how many nodes, what they cost, whether that is the least."""
+    used = sum(nodes.count for nodes in fleet.nodes)
+    own = used - sum(rented.count for rented in fleet.rent)
+    conditions = [
+        "any node may fail" if fleet.survive == 1 else f"any {fleet.survive} nodes may fail" if fleet.survive else "",
+        f"{fleet.growth:g} times as many users" if fleet.growth > 1 else "",
+        "a replica more of one model at a time" if fleet.rolling else "",
+    ]
+    under = "; ".join(filter(None, conditions))
+    served = "All users are served" if fleet.holds else "Not all users are served"
+    where = f"on {plural(own, 'node')} of your own" if own or not fleet.rent else ""
+    rented = " and ".join(f"{rented.count:,} x {rented.node}" for rented in fleet.rent)
+    cost = f"{rented} rented for {_usd(fleet.usd_per_hour)}/h ({_usd(fleet.usd_per_month)}/month)" if fleet.rent else ""
+    lines = [f"{served} {' and '.join(filter(None, (where, cost)))}{f' ({under})' if under else ''}."]
+    if not fleet.holds:
+        lacking = [f"{model.name}: {model.unserved:,} of {model.planned_users:,}" for model in fleet.models if model.unserved]
+        failed = ", once they fail" if fleet.survive else ""
+        lines.append(f"Users who are not served{failed}: {'; '.join(lacking)}.")
+        lines += [f"{model.name} runs on no node: {model.reason}." for model in fleet.models if model.reason]
+        if fleet.additions:
+            lines.append(f"With {' and '.join(map(_added, fleet.additions))} more, all would be served.")
+    elif fleet.optimal:
+        lines.append(
+            "No other way costs less, or as much on fewer nodes or GPUs."
+            if fleet.rent
+            else "No other way takes fewer nodes or GPUs."
+        )
+    elif fleet.usd_per_hour > fleet.usd_per_hour_least:
+        gap = 100 * (1 - fleet.usd_per_hour_least / fleet.usd_per_hour)
+        lines.append(
+            f"The search was cut short: no way costs less than {_usd(fleet.usd_per_hour_least)}/h, which is {gap:.1f} % less."
+        )
+    else:
+        lines.append("No other way costs less. The search was cut short: perhaps fewer nodes or GPUs would do.")
+    return lines
+
+
+def _added(rented: Rented) -> str:
+    cost = "" if rented.usd_per_hour is None else f" ({_usd(rented.usd_per_hour)}/h)"
+    return f"{rented.count:,} x {rented.node}{cost}"
+
+
+def _usd(usd: float) -> str:
+    return money(Decimal(str(usd)))
+
+
+def _node_rows(nodes: NodesInUse, groups: Sequence[ReplicaGroup]) -> list[list[str]]:
+    """Rows of nodes that are alike: a row for each group of replicas, the nodes in the first."""
+    head = [nodes.node + (", rented" if nodes.rented else ""), f"{nodes.count:,}", f"{nodes.gpus_used} of {nodes.gpus}"]
+    held = [(each.replicas, groups[each.group]) for each in nodes.holds]
+    rows = [
+        [group.model, f"{count}", f"{group.gpus}", layout_text(group), f"{count * group.users_each:,}"] for count, group in held
+    ] or [["free for updates", "", "", "", ""]]
+    return [[*(head if place == 0 else ("", "", "")), *row] for place, row in enumerate(rows)]
+
+
+def _tail(fleet: Fleet, *, quiet: bool) -> list[str]:
+    """Lines: what is left over, the prices with their dates, notes."""
+    lines = []
+    for left in fleet.left:
+        idle = f"{plural(left.idle, 'node')} not in use" if left.idle else ""
+        free = f"{plural(left.free_gpus, 'GPU')} free on nodes in use" if left.free_gpus else ""
+        lines.append(f"left of {left.node}: {', '.join(filter(None, (idle, free)))}.")
+    if quiet:
+        return lines
+    rented = {each.node for each in (*fleet.rent, *fleet.additions)}
+    lines += [
+        f"price of {each.node}: {_usd(each.usd_per_hour)}/h, {each.source}." for each in fleet.prices if each.node in rented
+    ]
+    return [*lines, *(note.message for note in fleet.notes)]
+
+
+def fleet_chart(fleet: Fleet) -> Chart:
+    """The picture of a fleet: models against the nodes in use."""
+    columns = [(_column(nodes), nodes) for nodes in fleet.nodes]
+    cells = []
+    for row, model in enumerate(fleet.models):
+        for name, nodes in columns:
+            held = [(each, fleet.groups[each.group]) for each in nodes.holds if fleet.groups[each.group].model == model.name]
+            count = sum(each.replicas for each, _ in held)
+            users = sum(each.replicas * group.users_each for each, group in held)
+            fullest = max((group for _, group in held), key=lambda group: group.needed_high_bytes, default=None)
+            cells.append(
+                Cell(
+                    row=row,
+                    model=model.name,
+                    node=name,
+                    verdict=None if fullest is None else Verdict.FITS,
+                    layout=", ".join(filter(None, (layout_text(group) for _, group in held))),
+                    needed_bytes=0 if fullest is None else fullest.needed_high_bytes,
+                    usable_bytes=0 if fullest is None else fullest.usable_bytes,
+                    placed=f"{count} x, {users:,} users" if count else "-",
+                )
+            )
+    return Chart(
+        kind="nodes",
+        title="Replicas of models on nodes, and the users that each node serves for sure",
+        caption=" ".join(_head(fleet)),
+        y_label="",
+        cells=tuple(cells),
+        remarks=tuple(f"{model.name}: {model.unserved:,} users are not served" for model in fleet.models if model.unserved),
+    )
+
+
+def _column(nodes: NodesInUse) -> str:
+    """The name of a column: nodes of a type that are alike, told apart from others of the type by what they hold."""
+    held = "+".join(f"{each.replicas}g{each.group + 1}" for each in nodes.holds)
+    return f"{nodes.count} x {nodes.node}{' rented' if nodes.rented else ''} [{held}]"
+
+
+def fleet_emitted(planned: Planned, what: str) -> str:
+    """What starts the servers: for each group its command, or its manifest with as many replicas as it has.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a group that has none.
+    """
+    texts, form = [], manifest_form(what)
+    named: dict[str, int] = {}
+    for group, plan in zip(planned.fleet.groups, planned.plans, strict=True):
+        number = named[group.model] = named.get(group.model, 0) + 1
+        head = f"# {group.model}: {plural(group.replicas, 'replica')} on {plural(group.gpus, 'GPU')} of {group.node} each\n"
+        engine = plan.request.engine if form is None and what == _EACH else what
+        texts.append(head + emitted(plan, engine, group.replicas, f"-{number}" if number > 1 else "") + "\n")
+    return ("\n" if form is None else "---\n").join(texts)
+
+
+_EACH: Final = "command"
+"""The word of ``--emit`` for the command of each group's own engine."""

@@ -1,0 +1,175 @@
+"""Fleets of real models: each replica does what its plan says, and an answer adds up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import hwcalc
+from hwcalc import plan, read_launch
+from hwcalc.errors import UsageError
+from hwcalc.fleet.result import Fleet
+from hwcalc.planner.verdict import Verdict
+from hwcalc.report.schema import json_schema
+from tests.hwcalc.command import Capture, read_plan, run
+from tests.paths import ROOT
+
+FILE = ROOT / "docs/fleet.yaml"
+SMALL: dict[str, Any] = {
+    "schema_version": 1,
+    "models": [{"model": "Qwen/Qwen3-8B", "users": 40, "seq": "8k", "engine": "vllm"}],
+    "nodes": [{"gpu": "2xl4", "count": 1}],
+}
+"""One model on two L4, of which one holds one user for sure."""
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    """The fleet of docs/fleet.md, of which any node may fail."""
+    return hwcalc.fleet(FILE, survive=1)
+
+
+def test_replicas_are_as_planned(fleet: Fleet) -> None:
+    """The plan of each says that so many users are sure: they fit, within the limits; and its command is that plan."""
+    for group in fleet.groups:
+        model, options = read_plan(group.command)
+        planned = plan(model, **options)
+
+        assert planned.fit is not None
+        assert planned.within is not None
+        assert (planned.fit.verdict, planned.within.holds_low) == (Verdict.FITS, True)
+        assert (planned.request.batch, planned.fit.gpus) == (group.users_each, group.gpus)
+        assert planned.fit.gpus == group.tp * group.pp * group.dp
+
+
+def test_answer_adds_up(fleet: Fleet) -> None:
+    """Nodes hold all replicas, none has more than its GPUs, and what is left of each node's failure serves all users."""
+    groups = fleet.groups
+    held = [
+        {
+            model.name: sum(
+                each.replicas * groups[each.group].users_each for each in nodes.holds if groups[each.group].model == model.name
+            )
+            for model in fleet.models
+        }
+        for nodes in fleet.nodes
+        for _ in range(nodes.count)
+    ]
+    for model in fleet.models:
+        users = [each[model.name] for each in held]
+
+        assert model.served == sum(users)
+        assert model.served_after_failure == sum(users) - max(users)
+        assert model.served_after_failure >= model.planned_users == model.users
+    for number, group in enumerate(groups):
+        assert group.replicas == sum(
+            nodes.count * each.replicas for nodes in fleet.nodes for each in nodes.holds if each.group == number
+        )
+    for nodes in fleet.nodes:
+        assert nodes.gpus_used == sum(each.replicas * groups[each.group].gpus for each in nodes.holds) <= nodes.gpus
+
+
+def test_money(fleet: Fleet) -> None:
+    """Each node costs its dated price, 55.04 dollars an hour of a p5.48xlarge in July 2026, and 730 hours are a month."""
+    (rented,) = fleet.rent
+    (price,) = fleet.prices
+
+    assert (fleet.holds, fleet.optimal, rented.node) == (True, True, "aws/p5.48xlarge")
+    assert (price.usd_per_hour, price.date) == (55.04, "2026-07-20")
+    assert "karpenter" in price.source
+    assert fleet.usd_per_hour == fleet.usd_per_hour_least == rented.count * 55.04
+    assert fleet.usd_per_month == pytest.approx(fleet.usd_per_hour * 730)
+
+
+def test_own_prices() -> None:
+    """That of the file wins, then the caller's; the cheaper kind of node is rented; without any the line is named."""
+    nodes = [{"gpu": "8xh100-sxm", "rent": True}, {"name": "mine", "gpu": "8xh100-sxm", "rent": True, "price": "9/h"}]
+    cheap = hwcalc.fleet({**SMALL, "nodes": nodes})
+    given = hwcalc.fleet({**SMALL, "nodes": nodes}, price={"8xh100-sxm": "7/h"})
+
+    assert [(each.node, each.usd_per_hour) for each in cheap.rent] == [("mine", 9.0)]
+    assert [(each.node, each.usd_per_hour) for each in given.rent] == [("8xh100-sxm5-80gb", 7.0)]
+    with pytest.raises(UsageError, match=r"fleet:1: .* no price") as raised:
+        hwcalc.fleet({**SMALL, "nodes": [{"gpu": "dgx-spark", "rent": True}]})
+    assert "price: " in raised.value.hint
+
+
+def test_what_lacks() -> None:
+    """Two L4 serve two users, each alone or both together: some of 40 lack, and so many nodes more are enough that they all are served."""
+    fleet = hwcalc.fleet(SMALL)
+    (model,) = fleet.models
+    (more,) = fleet.additions
+    enough = hwcalc.fleet({**SMALL, "nodes": [{"gpu": "2xl4", "count": 1 + more.count}]})
+
+    assert (fleet.holds, model.unserved, more.node) == (False, 40 - model.served, "2xl4")
+    assert enough.holds
+    assert not hwcalc.fleet({**SMALL, "nodes": [{"gpu": "2xl4", "count": more.count}]}).holds
+
+
+def test_model_that_runs_nowhere() -> None:
+    """The reason is said, and no addition is."""
+    fleet = hwcalc.fleet({**SMALL, "models": [{"model": "deepseek-ai/DeepSeek-V3", "users": 1, "seq": "8k", "engine": "vllm"}]})
+
+    assert (fleet.holds, fleet.models[0].unserved, fleet.additions) == (False, 1, ())
+    assert fleet.models[0].reason.startswith("2xl4: ")
+
+
+def test_command(capsys: Capture, tmp_path: Path) -> None:
+    """Status 1 where users are not served; JSON by its schema; rows, Markdown, a picture."""
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps(SMALL), encoding="utf-8")
+    status, out, _ = run(capsys, "fleet", str(file), "--json")
+    document = json.loads(out)
+
+    assert status == 1
+    jsonschema.validate(document, json_schema("fleet"))
+    status, out, _ = run(capsys, "fleet", str(file))
+    assert (status, out.splitlines()[0][:23]) == (1, "Not all users are serve")
+    assert f"{document['models'][0]['unserved']} of 40" in out
+    assert run(capsys, "fleet", str(file), "--format", "csv")[1].startswith("model,node,gpu,gpus,tp,")
+    assert "| model | users |" in run(capsys, "fleet", str(file), "--format", "markdown")[1]
+    run(capsys, "fleet", str(file), "--plot", str(tmp_path / "fleet.svg"))
+    assert "Qwen/Qwen3-8B" in (tmp_path / "fleet.svg").read_text(encoding="utf-8")
+    assert "1 x 2xl4" in run(capsys, "fleet", str(file), "--plot", "-")[1]
+
+
+def test_manifests(capsys: Capture, tmp_path: Path) -> None:
+    """Each group of replicas is a Deployment of that many, under a name of its own, which is read as a server with the same options."""
+    file = tmp_path / "fleet.yaml"
+    nodes = [{"gpu": "l40s", "count": 2}, {"gpu": "h100-sxm", "count": 1}]
+    users = {"model": "Qwen/Qwen3-8B", "users": 60, "seq": "8k", "engine": "vllm"}
+    file.write_text(yaml.safe_dump({**SMALL, "models": [users], "nodes": nodes}), encoding="utf-8")
+    fleet = json.loads(run(capsys, "fleet", str(file), "--json")[1])
+    status, text, _ = run(capsys, "fleet", str(file), "--emit", "kubernetes")
+    deployments = [each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment"]
+
+    assert status == 0
+    assert len(fleet["groups"]) == 2
+    assert [each["spec"]["replicas"] for each in deployments] == [each["replicas"] for each in fleet["groups"]]
+    assert [each["metadata"]["name"] for each in deployments] == ["qwen3-8b", "qwen3-8b-2"]
+    assert len(read_launch(text)) == 2
+    assert run(capsys, "fleet", str(file), "--emit", "command")[1].count("vllm serve Qwen/Qwen3-8B --max-model-len 8192") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("fleet",), 2, "kvplan fleet --example"),
+        (("fleet", "nowhere.yaml"), 3, "there is no file nowhere.yaml"),
+        (("fleet", "docs/fleet.yaml", "--growth", "0"), 2, "growth is '0'"),
+        (("fleet", "docs/fleet.yaml", "--survive", "x"), 2, "survive"),
+        (("fleet", "docs/fleet.yaml", "--plot", "fleet.gif"), 2, ".png"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], status: int, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was given, what is allowed, what to type."""
+    monkeypatch.chdir(ROOT)
+    ended, out, err = run(capsys, *words)
+
+    assert (ended, out) == (status, "")
+    assert said in err
