@@ -16,7 +16,7 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
-    from hwcalc.report.records import GpuInfo, InstanceInfo
+    from hwcalc.report.records import GpuInfo, InstanceInfo, InstancePrice
 
 
 _MIB = 1024**2
@@ -204,7 +204,7 @@ def _sized(value: float | None, unit: str, basis: str | None = None) -> str:
     return "" if value is None else f"{_number(value)} {unit}" + (f" ({basis})" if basis else "")
 
 
-_HEADER = ("instance", "accelerator", "count", "visible each", "fabric")
+_HEADER = ("instance", "accelerator", "count", "visible each", "$/h", "day", "fabric")
 _INSTANCES_CSV = ("name", "id", "cloud", "accelerator", "count", "fraction", "visible_bytes_each", "fabric", "note")
 
 
@@ -249,8 +249,11 @@ def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
         cells = ([getattr(info, column) for column in _INSTANCES_CSV] for info in found)
         rows = [["" if cell is None else str(cell) for cell in row] for row in cells]
         return Answer(text=view.table(_INSTANCES_CSV, rows), remarks=(*left_out, *count))
-    rows = [[info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), info.fabric or ""] for info in found]
-    text = view.table(_HEADER, rows, right=(2, 3))
+    rows = [
+        [info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), *_price(info), info.fabric or ""]
+        for info in found
+    ]
+    text = view.table(_HEADER, rows, right=(2, 3, 4))
     more = () if view.quiet else (f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",)
     return Answer(text=text, remarks=(*left_out, *more))
 
@@ -258,25 +261,27 @@ def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
 def _instances_chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
     """The chosen instances, and whether the words name exactly one."""
     from hwcalc.hardware.named import gpu_named, instance_device, instance_named
+    from hwcalc.hardware.prices import prices
     from hwcalc.hardware.profiles import known_instances, leaving_out
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
     from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
     from hwcalc.report.records import instance_info
 
+    table = prices()
     if words:
         try:
             one = find_instance(words)
         except (UnknownInstanceError, AmbiguousInstanceError):
             pass
         else:
-            return [instance_info(one, instance_device(one))], True
+            return [instance_info(one, instance_device(one), table)], True
     terms = words.lower().split()
     infos = []
     for name, instance in known_instances(notes):
         haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
         if all(term in haystack for term in terms):
             with leaving_out(notes):
-                infos.append(instance_info(instance, instance_device(instance)))
+                infos.append(instance_info(instance, instance_device(instance), table))
     if infos or not words:
         return infos, False
     # The words may be an alias of an accelerator: "4090", "trillium".
@@ -290,10 +295,25 @@ def _instances_chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo]
     for _, instance in known_instances(notes):
         if instance.accelerator == gpu_id:
             with leaving_out(notes):
-                infos.append(instance_info(instance, instance_device(instance)))
+                infos.append(instance_info(instance, instance_device(instance), table))
     if not infos:
         raise UsageError(f"no instance with {gpu_id} is known.", hint="All of them: kvplan instances")
     return infos, False
+
+
+def _price(info: InstanceInfo) -> tuple[str, str]:
+    """Dollars an hour on demand, and the day of that price; empty where none is known."""
+    from hwcalc.hardware.prices import Kind, money
+
+    found = next((price for price in info.prices if price.kind == Kind.ON_DEMAND), None)
+    return ("", "") if found is None else (money(found.usd_per_hour), found.date or "your price")
+
+
+def _priced(price: InstancePrice) -> str:
+    from hwcalc.hardware.prices import KINDS, money
+
+    where, when = ("" if price.region == "any" else f" in {price.region}"), f" on {price.date}" if price.date else ""
+    return f"{money(price.usd_per_hour)} an hour, {KINDS[price.kind]}{where}{when}: {price.source}"
 
 
 def _instances_one(info: InstanceInfo, view: View) -> str:
@@ -305,6 +325,7 @@ def _instances_one(info: InstanceInfo, view: View) -> str:
         ("fabric", info.fabric or ""),
         ("note", info.note or ""),
         ("source", info.source),
+        *(("price", _priced(price)) for price in info.prices),
         ("plan with it", f"kvplan MODEL --instance {shell_word(info.name)}"),
     ]
     return view.table(("", ""), [fact for fact in facts if fact[1]])

@@ -132,10 +132,24 @@ def money(usd: Decimal | float) -> str:
     return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}" if usd >= 0.1 or not usd else f"${usd:.3g}"
 
 
-class Prices(Record):
-    """Rows in groups. A price comes from the first group that has one, and there it is the cheapest."""
+class Table(Record):
+    """Rows from one place, such as the built-in ones."""
 
-    groups: tuple[tuple[Price, ...], ...]
+    rows: tuple[Price, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Sequence[Price]]:
+        """The rows by provider and machine."""
+        named: dict[str, list[Price]] = {}
+        for row in self.rows:
+            named.setdefault(_key(row.provider, row.instance), []).append(row)
+        return named
+
+
+class Prices(Record):
+    """Tables in order. A price comes from the first that has one, and there it is the cheapest."""
+
+    tables: tuple[Table, ...]
 
     def of_instance(self, name: str, kind: str = Kind.ON_DEMAND) -> Price | None:
         """The price of a machine by its name, such as ``aws/p5.48xlarge``; ``None`` if no row has one.
@@ -149,26 +163,15 @@ class Prices(Record):
 
         provider, slash, rest = name.replace(":", "/", 1).partition("/")
         wanted, accelerator, count = _key(provider.strip().lower(), rest), "", 0
-        if not slash or not any(wanted in group for group in self._by_name):
+        if not slash or not any(wanted in table.by_name for table in self.tables):
             instance = instance_named(name.replace(":", "/", 1))
             wanted, accelerator, count = _key(instance.cloud, instance.id), _device_id(instance), instance.count
-        for group, named in zip(self.groups, self._by_name, strict=True):
-            rows = [row for row in named.get(wanted, ()) if not row.most]
-            rows += (row.times(count) for row in group if row.user and row.accelerator == accelerator and count <= row.most)
+        for table in self.tables:
+            rows = [row for row in table.by_name.get(wanted, ()) if not row.most]
+            rows += (row.times(count) for row in table.rows if row.user and row.accelerator == accelerator and count <= row.most)
             if price := _cheapest(rows, kind):
                 return price
         return None
-
-    @cached_property
-    def _by_name(self) -> tuple[Mapping[str, Sequence[Price]], ...]:
-        """The rows of each group by provider and name."""
-        groups = []
-        for group in self.groups:
-            named: dict[str, list[Price]] = {}
-            for row in group:
-                named.setdefault(_key(row.provider, row.instance), []).append(row)
-            groups.append(named)
-        return tuple(groups)
 
     def of_gpus(self, gpu: Gpu, count: int, kind: str = Kind.ON_DEMAND) -> Price | None:
         """The cheapest price of so many accelerators; ``None`` if no row has one.
@@ -180,8 +183,8 @@ class Prices(Record):
         'aws/g5.12xlarge'
         """
         machine = min(count, gpu.node)
-        for group in self.groups:
-            rows = [row for row in group if row.accelerator == gpu.id]
+        for table in self.tables:
+            rows = [row for row in table.rows if row.accelerator == gpu.id]
             offers = [row.times(count) for row in rows if count <= row.most]
             if count % machine == 0:
                 offers += (row.times(count // machine) for row in rows if row.count == machine and not row.most)
@@ -225,19 +228,15 @@ def prices(
                 raise ProfileError(file, "is not a regular file")
             # A table that has changed is read again.
             given.append(_of_csv(Path(file), changed(file)))
-    return _prices(tuple(group for group in (*given, tuple(_of_folder()), _built_in()) if group))
-
-
-@lru_cache(maxsize=8)
-def _prices(groups: tuple[tuple[Price, ...], ...]) -> Prices:
-    return Prices(groups=groups)
+    given.append(tuple(_of_folder()))
+    return Prices(tables=(*(Table(rows=rows) for rows in given if rows), _built_in()))
 
 
 @lru_cache(maxsize=1)
-def _built_in() -> tuple[Price, ...]:
+def _built_in() -> Table:
     from hwcalc.profiles.compiled import records
 
-    return tuple(row for content in records("prices").values() for row in _rows(content))
+    return Table(rows=tuple(row for content in records("prices").values() for row in _rows(content)))
 
 
 def _of_folder() -> Iterator[Price]:

@@ -12,6 +12,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Effect, Quality
 
 if TYPE_CHECKING:
+    from hwcalc.hardware.prices import Prices
     from hwcalc.policies.base import Policy
     from hwcalc.profiles.hardware_file import Gpu, Instance
 
@@ -187,10 +188,21 @@ class GpuInfo(Record):
     instances: tuple[str, ...]
 
 
+class InstancePrice(Record):
+    """What an instance costs an hour in dollars, ``on_demand`` or ``spot``; only a price of the user's own may be without a date."""
+
+    usd_per_hour: float
+    kind: str
+    region: str
+    date: str | None
+    source: str
+
+
 class InstanceInfo(Record):
     """One instance: ``count`` accelerators of one kind, or a ``fraction`` of one (1/8).
 
-    ``visible_bytes_each`` is what a program is expected to see of the memory of each.
+    ``visible_bytes_each`` is what a program is expected to see of the memory of each. ``prices`` are what it costs on demand and as a spot
+    machine, each with its day and source.
     """
 
     name: str
@@ -205,6 +217,7 @@ class InstanceInfo(Record):
     note: str | None
     source: str
     user: bool
+    prices: tuple[InstancePrice, ...]
 
 
 def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuInfo:
@@ -223,14 +236,29 @@ def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuI
     return GpuInfo(**made, **_same_fields(gpu, GpuInfo, made))
 
 
-def instance_info(instance: Instance, each: Gpu) -> InstanceInfo:
-    """The record of an instance; ``each`` is one of its accelerators as a program sees it."""
+def instance_info(instance: Instance, each: Gpu, table: Prices) -> InstanceInfo:
+    """The record of an instance with its prices; ``each`` is one of its accelerators as a program sees it."""
+    from hwcalc.hardware.prices import Kind
     from hwcalc.profiles.gpus import visible_memory
+
+    found = dict.fromkeys(table.of_instance(instance.name, kind) for kind in (Kind.ON_DEMAND, Kind.SPOT))
+    priced = [
+        InstancePrice(
+            usd_per_hour=float(price.usd_per_hour),
+            kind=price.kind.value,
+            region=price.region,
+            date=None if price.date is None else price.date.isoformat(),
+            source=price.source,
+        )
+        for price in found
+        if price is not None
+    ]
 
     visible, fraction = visible_memory(each), instance.fraction
     made: dict[str, Any] = {
         "fraction": None if fraction is None else f"{fraction[0]}/{fraction[1]}",
         "visible_bytes_each": None if visible is None else visible.expected_bytes,
+        "prices": tuple(priced),
     }
     return InstanceInfo(**made, **_same_fields(instance, InstanceInfo, made))
 

@@ -20,8 +20,8 @@ H100: Final = find_gpu("h100")
 
 def built_in() -> tuple[Price, ...]:
     """The rows that come with the program."""
-    (rows,) = prices().groups
-    return rows
+    (table,) = prices().tables
+    return table.rows
 
 
 def test_every_row_has_date_and_source() -> None:

@@ -100,6 +100,16 @@ def test_the_command_prints_date_and_source(capsys: Capture) -> None:
         assert said in run(capsys, QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k", *words)[1]
 
 
+def test_instances_are_listed_with_their_prices(capsys: Capture) -> None:
+    """On demand with the day; of one instance those of spot machines too, with their sources; a box that one buys has none."""
+    listed = {line.split()[0]: line for line in run(capsys, "instances", "h100")[1].splitlines()}
+    assert "$55.04  2026-07-20" in listed["aws/p5.48xlarge"]
+    assert "$" not in listed["box/dgx-h100"]
+    one = run(capsys, "instances", "a3-highgpu-8g")[1]
+    assert "$88.49 an hour, on demand in us-central1 on 2026-08-03: https://github.com/cloudpilot-ai/" in one
+    assert "$36.32 an hour, spot in us-east4 on 2026-08-03: https://" in one
+
+
 def test_recommended_by_cost_within_a_budget() -> None:
     """The cheapest first, none above the budget and none without a price; what the budget leaves out is counted."""
     cheap = hwcalc.recommend(QWEN, engine="vllm", seq="16k", batch=4, sort="cost", budget="2000/month", strict=True)
