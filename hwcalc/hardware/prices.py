@@ -88,7 +88,7 @@ class Price(Record):
 
     def is_old(self, day: dt.date | None = None) -> bool:
         """Whether the price is more than 180 days old on this day, by default today."""
-        return is_old(self.date, day)
+        return self.date is not None and ((day or today()) - self.date).days > STALE_DAYS
 
     def origin(self, day: dt.date | None = None) -> str:
         """What is priced, how, where and when, and by which source, in words."""
@@ -98,7 +98,7 @@ class Price(Record):
         where = "" if self.region == "any" else f" in {self.region}"
         when = "" if self.date is None else f" on {self.date}"
         old = f", more than {STALE_DAYS} days ago" if self.is_old(day) else ""
-        return printable(f"{each}{self.name}{how}{where}{when}{old}: {_brief(self.source)}")
+        return f"{each}{self.name}{how}{where}{when}{old}: {_brief(self.source)}"
 
 
 def _brief(source: str) -> str:
@@ -116,11 +116,6 @@ def today() -> dt.date:
         if re.fullmatch("[0-9]{1,10}", epoch)
         else dt.datetime.now(dt.UTC).date()
     )
-
-
-def is_old(priced: dt.date | None, day: dt.date | None = None) -> bool:
-    """Whether a price of one day is more than 180 days old on another, by default today."""
-    return priced is not None and ((day or today()) - priced).days > STALE_DAYS
 
 
 def money(usd: Decimal | float) -> str:
@@ -275,13 +270,13 @@ def _row(data: Mapping[str, Any], *, user: bool) -> Price:
     return Price(
         usd_per_hour=Decimal(str(data["usd_per_hour"])),
         provider=data["provider"],
-        instance=told("instance") or data["name"],
+        instance=printable(told("instance") or data["name"]),
         accelerator=str(accelerator),
         count=count or 1,
-        region=told("region") or "any",
+        region=printable(told("region") or "any"),
         kind=Kind(told("kind") or Kind.ON_DEMAND),
         date=None if told("date") is None else dt.date.fromisoformat(data["date"]),
-        source=data["source"],
+        source=printable(data["source"]),
         user=user,
         most=_ANY if count is None else 0,
     )
@@ -303,7 +298,11 @@ def _given(name: str, usd: object) -> Price:
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 
     word, count = counted(name.strip())
-    given: dict[str, Any] = {"usd_per_hour": parse_money(str(usd), "--price"), "source": f"--price {name}={usd}", "user": True}
+    given: dict[str, Any] = {
+        "usd_per_hour": parse_money(str(usd), "--price"),
+        "source": printable(f"--price {name}={usd}"),
+        "user": True,
+    }
     try:
         gpu = gpu_named(word or "", "--price") if count is not None else find_gpu(name)
     except UnknownGpuError:

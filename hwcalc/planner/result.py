@@ -155,10 +155,10 @@ class PriceInfo(Record):
     @property
     def text(self) -> str:
         """What is priced, how, and on which day."""
-        from hwcalc.hardware.prices import KINDS, Kind
+        from hwcalc.hardware.prices import KINDS, STALE_DAYS, Kind
 
         how = "your price" if self.user and self.kind == Kind.ON_DEMAND else KINDS[self.kind]
-        return ", ".join(filter(None, (self.name, how, self.date, "old" if self.old else "")))
+        return ", ".join(filter(None, (self.name, how, self.date, f"older than {STALE_DAYS} days" if self.old else "")))
 
 
 class CostInfo(Part):

@@ -193,6 +193,18 @@ def test_a_broken_table_names_line_and_column(tmp_path: Path, text: str, message
         prices(file=table)
 
 
+def test_names_of_a_table_control_no_terminal(tmp_path: Path) -> None:
+    """What a table calls its machines is text."""
+    table = tmp_path / "own.csv"
+    table.write_text(
+        "instance,accelerator_id,usd_per_hour,region,source\n\x1b[31mbox,h100,2,\x1b[2J,\x1b]0;x\n", encoding="utf-8"
+    )
+    price = prices(file=table).of_gpus(H100, 1)
+
+    assert price is not None
+    assert "\x1b" not in price.name + price.region + price.source + price.origin()
+
+
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
     """Is an error with its path."""
     with pytest.raises(ConfigError, match="is not a regular file"):

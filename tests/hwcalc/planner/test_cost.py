@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +53,16 @@ def test_an_instance_says_its_price_unasked() -> None:
     assert hwcalc.plan(QWEN, gpu="h100", **SERVED).cost is None
     two = cost_of(hwcalc.plan(QWEN, gpu="2xh100", cost=True, **SERVED))
     assert (two.usd_per_hour, two.price.usd_per_hour, two.price.name) == (5.38, 2.69, "runpod/pod community")
+
+
+def test_an_old_price_says_so(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the document, beside the price and in the note: on 2027-06-01 a price of 2026-07-20 is 316 days old."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(datetime(2027, 6, 1, tzinfo=UTC).timestamp())))
+
+    assert cost_of(hwcalc.plan(QWEN, instance="p5.48xlarge", **SERVED)).price.old
+    out = run(capsys, QWEN, "--engine", "vllm", "--instance", "p5.48xlarge", "--seq", "8k")[1]
+    assert "(aws/p5.48xlarge, on demand, 2026-07-20, older than 180 days)" in out
+    assert "on 2026-07-20, more than 180 days ago: aws/karpenter-provider-aws." in out
 
 
 def test_within_limits_of_time_the_users_are_those_within() -> None:
