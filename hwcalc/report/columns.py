@@ -80,6 +80,7 @@ RATE: Final = "tok/s"
 HOURLY: Final = "$/h"
 PER_MILLION: Final = "$/1M"
 MONTHLY: Final = "$/month"
+PER_USER: Final = "$/user"
 OF_COLUMNS: Final = {
     NEEDED: "needs: GiB of the fullest GPU",
     "of": "of: what may be used of it",
@@ -89,6 +90,7 @@ OF_COLUMNS: Final = {
     HOURLY: "$/h: dollars an hour of all of the node",
     PER_MILLION: "$/1M: dollars for a million output tokens at the expected speed (and at the slow end of the range)",
     MONTHLY: "$/month: of 730 hours",
+    PER_USER: "$/user: dollars a month for each user within the limits",
     RATE: "tok/s: tokens per second of all sequences while they decode, as expected (and at the slow end of the range); < is a bound",
     "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
     "a token": "a token: bytes of each further token of a sequence, by the formulas",
@@ -124,16 +126,17 @@ def gib(count: int | None) -> str:
     return "unknown" if count is None else f"{count / GIB:,.2f}"
 
 
-def cost_cells(cost: CostInfo | None) -> tuple[str, str, str]:
-    """The cells of :data:`HOURLY`, :data:`PER_MILLION` and :data:`MONTHLY`; empty without a price."""
+def cost_cells(cost: CostInfo | None) -> dict[str, str]:
+    """The cells of :data:`HOURLY`, :data:`PER_MILLION`, :data:`PER_USER` and :data:`MONTHLY` by title; empty without a price."""
     if cost is None:
-        return "", "", ""
+        return dict.fromkeys((HOURLY, PER_MILLION, PER_USER, MONTHLY), "")
     from hwcalc.hardware.prices import money
 
     tokens, of_tokens = cost.usd_per_million_tokens, ""
     if tokens is not None and tokens.expected is not None:
         of_tokens = f"{money(tokens.expected)} ({money(tokens.high or 0)})"
-    return money(cost.usd_per_hour), of_tokens, money(cost.usd_per_month)
+    each = "" if cost.usd_per_user_month is None else money(cost.usd_per_user_month)
+    return {HOURLY: money(cost.usd_per_hour), PER_MILLION: of_tokens, PER_USER: each, MONTHLY: money(cost.usd_per_month)}
 
 
 def dated_prices(costs: Iterable[CostInfo | None]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from hwcalc.report.columns import (
     MONTHLY,
     NEEDED,
     PER_MILLION,
+    PER_USER,
     RATE,
     Column,
     cost_cells,
@@ -160,8 +161,9 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
             out += column("layers on GPU", _layers_on_gpu, 5)
             out += column("in host memory", _in_host_memory, 6)
         out += column(RATE, _speed, 9)
-        for place, (title, rank) in enumerate({HOURLY: 1, PER_MILLION: 2, MONTHLY: 10}.items()):
-            out += column(title, partial(_cost, place), rank)
+        limited = any(variant.users_within is not None for variant in variants)
+        for title, rank in {HOURLY: 1, PER_MILLION: 2, **({PER_USER: 3} if limited else {}), MONTHLY: 10}.items():
+            out += column(title, partial(_cost, title), rank)
     if beside:
         pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
         out += column("stores", _of_row(lambda row: row.stores), 10, right=False)
@@ -219,8 +221,8 @@ def _users(variant: Variant) -> str:
     return "" if users is None else f"{users:,}" if low in (None, users) else f"{users:,} ({low:,})"
 
 
-def _cost(place: int, variant: Variant) -> str:
-    return cost_cells(variant.cost)[place]
+def _cost(title: str, variant: Variant) -> str:
+    return cost_cells(variant.cost)[title]
 
 
 def _layers_on_gpu(variant: Variant) -> str:

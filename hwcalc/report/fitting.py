@@ -11,7 +11,18 @@ from hwcalc.planner.result import COST_COLUMNS, SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.values import AUTO
 from hwcalc.planner.verdict import layout_text
-from hwcalc.report.columns import HOURLY, MONTHLY, OF_COLUMNS, PER_MILLION, RATE, cost_cells, dated_prices, left_out, rate_text
+from hwcalc.report.columns import (
+    HOURLY,
+    MONTHLY,
+    OF_COLUMNS,
+    PER_MILLION,
+    PER_USER,
+    RATE,
+    cost_cells,
+    dated_prices,
+    left_out,
+    rate_text,
+)
 from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
 from hwcalc.report.view import View
 from hwcalc.units import GIB, HOURS_PER_MONTH
@@ -29,7 +40,7 @@ _MEANINGS: Final = {
     "at once": "at once: the most sequences of the planned length",
     "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
     "longest": "longest: the most tokens of each planned sequence",
-    **{title: OF_COLUMNS[title] for title in (RATE, HOURLY, PER_MILLION, MONTHLY)},
+    **{title: OF_COLUMNS[title] for title in (RATE, HOURLY, PER_MILLION, PER_USER, MONTHLY)},
 }
 _ORDERS: Final = {
     "common": "in each group the newest first, then several nodes and what is less than a quarter full, the smallest first",
@@ -149,7 +160,8 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
     timed = any(offer.users is not None for offer in offers)
     header += ["needs", "of", "free", "at once", *(["users"] if timed else [])]
     priced = any(offer.cost is not None for offer in offers)
-    header += [*([] if instances else ["longest"]), RATE, *((HOURLY, PER_MILLION, MONTHLY) if priced else ())]
+    costs = [HOURLY, PER_MILLION, *([PER_USER] if timed else []), MONTHLY] if priced else []
+    header += [*([] if instances else ["longest"]), RATE, *costs]
     rows = []
     for offer in offers:
         name, gpus, longest = offer.gpu, f"{offer.gpus:,}", [how_many(offer.max_seq)]
@@ -178,7 +190,7 @@ def _all_of_offers(offers: Sequence[Offer], recommendation: Recommendation) -> t
                 *([_users(offer)] if timed else []),
                 *longest,
                 rate_text(offer.decode_tokens_per_s, offer.decode_tokens_per_s_low, offer.decode_tokens_per_s_bound),
-                *(cost_cells(offer.cost) if priced else ()),
+                *map(cost_cells(offer.cost).__getitem__, costs),
             ]
         )
     return header, rows

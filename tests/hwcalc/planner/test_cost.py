@@ -149,6 +149,12 @@ def test_compared_nodes_have_prices(capsys: Capture) -> None:
     assert [variant["cost"]["usd_per_hour"] for variant in document["variants"]] == [55.04, 4.6016]
     assert "Prices: aws/p5.48xlarge, on demand, 2026-07-20; aws/g6.12xlarge, on demand, 2026-07-20." in out
     assert "$55.04" in out
+    # At 2 dollars an hour the users within limits of time share 1,460 dollars a month.
+    limited = ("compare", QWEN, "--engine", "vllm", "--seq", "8k", "--gpu", "l40s", "--price", "l40s=2/h", "--min-rate", "20")
+    cost, table = json.loads(run(capsys, *limited, "--json")[1])["variants"][0]["cost"], run(capsys, *limited)[1]
+    assert "$/user" in table
+    assert f"${1460 / cost['users']:.2f}" in table
+    assert "$/user" not in out
 
 
 @pytest.mark.parametrize(
