@@ -348,11 +348,11 @@ def _of_csv(path: Path, _state: tuple[int, int]) -> tuple[Price, ...]:
 
     from hwcalc.profiles.catalog import ProfileError, read_text
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
-    from hwcalc.profiles.instances import UnknownInstanceError, find_instance
+    from hwcalc.profiles.instances import find_instance, list_instances
     from hwcalc.profiles.schema import PriceLine, YamlFile, check
     from hwcalc.yaml_tree import LARGEST_FILE
 
-    rows = []
+    rows, known = [], frozenset(list_instances())
     reader = csv.reader(read_text(path, LARGEST_FILE).splitlines(), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -366,11 +366,11 @@ def _of_csv(path: Path, _state: tuple[int, int]) -> tuple[Price, ...]:
                 continue
             data: dict[str, Any] = {"provider": OWN, "source": f"{path}", **told}
             accelerator = data.pop("accelerator_id", None)
-            try:
-                machine = find_instance(f"{data['provider']}/{data.get('instance', '')}")
-                data["instance"] = machine.id
+            name = _key(data["provider"], data.get("instance", ""))
+            if name in known:
+                data["instance"] = find_instance(name).id
                 data.pop("count", None)
-            except UnknownInstanceError:
+            else:
                 data["name"] = data.pop("instance", accelerator)
                 try:
                     data["accelerator"] = find_gpu(accelerator or "").id
