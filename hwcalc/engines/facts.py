@@ -150,6 +150,8 @@ class Facts(Record):
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
     idle: IdleRules = IdleRules()
     """What it does with models that nobody uses."""
+    utilization_of_server: bool = False
+    """Whether ``memory_utilization`` is a share of the whole memory for this server alone, whatever others on the GPU take."""
 
 
 class Told(Record):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from math import floor
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
@@ -23,7 +24,7 @@ from hwcalc.planner.layouts import counts, has_experts, layouts
 from hwcalc.planner.options import Access, read_options
 from hwcalc.planner.solve import tried
 from hwcalc.planner.verdict import Layout
-from hwcalc.planner.within import sure_users
+from hwcalc.planner.within import Limits, sure_users
 
 
 class Loaded(Record):
@@ -35,11 +36,18 @@ class Loaded(Record):
     request: Mapping[str, Any]
 
 
-class Replica(Record):
-    """A way to run a model on so many GPUs of a node: its layout, and the users that it serves for sure."""
+PARTS: Final = 4
+"""The most replicas that share a GPU, each with its part of the memory."""
 
-    gpus: int
-    layout: Layout
+
+class Replica(Record):
+    """A way to run a model on so many GPUs of a node, or on a part of one: its options of a plan, and the users that it serves for sure.
+
+    ``units`` are quarters of a GPU.
+    """
+
+    units: int
+    options: Mapping[str, Any]
     users: int
 
 
@@ -58,10 +66,22 @@ def replicas(model: Loaded, node: NodeType) -> tuple[tuple[Replica, ...], str]:
         return (), error.message
     if opened.hardware_warnings:
         return (), opened.hardware_warnings[0].message
-    every = opened.engine.facts.splits_layers
-    found = (_best(opened, gpus, node.gpus) for gpus in counts(node.gpus, node.gpus, any_layout=False) if not every or gpus)
-    ways = tuple(way for way in found if way is not None)
-    return ways, "" if ways else "not one user is sure on a whole node"
+    ways = [_best(opened, gpus, node.gpus) for gpus in counts(node.gpus, node.gpus)]
+    if opened.engine.facts.utilization_of_server and Limits.of(opened.setup.others) is None and ways[0] is not None:
+        ways += [_part(opened, parts) for parts in (PARTS, PARTS // 2)]
+    found = tuple(way for way in ways if way is not None)
+    return found, "" if found else "not one user is sure on a whole node"
+
+
+def _part(opened: Occupancy, parts: int) -> Replica | None:
+    """A replica in one of several equal parts of what a server may use of a GPU. Nobody measured how fast they are."""
+    budget = opened.budget
+    share = 0.0 if budget is None else floor(100 * budget.utilization / parts) / 100
+    placed = tried(opened, memory_utilization=share) if share else None
+    with suppress(KvplanError):
+        users = 0 if placed is None else sure_users(placed)
+        return Replica(units=PARTS // parts, options={"memory_utilization": share}, users=users) if users else None
+    return None
 
 
 def _best(opened: Occupancy, gpus: int, node: int) -> Replica | None:
@@ -71,7 +91,7 @@ def _best(opened: Occupancy, gpus: int, node: int) -> Replica | None:
         with suppress(KvplanError):
             users = sure_users(placed)
             if users > (0 if best is None else best.users):
-                best = Replica(gpus=gpus, layout=layout, users=users)
+                best = Replica(units=gpus * PARTS, options={"gpus": gpus, **asdict(layout)}, users=users)
     return best
 
 

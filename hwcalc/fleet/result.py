@@ -34,6 +34,8 @@ class FleetModel(Record):
 class ReplicaGroup(Record):
     """Equal replicas of a model on nodes of one type, each on ``gpus`` of a node, with ``users_each`` at once for sure.
 
+    Of a single GPU a replica may have a ``gpu_share`` alone: its part of the memory, beside others.
+
     The bytes are those of the fullest GPU with so many users, at the high end of the estimate; the times are the expected ones, null without
     limits. ``command`` plans a replica.
     """
@@ -42,6 +44,7 @@ class ReplicaGroup(Record):
     node: str
     gpu: str
     gpus: int
+    gpu_share: float
     tp: int
     pp: int
     dp: int
@@ -73,7 +76,7 @@ class NodesInUse(Record):
     rented: bool
     count: int
     gpus: int
-    gpus_used: int
+    gpus_used: float
     holds: tuple[Held, ...]
 
 
@@ -82,7 +85,7 @@ class LeftOver(Record):
 
     node: str
     idle: int
-    free_gpus: int
+    free_gpus: float
 
 
 class NodePrice(Record):

@@ -10,13 +10,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.check.file import read_text
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
-from hwcalc.fleet.candidates import Loaded, Replica, load_wanted, replicas
+from hwcalc.fleet.candidates import PARTS, Loaded, Replica, load_wanted, replicas
 from hwcalc.fleet.file import FleetFile, NodeType, parse_fleet, read_growth, read_survive
 from hwcalc.fleet.result import Fleet, FleetModel, Held, LeftOver, NodePrice, NodesInUse, Planned, Rented, ReplicaGroup
 from hwcalc.fleet.solve import Assignment, Kind, Pool, Problem, assign, served
@@ -29,7 +29,7 @@ from hwcalc.planner.options import Asked, take_options
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 from hwcalc.planner.values import read_flag
-from hwcalc.planner.verdict import Verdict
+from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.sources.request import tell
 from hwcalc.units import HOURS_PER_MONTH
 
@@ -164,9 +164,9 @@ class _Search:
         conditions = self.read.conditions
         return Problem(
             users=self.users,
-            units=tuple(node.gpus for node in self.read.nodes),
+            units=tuple(node.gpus * PARTS for node in self.read.nodes),
             kinds=tuple(
-                Kind(model=way.model, node=way.node, units=way.replica.gpus, users=way.replica.users) for way in self.ways
+                Kind(model=way.model, node=way.node, units=way.replica.units, users=way.replica.users) for way in self.ways
             ),
             pools=tuple(pools),
             survive=conditions.survive,
@@ -198,8 +198,8 @@ class _Search:
         way = self.ways[kind]
         return {
             **self.read.nodes[way.node].hardware,
-            "gpus": way.replica.gpus,
-            **asdict(way.replica.layout),
+            "gpus": 1,
+            **way.replica.options,
             "batch": way.replica.users,
         }
 
@@ -242,7 +242,7 @@ class _Search:
                 rented=pools[pool].price > 0,
                 count=count,
                 gpus=nodes[pools[pool].node].gpus,
-                gpus_used=sum(self.ways[kind].replica.gpus * number for kind, number in replicas),
+                gpus_used=sum(self.ways[kind].replica.units * number for kind, number in replicas) / PARTS,
                 holds=tuple(Held(group=order[kind], replicas=number) for kind, number in replicas),
             )
             for (pool, replicas), count in sorted(alike.items())
@@ -304,8 +304,9 @@ class _Search:
             model=model.wanted.name,
             node=node.name,
             gpu=node.device.id,
-            gpus=way.replica.gpus,
-            **asdict(way.replica.layout),
+            gpus=request.tp * request.pp * request.dp,
+            gpu_share=min(1.0, way.replica.units / PARTS),
+            **{name: getattr(request, name) for name in Layout.__struct_fields__},
             replicas=count,
             users_each=way.replica.users,
             engine=request.engine,

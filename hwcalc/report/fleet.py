@@ -84,10 +84,11 @@ def _usd(usd: float) -> str:
 
 def _node_rows(nodes: NodesInUse, groups: Sequence[ReplicaGroup]) -> list[list[str]]:
     """Rows of nodes that are alike: a row for each group of replicas, the nodes in the first."""
-    head = [nodes.node + (", rented" if nodes.rented else ""), f"{nodes.count:,}", f"{nodes.gpus_used} of {nodes.gpus}"]
+    head = [nodes.node + (", rented" if nodes.rented else ""), f"{nodes.count:,}", f"{nodes.gpus_used:g} of {nodes.gpus}"]
     held = [(each.replicas, groups[each.group]) for each in nodes.holds]
     rows = [
-        [group.model, f"{count}", f"{group.gpus}", layout_text(group), f"{count * group.users_each:,}"] for count, group in held
+        [group.model, f"{count}", f"{group.gpus * group.gpu_share:g}", layout_text(group), f"{count * group.users_each:,}"]
+        for count, group in held
     ] or [["free for updates", "", "", "", ""]]
     return [[*(head if place == 0 else ("", "", "")), *row] for place, row in enumerate(rows)]
 
@@ -97,7 +98,7 @@ def _tail(fleet: Fleet, *, quiet: bool) -> list[str]:
     lines = []
     for left in fleet.left:
         idle = f"{plural(left.idle, 'node')} not in use" if left.idle else ""
-        free = f"{plural(left.free_gpus, 'GPU')} free on nodes in use" if left.free_gpus else ""
+        free = f"{left.free_gpus:g} GPU{'' if left.free_gpus == 1 else 's'} free on nodes in use" if left.free_gpus else ""
         lines.append(f"left of {left.node}: {', '.join(filter(None, (idle, free)))}.")
     if quiet:
         return lines
@@ -155,10 +156,16 @@ def fleet_emitted(planned: Planned, what: str) -> str:
     named: dict[str, int] = {}
     for group, plan in zip(planned.fleet.groups, planned.plans, strict=True):
         number = named[group.model] = named.get(group.model, 0) + 1
-        head = f"# {group.model}: {plural(group.replicas, 'replica')} on {plural(group.gpus, 'GPU')} of {group.node} each\n"
+        head = f"# {group.model}: {plural(group.replicas, 'replica')} on {_gpus(group)} of {group.node} each\n"
+        if group.gpu_share < 1:
+            head += "# Several servers share a GPU: pin each to its own, or let the device plugin offer a GPU several times (time slicing, MPS).\n"
         engine = plan.request.engine if form is None and what == _EACH else what
         texts.append(head + emitted(plan, engine, group.replicas, f"-{number}" if number > 1 else "") + "\n")
     return ("\n" if form is None else "---\n").join(texts)
+
+
+def _gpus(group: ReplicaGroup) -> str:
+    return plural(group.gpus, "GPU") if group.gpu_share == 1 else f"{group.gpu_share:g} of a GPU"
 
 
 _EACH: Final = "command"

@@ -331,6 +331,8 @@ class Vllm(Engine):
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
         idle=VllmIdle(),
+        # vllm/config/cache.py, gpu_memory_utilization: "a per-instance limit", two of which may be 0.5 each.
+        utilization_of_server=True,
         users_option="max_num_seqs",
         chunk_option="max_num_batched_tokens",
         trade_offs=MappingProxyType(

@@ -119,6 +119,24 @@ def test_model_that_runs_nowhere() -> None:
     assert fleet.models[0].reason.startswith("2xl4: ")
 
 
+def test_parts_of_a_gpu() -> None:
+    """Without limits of time, servers of vLLM share a GPU: half or a quarter of the 0.92 that one may use; with limits none does."""
+    models = [{"model": f"Qwen/Qwen3-{size}", "users": 10, "seq": "4k", "engine": "vllm"} for size in ("0.6B", "1.7B", "4B")]
+    nodes = [{"gpu": "2xl40s"}]
+    shared = hwcalc.fleet({**SMALL, "models": models, "nodes": nodes})
+    timed = hwcalc.fleet({**SMALL, "models": [{**each, "itl": "1s"} for each in models[:2]], "nodes": nodes})
+
+    assert shared.holds
+    assert {group.gpu_share for group in shared.groups} == {0.25, 0.5}
+    assert shared.nodes[0].gpus_used == sum(group.gpu_share * group.replicas for group in shared.groups) <= 2
+    for group in shared.groups:
+        model, options = read_plan(group.command)
+
+        assert options["memory_utilization"] == str(0.92 * group.gpu_share)
+        assert plan(model, **options).fit.verdict is Verdict.FITS  # type: ignore[union-attr]
+    assert {group.gpu_share for group in timed.groups} == {1.0}
+
+
 def test_command(capsys: Capture, tmp_path: Path) -> None:
     """Status 1 where users are not served; JSON by its schema; rows, Markdown, a picture."""
     file = tmp_path / "fleet.json"
