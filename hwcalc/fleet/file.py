@@ -28,6 +28,10 @@ MOST_NODES: Final = 40
 """Entries of a file; each may be many nodes."""
 MOST_COUNT: Final = 1_000
 """Nodes of an entry."""
+MOST_USERS: Final = 1_000_000
+MOST_GROWTH: Final = 100
+MOST_USD: Final = 100_000
+"""Dollars an hour for a node."""
 _APART: Final = ("batch", "rate", "offline", "token", "endpoint", *DIMENSIONS)
 FIELDS: Final[Mapping[str, Field]] = {
     name: field_of(ROWS[name])
@@ -120,9 +124,10 @@ def read_growth(value: object) -> Fraction:
         factor = Fraction(str(parse_share(text, "growth"))) if text.endswith("%") else Fraction(text)
     except (ValueError, ZeroDivisionError, UsageError):
         factor = Fraction(0)
-    if isinstance(value, bool) or not 1 <= factor <= 1000:
+    if isinstance(value, bool) or not 1 <= factor <= MOST_GROWTH:
         raise UsageError(
-            f"growth is {shown(str(value), 40)}.", hint="Allowed: how many times as many users, such as 2x, 1.5 or 150%."
+            f"growth is {shown(str(value), 40)}.",
+            hint=f"Allowed: how many times as many users, such as 2x, 1.5 or 150%, up to {MOST_GROWTH}.",
         )
     return factor
 
@@ -210,6 +215,8 @@ class _Reader(TreeReader):
                 self.fault(node, "a model has no id", "Write model: org/name, or the path of a folder or config.json.")
             if "batch" not in entries:
                 self.fault(node, "a model has no users", "Write users: 200, those who have a request in flight at once.")
+            if read.get("batch", 0) > MOST_USERS:
+                self.fault(entries["batch"].value, f"users are {read['batch']:,}", f"Allowed: up to {MOST_USERS:,}.")
             if is_auto(read.get("weights")):
                 self.fault(
                     entries["weights"].value, "auto chooses for one GPU, and a fleet has many", "Name a format: weights: fp8."
@@ -254,6 +261,8 @@ class _Reader(TreeReader):
             usd = None
             if "price" in own:
                 usd = self.read(own["price"], "price", Field(lambda value, key: parse_money(value.text, key), "", {}))
+                if usd > MOST_USD:
+                    self.fault(own["price"], "price is too high", f"Allowed: up to {MOST_USD:,}/h.")
                 if not rent:
                     self.fault(own["price"], "a price is that of a node for rent", "Add rent: true, or leave it out.")
             entry = None if "name" not in own else Entry(value=own["name"], place=None)  # type: ignore[arg-type]

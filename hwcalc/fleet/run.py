@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil
+from math import ceil, gcd
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from hwcalc.errors import UsageError
 from hwcalc.fleet.candidates import PARTS, Loaded, Replica, load_wanted, replicas
 from hwcalc.fleet.file import FleetFile, NodeType, parse_fleet, read_growth, read_survive
 from hwcalc.fleet.result import Fleet, FleetModel, Held, LeftOver, NodePrice, NodesInUse, Planned, Rented, ReplicaGroup
-from hwcalc.fleet.solve import Assignment, Kind, Pool, Problem, assign, served
+from hwcalc.fleet.solve import SECONDS, Assignment, Kind, Pool, Problem, UndecidedError, assign, served
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.prices import Price
 from hwcalc.model import Note
@@ -35,6 +35,9 @@ from hwcalc.units import HOURS_PER_MONTH
 
 _PER_USD: Final = 100_000
 """Money is counted in whole parts of a dollar, so that sums are exact."""
+_UNDECIDED: Final = Note(
+    code="undecided", message="The search was cut short: perhaps the nodes would serve all users. Name fewer of them to know."
+)
 _ANY: Final = 10**6
 """As many nodes as an addition may take."""
 
@@ -149,7 +152,10 @@ class _Search:
                 self.ways += [_Way(model=place, node=number, replica=replica) for replica in found]
                 whys += [f"{node.name}: {why}"] if why else []
             if not any(way.model == place for way in self.ways):
-                self.reasons[place] = "; ".join(dict.fromkeys(whys))
+                line = command_line(model.spec, model.request, model=model.wanted.model).text.replace(
+                    "kvplan", "kvplan recommend", 1
+                )
+                self.reasons[place] = f"{'; '.join(dict.fromkeys(whys))}. What would do: {line}"
         self.users = tuple(ceil(model.wanted.users * read.conditions.growth) for model in models)
         self.pools = [Pool(node=number, most=node.count, price=0) for number, node in enumerate(read.nodes) if node.count]
         self.pools += [
@@ -161,12 +167,15 @@ class _Search:
         return max(1, round(self.priced[node.name].usd_per_hour * _PER_USD))
 
     def problem(self, pools: Sequence[Pool]) -> Problem:
+        """The integer program: nodes and replicas in GPUs, or in parts of one if a replica takes that."""
         conditions = self.read.conditions
+        unit = gcd(PARTS, *(way.replica.units for way in self.ways))
         return Problem(
             users=self.users,
-            units=tuple(node.gpus * PARTS for node in self.read.nodes),
+            units=tuple(node.gpus * PARTS // unit for node in self.read.nodes),
             kinds=tuple(
-                Kind(model=way.model, node=way.node, units=way.replica.units, users=way.replica.users) for way in self.ways
+                Kind(model=way.model, node=way.node, units=way.replica.units // unit, users=way.replica.users)
+                for way in self.ways
             ),
             pools=tuple(pools),
             survive=conditions.survive,
@@ -179,15 +188,19 @@ class _Search:
         while True:
             tell("placing replicas")
             problem = self.problem(self.pools)
-            assignment = assign(problem)
-            found = assign(problem, elastic=True) if assignment is None else assignment
+            try:
+                assignment, undecided = assign(problem), False
+            except UndecidedError:
+                assignment, undecided = None, True
+            found = assign(problem, SECONDS / 2, elastic=True) if assignment is None else assignment
             assert found is not None, "an elastic program leaves users without a replica"
             used = sorted({kind for node in found.nodes for kind in node.replicas})
             plans |= {kind: self.plan(kind) for kind in used if kind not in plans}
             broken = [kind for kind in used if not _is_sure(plans[kind])]
             if not broken:
                 additions = () if assignment is not None else self.additions()
-                return self.told(problem, found, additions, {kind: plans[kind] for kind in used})
+                notes = (_UNDECIDED,) if undecided else ()
+                return self.told(problem, found, additions, {kind: plans[kind] for kind in used}, notes)
             for kind in broken:
                 way, plan = self.ways[kind], plans.pop(kind)
                 replica = replace(way.replica, users=min(_sure_users(plan), way.replica.users - 1))
@@ -215,7 +228,10 @@ class _Search:
             Pool(node=number, most=_ANY, price=self.price(node) if priced else node.gpus) for number, node in enumerate(nodes)
         ]
         free = [Pool(node=pool.node, most=pool.most, price=0) for pool in self.pools]
-        found = None if self.reasons else assign(self.problem([*free, *more]))
+        try:
+            found = None if self.reasons else assign(self.problem([*free, *more]), SECONDS / 2)
+        except UndecidedError:
+            found = None
         if found is None:
             return ()
         counts = Counter(more[node.pool - len(free)].node for node in found.nodes if node.pool >= len(free))
@@ -226,7 +242,14 @@ class _Search:
         price = self.priced.get(node.name)
         return Rented(node=node.name, count=count, usd_per_hour=None if price is None else float(price.usd_per_hour * count))
 
-    def told(self, problem: Problem, found: Assignment, additions: tuple[Rented, ...], plans: Mapping[int, Plan]) -> Planned:
+    def told(
+        self,
+        problem: Problem,
+        found: Assignment,
+        additions: tuple[Rented, ...],
+        plans: Mapping[int, Plan],
+        notes: tuple[Note, ...],
+    ) -> Planned:
         """The answer in words and numbers of the file."""
         nodes, pools, conditions = self.read.nodes, self.pools, self.read.conditions
         counts: Counter[int] = Counter()
@@ -291,7 +314,7 @@ class _Search:
                 for name, price in self.priced.items()
             ),
             additions=additions,
-            notes=tuple(self.notes()),
+            notes=(*notes, *self.notes()),
         )
         return Planned(fleet=fleet, plans=tuple(plans.values()))
 

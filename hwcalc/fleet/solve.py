@@ -12,7 +12,7 @@ names says how little an answer can cost, replicas are spread evenly, and what t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
 from time import monotonic
 from typing import Any, Final
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 
-SECONDS: Final = 6.0
+SECONDS: Final = 5.0
 """The longest that a search goes on. What it has come to then is the answer, with its gap."""
 _ABOUT: Final = 0.005
 """Share of the costs by which an attempt may be dearer than the best of its kind."""
@@ -64,6 +64,13 @@ class Problem(Record):
     rolling: bool = False
 
 
+class UndecidedError(KvplanError):
+    """Time ended, and whether there is an answer is open."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer within {seconds:g} s.", hint="Name fewer nodes or models, or leave out --survive.")
+
+
 class Placed(Record):
     """A node of a pool, with the number of replicas of each kind, by its index; so many units are kept ``spare`` for an update."""
 
@@ -101,7 +108,7 @@ def assign(problem: Problem, seconds: float = SECONDS, *, elastic: bool = False)
     """The best assignment that is found in so many seconds; ``None`` if there is none.
 
     With ``elastic`` there always is one: it leaves as few users as can be without a replica. Raises
-    :class:`~hwcalc.errors.UsageError` without HiGHS, and :class:`~hwcalc.errors.KvplanError` where time ends without an answer.
+    :class:`~hwcalc.errors.UsageError` without HiGHS, and :class:`UndecidedError` where time ends without an answer.
     """
     problem, began = _without_dominated(problem), monotonic()
     end = began + seconds
@@ -109,21 +116,17 @@ def assign(problem: Problem, seconds: float = SECONDS, *, elastic: bool = False)
     counted = replace(problem, rolling=problem.rolling and not problem.survive)
     nameless = _Program(counted, _by_pool(counted), elastic=elastic)
     start = _with_room(problem, began + seconds / 3) if counted.rolling and not elastic else None
-    first = nameless.solve(began + seconds / 2 if problem.survive else end, start)
+    first = nameless.solve(began + seconds / 4 if problem.survive else end, start)
     if first is None:
         if nameless.cut_short:
-            raise _undecided(seconds)
+            raise UndecidedError(seconds)
         return None
     made = nameless.assignment(first)
     if not problem.survive:
         return made
-    spread = made if elastic else _spread(problem, made, began + seconds * 3 / 4)
-    if (
-        spread is not None
-        and first.proven
-        and not problem.rolling
-        and (spread.money, *_size(problem, spread)) == (made.money, *_size(problem, made))
-    ):
+    spread = made if elastic else _spread(problem, made, began + seconds * 2 / 3)
+    if spread is not None and first.proven and not problem.rolling and _value(problem, spread) == _value(problem, made):
+        # As good as without failures, of which there is nothing better.
         return replace(spread, proven=True)
     bins = _by_node(problem, None if spread is None or elastic else spread.money)
     if len(bins) <= _MOST_NAMED:
@@ -134,19 +137,15 @@ def assign(problem: Problem, seconds: float = SECONDS, *, elastic: bool = False)
         if spread is None and not named.cut_short:
             return None
     if spread is None:
-        raise _undecided(seconds)
+        raise UndecidedError(seconds)
     return spread
 
 
-def _undecided(seconds: float) -> KvplanError:
-    return KvplanError(f"no answer within {seconds:g} s.", hint="Name fewer nodes or models, or leave out --survive.")
-
-
-def _size(problem: Problem, assignment: Assignment) -> tuple[int, int]:
-    """The number of nodes of one's own in use, and the units of all replicas."""
+def _value(problem: Problem, assignment: Assignment) -> tuple[int, int, int]:
+    """What is to be small: the money, the number of nodes of one's own in use, and the units of all replicas."""
     used = [node for node in assignment.nodes if node.replicas]
     units = sum(problem.kinds[kind].units * count for node in used for kind, count in node.replicas.items())
-    return sum(not problem.pools[node.pool].price for node in used), units
+    return assignment.money, sum(not problem.pools[node.pool].price for node in used), units
 
 
 def _without_dominated(problem: Problem) -> Problem:
@@ -280,7 +279,8 @@ class _Program:
         units = {column: problem.kinds[index].units for of_bin in self._replicas for index, column in of_bin.items()}
         more = 1 + sum(problem.units[problem.pools[each.pool].node] * each.copies for each in bins)
         owned = {column: more for column, price in zip(self._used, prices, strict=True) if not price}
-        self._goals = (dict.fromkeys(self._unserved, 1) if elastic else {}, self._money, {**owned, **units})
+        tidy = {} if about and self._money else {**owned, **units}
+        self._goals = (dict.fromkeys(self._unserved, 1) if elastic else {}, self._money, tidy)
 
     def _column(self, most: int, *, whole: bool = True) -> int:
         self._highs.addVar(0, most)
@@ -404,8 +404,9 @@ class _Program:
             values[self._used[place]] = float(bool(node.replicas) or bool(self._problem.pools[node.pool].price))
             for index, count in node.replicas.items():
                 values[self._replicas[place][index]] = float(count)
-            if node.spare and self._spare[place]:
-                values[self._spare[place][node.spare]] = 1.0
+            kept = max((units for units in self._spare[place] if units <= node.spare), default=0)
+            if kept:
+                values[self._spare[place][kept]] = 1.0
         for column, users in zip(self._unserved, start.unserved, strict=True):
             values[column] = float(users)
         return values
@@ -430,9 +431,9 @@ class _Program:
             if info.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
                 return None
         value = round(info.objective_function_value)
-        # A bound is a sum of decimals; the least whole number above it, but for its rounding.
+        # The least whole number that is not below the bound, but for its rounding.
         bound = max(0.0, info.mip_dual_bound)
-        return list(highs.getSolution().col_value), value, value if optimal else ceil(bound - 1e-6 * max(1.0, bound))
+        return list(highs.getSolution().col_value), value, min(value, ceil(bound - 1e-6 - 1e-9 * bound))
 
     def assignment(self, solved: _Solved) -> Assignment:
         """The nodes with their replicas."""
@@ -523,9 +524,7 @@ def _spread(problem: Problem, plain: Assignment, end: float) -> Assignment | Non
         if made is None:
             break
         repaired = _repaired(problem, made)
-        if repaired is not None and (
-            best is None or (repaired.money, *_size(problem, repaired)) < (best.money, *_size(problem, best))
-        ):
+        if repaired is not None and (best is None or _value(problem, repaired) < _value(problem, best)):
             best = replace(repaired, bound=plain.bound)
         short = [each < wanted for each, wanted in zip(served(problem, made.nodes), problem.users, strict=True)]
         if not any(short) or monotonic() > end:
@@ -558,78 +557,103 @@ def _most_on_a_node(problem: Problem, model: int) -> int:
 def _repaired(problem: Problem, made: Assignment) -> Assignment | None:
     """The assignment with replicas more, one by one, until it survives failures; ``None`` if there is no room for them.
 
-    Each comes to a node where its model has fewest users, of what costs nothing more if there is room, and is as large as the shortage needs.
+    The next one costs the least money, and then the fewest units for each user that it adds to what a failure leaves.
     """
-    nodes = [*made.nodes]
-    counts = Counter(node.pool for node in nodes)
-    for place, pool in enumerate(problem.pools):
-        nodes += [Placed(pool=place, replicas={})] * min(pool.most - counts[place], len(problem.kinds) + len(nodes))
-    replicas = [Counter(node.replicas) for node in nodes]
-    types = [problem.pools[node.pool].node for node in nodes]
-    prices = [problem.pools[node.pool].price for node in nodes]
-    free = [
-        problem.units[types[place]]
-        - node.spare
-        - sum(problem.kinds[index].units * count for index, count in node.replicas.items())
-        for place, node in enumerate(nodes)
-    ]
-    rooms = [node.spare for node in nodes]
-    rented = [place < len(made.nodes) and prices[place] > 0 for place in range(len(nodes))]
-    for kind in sorted({problem.kinds[index] for each in replicas for index in each}, key=lambda kind: -kind.units):
-        kept = _kept_for(problem, kind, -1, types, free, rooms)
-        if kept is None:
-            return None
-        if kept >= 0:
-            rooms[kept], free[kept], rented[kept] = kind.units, free[kept] - kind.units, rented[kept] or prices[kept] > 0
-    usable = [{kind.node for kind in problem.kinds if kind.model == model and kind.users} for model in range(len(problem.users))]
+    filling = _Filling(problem, made)
+    kinds = [kind for kind in problem.kinds if kind.users]
+    types = [len({kind.node for kind in kinds if kind.model == model}) for model in range(len(problem.users))]
     # Those first that run on few types of nodes.
-    for model in sorted(range(len(usable)), key=lambda model: (len(usable[model]), model)):
-        users = problem.users[model]
-        while True:
-            held = [
-                sum(problem.kinds[index].users * count for index, count in each.items() if problem.kinds[index].model == model)
-                for each in replicas
-            ]
-            lack = users - sum(sorted(held)[: len(held) - problem.survive])
-            if lack <= 0:
-                break
-            ways = []
-            for index, kind in enumerate(problem.kinds):
-                for place in range(len(nodes)) if kind.model == model and kind.users else ():
-                    kept = _kept_for(problem, kind, place, types, free, rooms)
-                    if types[place] == kind.node and free[place] >= kind.units and kept is not None:
-                        new = {each for each in (place, kept) if each >= 0 and not rented[each]}
-                        cost = sum(prices[each] for each in new)
+    models = sorted(range(len(types)), key=lambda model: (types[model], model))
+    if not filling.keeps_room() or not all(filling.serves(model) for model in models):
+        return None
+    nodes = filling.placed()
+    money = sum(problem.pools[node.pool].price for node in nodes)
+    return replace(made, nodes=nodes, money=money, unserved=(0,) * len(models), proven=False)
+
+
+class _Filling:
+    """Nodes that are filled with more replicas, and empty ones of each pool."""
+
+    def __init__(self, problem: Problem, made: Assignment) -> None:
+        self.problem = problem
+        nodes = [*made.nodes]
+        there = Counter(node.pool for node in nodes)
+        for place, pool in enumerate(problem.pools):
+            nodes += [Placed(pool=place, replicas={})] * min(pool.most - there[place], _MOST_NAMED)
+        self.nodes = nodes
+        self.replicas = [Counter(node.replicas) for node in nodes]
+        self.pools = [problem.pools[node.pool] for node in nodes]
+        self.spare = [node.spare for node in nodes]
+        taken = [sum(problem.kinds[index].units * count for index, count in node.replicas.items()) for node in nodes]
+        self.free = [
+            problem.units[pool.node] - units - node.spare for pool, units, node in zip(self.pools, taken, nodes, strict=True)
+        ]
+
+    def cost(self, places: Collection[int]) -> int:
+        """The price of those of these nodes that nothing is on yet."""
+        return sum(self.pools[place].price for place in places if not self.replicas[place] and not self.spare[place])
+
+    def room(self, kind: Kind, place: int | None = None) -> tuple[int, ...] | None:
+        """The node that has to keep room for updates of a kind, once one comes to ``place``: none if there is such room, ``None`` if it cannot be."""
+        same = [each for each, pool in enumerate(self.pools) if pool.node == kind.node]
+        if not self.problem.rolling or any(self.spare[each] >= kind.units for each in same):
+            return ()
+        fitting = (each for each in same if self.free[each] - kind.units * (each == place) >= kind.units)
+        best = min(fitting, key=lambda each: (self.cost([each]), each), default=None)
+        return None if best is None else (best,)
+
+    def keep(self, places: Collection[int], units: int) -> None:
+        """Keep room on these nodes."""
+        for place in places:
+            self.spare[place] += units
+            self.free[place] -= units
+
+    def keeps_room(self) -> bool:
+        """True if there is room for updates of all kinds that are used, once it is kept."""
+        used = {self.problem.kinds[index] for each in self.replicas for index in each}
+        for kind in sorted(used, key=lambda kind: -kind.units):
+            places = self.room(kind)
+            if places is None:
+                return False
+            self.keep(places, kind.units)
+        return True
+
+    def serves(self, model: int) -> bool:
+        """True if a failure leaves all users of a model served, once there are more replicas of it."""
+        problem, users = self.problem, self.problem.users[model]
+        kinds = [(index, kind) for index, kind in enumerate(problem.kinds) if kind.model == model and kind.users]
+        held = [sum(kind.users * each[index] for index, kind in kinds) for each in self.replicas]
+        while (lack := users - sum(sorted(held)[: len(held) - problem.survive])) > 0:
+            best: tuple[int, float, int, int, tuple[int, ...]] | None = None
+            for index, kind in kinds:
+                empty: set[int] = set()
+                for place, (pool, free) in enumerate(zip(self.pools, self.free, strict=True)):
+                    if pool.node != kind.node or free < kind.units:
+                        continue
+                    unused = not self.replicas[place] and not self.spare[place]
+                    kept = None if unused and self.nodes[place].pool in empty else self.room(kind, place)
+                    empty |= {self.nodes[place].pool} if unused else set()
+                    if kept is not None:
                         grown = max(0, held[place] + kind.users - max(held))
-                        ways.append((cost, kind.units * (1 + grown / users) / min(kind.users, lack), place, index, kept))
-            if not ways:
-                return None
-            _, _, place, index, kept = min(ways)
-            units = problem.kinds[index].units
-            replicas[place][index] += 1
-            free[place] -= units
-            if kept >= 0:
-                rooms[kept] = max(rooms[kept], units)
-                free[kept] -= units
-            for each in {place, kept} - {-1}:
-                rented[each] = rented[each] or prices[each] > 0
-    out = [
-        Placed(pool=node.pool, replicas=dict(sorted(replicas[place].items())), spare=rooms[place])
-        for place, node in enumerate(nodes)
-        if replicas[place] or rooms[place] or rented[place]
-    ]
-    money = sum(problem.pools[node.pool].price for node in out)
-    return replace(made, nodes=tuple(out), money=money, unserved=(0,) * len(problem.users), proven=False)
+                        rate = kind.units * (1 + grown / users) / min(kind.users, lack)
+                        way = (self.cost({place, *kept}), rate, place, index, kept)
+                        best = way if best is None else min(best, way)
+            if best is None:
+                return False
+            _, _, place, index, kept = best
+            self.keep(kept, problem.kinds[index].units)
+            self.replicas[place][index] += 1
+            self.free[place] -= problem.kinds[index].units
+            held[place] += problem.kinds[index].users
+        return True
 
-
-def _kept_for(
-    problem: Problem, kind: Kind, place: int, types: Sequence[int], free: Sequence[int], rooms: Sequence[int]
-) -> int | None:
-    """The node that has to keep room for updates of a kind once a replica comes to ``place``: -1 if there is such room, ``None`` if there cannot be."""
-    same = [each for each, node in enumerate(types) if node == kind.node]
-    if not problem.rolling or any(rooms[each] >= kind.units for each in same):
-        return -1
-    return next((each for each in same if free[each] - kind.units * (each == place) >= kind.units), None)
+    def placed(self) -> tuple[Placed, ...]:
+        """The nodes that hold something, or are kept for updates."""
+        return tuple(
+            Placed(pool=node.pool, replicas=dict(sorted(replicas.items())), spare=spare)
+            for node, replicas, spare in zip(self.nodes, self.replicas, self.spare, strict=True)
+            if replicas or spare
+        )
 
 
 def _highspy() -> Any:

@@ -54,7 +54,7 @@ def _head(fleet: Fleet) -> list[str]:
         lacking = [f"{model.name}: {model.unserved:,} of {model.planned_users:,}" for model in fleet.models if model.unserved]
         failed = ", once they fail" if fleet.survive else ""
         lines.append(f"Users who are not served{failed}: {'; '.join(lacking)}.")
-        lines += [f"{model.name} runs on no node: {model.reason}." for model in fleet.models if model.reason]
+        lines += [f"{model.name} runs on no node: {model.reason}" for model in fleet.models if model.reason]
         if fleet.additions:
             lines.append(f"With {' and '.join(map(_added, fleet.additions))} more, all would be served.")
     elif fleet.optimal:

@@ -149,7 +149,7 @@ def test_command(capsys: Capture, tmp_path: Path) -> None:
     status, out, _ = run(capsys, "fleet", str(file))
     assert (status, out.splitlines()[0][:23]) == (1, "Not all users are serve")
     assert f"{document['models'][0]['unserved']} of 40" in out
-    assert run(capsys, "fleet", str(file), "--format", "csv")[1].startswith("model,node,gpu,gpus,tp,")
+    assert run(capsys, "fleet", str(file), "--format", "csv")[1].startswith("model,node,gpu,gpus,gpu_share,tp,")
     assert "| model | users |" in run(capsys, "fleet", str(file), "--format", "markdown")[1]
     run(capsys, "fleet", str(file), "--plot", str(tmp_path / "fleet.svg"))
     assert "Qwen/Qwen3-8B" in (tmp_path / "fleet.svg").read_text(encoding="utf-8")
