@@ -217,6 +217,7 @@ def test_every_option_comes_back(tmp_path: Any) -> None:
         "parameters": "70B", "prompt": "2k", "policy": "adakv:press=(snapkv:compression_ratio=0.5,window_size=8),alpha_safeguard=0.1",
         "policy_rules": "paper", "compaction": "fill", "shared_prefix": 100, "lengths": "1k,2000", "samples": 4,
         "avg_seq": "2k", "no_calibration": True, "ttft": "2s", "itl": "50ms", "e2e": "30s", "min_rate": 40, "rate": "90/min", "prefix_hit": "60%", "accepted_tokens": 2.4,
+        "cost": True, "spot": True, "price": {"l4": "0.5/h", "p5.48xlarge": "$40/h"}, "prices": "own.csv", "own": "4xh100,l4", "kwh": "$0.15", "use": "60%",
         "beams": 2, "ram": "64GB", "layers_of": "2*full_attention(num_key_value_heads=4,head_dim=64)",
     }  # fmt: skip
     asked = read_options(given)
@@ -226,7 +227,7 @@ def test_every_option_comes_back(tmp_path: Any) -> None:
     assert set(given) == {row.name for row in OPTIONS}
     assert words[:2] == ["kvplan", "a b"]
     assert "hf_abc" not in " ".join(words)
-    again: dict[str, Any] = {"engine_options": {}}
+    again: dict[str, Any] = {"engine_options": {}, "price": {}}
     by_flag = {row.spellings[0]: row for row in OPTIONS}
     rest = iter(words[2:])
     for word in rest:

@@ -11,7 +11,7 @@ from hwcalc.cli import completion
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
 from hwcalc.library import compare
 from hwcalc.library.load import load
-from hwcalc.planner.options import OPTIONS, Access
+from hwcalc.planner.options import OPTIONS, PRICED, Access
 from hwcalc.sweep import grid, rows
 from tests.hwcalc.command import QWEN, Capture, run
 
@@ -30,20 +30,23 @@ VALUES = {
     "policy": "knorm:compression_ratio=0.5",
     "policy_rules": "paper",
     "compaction": "fill",
+    "price": "l4=1/h",
     **dict.fromkeys(("ttft", "itl", "e2e"), "3s"),
 }
 
 
 SINGLE = ("ram", "avg_seq")
 """Options of a single plan, which both commands refuse."""
+LEFT = {"sweep": (*SINGLE, *PRICED), "compare": SINGLE}
+"""The options that each refuses: rows of a sweep have no prices."""
+TAKEN = [(command, option) for command, left in LEFT.items() for option in GIVEN if option.name not in left]
 
 
 class ReachedError(Exception):
     """Raised instead of planning."""
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare"])
-@pytest.mark.parametrize("option", [option for option in GIVEN if option.name not in SINGLE], ids=lambda option: option.name)
+@pytest.mark.parametrize(("command", "option"), TAKEN, ids=[f"{option.name}-{command}" for command, option in TAKEN])
 def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str, option: Option) -> None:
     """Nothing is accepted and dropped."""
     seen: list[dict[str, Any]] = []
@@ -70,12 +73,11 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
     assert (plain != wanted) == (option.name not in READING)
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare"])
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize(("command", "name"), [(command, name) for command, left in LEFT.items() for name in left])
 def test_an_option_of_a_single_plan_is_refused(capsys: Capture, command: str, name: str) -> None:
     """The reason is said, and what to type."""
     (option,) = (option for option in GIVEN if option.name == name)
-    status, _, said = run(capsys, command, QWEN, option.flags[0], "3")
+    status, _, said = run(capsys, command, QWEN, option.flags[0], *([] if option.kind == "flag" else [VALUES.get(name, "3")]))
 
     assert status == 2
     assert f"It is an option of a single plan: kvplan MODEL {option.flags[0]}" in said
