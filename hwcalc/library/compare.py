@@ -29,7 +29,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.options import CompareOptions, by_name, counted_once, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
-from hwcalc.planner.result import CostInfo, Plan
+from hwcalc.planner.result import CostInfo, Plan, cost_row
 from hwcalc.planner.verdict import Verdict, layout_text
 
 _WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING)
@@ -163,7 +163,7 @@ class Comparison(Answer, Record):
         rows = []
         for variant in self.variants:
             row = {name: value for name, value in document_of(variant).items() if name not in ("row", "cost")}
-            row |= {} if variant.cost is None else variant.cost.row()
+            row |= cost_row(variant.cost)
             row["fits"] = document_of(variant.verdict)
             own = variant.row
             row |= {name: None if own is None else getattr(own, name) for name in EngineRow.__struct_fields__}

@@ -30,7 +30,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.options import PRICED
-from hwcalc.planner.result import SPEED_COLUMNS, CostInfo
+from hwcalc.planner.result import SPEED_COLUMNS, CostInfo, cost_row
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.planner.within import serving
@@ -155,8 +155,7 @@ class Recommendation(Answer, Record):
     def records(self) -> list[dict[str, Any]]:
         left_out = ("also", "notes", "cost")
         return [
-            {name: document_of(value) for name, value in asdict(offer).items() if name not in left_out}
-            | ({} if offer.cost is None else offer.cost.row())
+            {name: document_of(value) for name, value in asdict(offer).items() if name not in left_out} | cost_row(offer.cost)
             for offer in self.offers
         ]
 

@@ -179,20 +179,23 @@ class CostInfo(Part):
     users: int | None
     usd_per_user_month: float | None
 
-    def row(self) -> dict[str, float | str | None]:
-        """The headline figures as columns of a table, by the names of :data:`COST_COLUMNS`."""
-        tokens, sold = self.usd_per_million_tokens, self.price
-        of_tokens = (None, None, None) if tokens is None else (tokens.expected, tokens.low, tokens.high)
-        of_price = (sold.name, sold.date, sold.source)
-        values = (self.usd_per_hour, self.usd_per_month, *of_tokens, self.usd_per_user_month, self.use, *of_price)
-        return dict(zip(COST_COLUMNS, values, strict=True))
-
 
 COST_COLUMNS: Final = (
     "usd_per_hour", "usd_per_month", "usd_per_million_tokens", "usd_per_million_tokens_low", "usd_per_million_tokens_high",
     "usd_per_user_month", "use", "priced_as", "price_date", "price_source",
 )  # fmt: skip
 """Columns of tables of plans: what they cost, and the row of a table and its day that say so."""
+
+
+def cost_row(cost: CostInfo | None) -> dict[str, float | str | None]:
+    """The headline figures of what a plan costs, by the names of :data:`COST_COLUMNS`; null without a price."""
+    if cost is None:
+        return dict.fromkeys(COST_COLUMNS)
+    tokens, sold = cost.usd_per_million_tokens, cost.price
+    of_tokens = (None, None, None) if tokens is None else (tokens.expected, tokens.low, tokens.high)
+    of_price = (sold.name, sold.date, sold.source)
+    values = (cost.usd_per_hour, cost.usd_per_month, *of_tokens, cost.usd_per_user_month, cost.use, *of_price)
+    return dict(zip(COST_COLUMNS, values, strict=True))
 
 
 class PolicyLayers(Record):
@@ -724,7 +727,7 @@ class Plan(Answer, Record):
         if self.within is not None:
             row |= self.within.row()
         if self.cost is not None:
-            row |= self.cost.row()
+            row |= cost_row(self.cost)
         return [row]
 
     __repr__ = Answer.__repr__

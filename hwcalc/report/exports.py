@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.planner.result import COST_COLUMNS, Plan
+from hwcalc.planner.result import COST_COLUMNS, Plan, cost_row
 from hwcalc.report.policy import policy_lines, sharing_lines
 from hwcalc.report.summary import (
     DEVICE_HEADER,
@@ -105,7 +105,7 @@ def plan_csv(plan: Plan, **_style: object) -> str:
     if policy is not None:
         of_policy = (policy.prompt, request.policy, policy.offered, policy.full_bytes, policy.saved_bytes, policy.loses)
     of_sharing = (None, None) if sharing is None else (sharing.sequences, sharing.unshared_bytes)
-    of_within = ({} if plan.within is None else plan.within.row()) | ({} if plan.cost is None else plan.cost.row())
+    of_within = ({} if plan.within is None else plan.within.row()) | cost_row(plan.cost)
     sums = (plan.cache.total_bytes, memory.weights.bytes, memory.total_bytes, *of_fit, *of_policy, *of_sharing)
     sums += tuple(of_within.get(name) for name in _COLUMNS[_COLUMNS.index("users_within") :])
     engine = (request.engine, request.engine_version or "")

@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.hardware.candidates import Availability
 from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
-from hwcalc.planner.result import COST_COLUMNS, SPEED_COLUMNS
+from hwcalc.planner.result import COST_COLUMNS, SPEED_COLUMNS, cost_row
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.values import AUTO
 from hwcalc.planner.verdict import layout_text
@@ -66,10 +66,8 @@ _WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format",
 
 def recommendation_csv(recommendation: Recommendation) -> str:
     """One row for each offer. Numbers have no separators; an empty cell is unknown."""
-    costs = ({} if offer.cost is None else offer.cost.row() for offer in recommendation.offers)
     rows = (
-        [*(getattr(offer, name) for name in _OFFER_COLUMNS), *map(cost.get, COST_COLUMNS)]
-        for offer, cost in zip(recommendation.offers, costs, strict=True)
+        [*(getattr(offer, name) for name in _OFFER_COLUMNS), *cost_row(offer.cost).values()] for offer in recommendation.offers
     )
     return csv_text((*_OFFER_COLUMNS, *COST_COLUMNS), rows)
 
