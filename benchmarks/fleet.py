@@ -1,6 +1,8 @@
 """How long a fleet of 50 nodes and 10 models takes, with and without conditions: seconds of the clock and of the processor.
 
-python benchmarks/fleet.py
+    python benchmarks/fleet.py
+
+Measured on a busy machine: 4.2 s without conditions, 8.6 s with twice the users, 10 s where a node may fail, 8 s with room for updates.
 """
 
 from __future__ import annotations

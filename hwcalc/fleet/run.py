@@ -144,13 +144,18 @@ class _Search:
         self.read, self.models, self.priced = read, models, priced
         self.ways: list[_Way] = []
         self.reasons: dict[int, str] = {}
+        # An instance and a node of one's own may have the same accelerators.
+        alike = [(node.device, node.gpus) for node in read.nodes]
+        first = [alike.index(each) for each in alike]
         for place, model in enumerate(models):
             tell(f"planning {model.wanted.name}")
-            whys = []
-            for number, node in enumerate(read.nodes):
-                found, why = replicas(model, node)
-                self.ways += [_Way(model=place, node=number, replica=replica) for replica in found]
-                whys += [f"{node.name}: {why}"] if why else []
+            planned = {number: replicas(model, read.nodes[number]) for number in dict.fromkeys(first)}
+            self.ways += [
+                _Way(model=place, node=number, replica=replica)
+                for number, same in enumerate(first)
+                for replica in planned[same][0]
+            ]
+            whys = [f"{read.nodes[number].name}: {why}" for number, (_, why) in planned.items() if why]
             if not any(way.model == place for way in self.ways):
                 line = command_line(model.spec, model.request, model=model.wanted.model).text.replace(
                     "kvplan", "kvplan recommend", 1

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 
-SECONDS: Final = 5.0
+SECONDS: Final = 3.5
 """The longest that a search goes on. What it has come to then is the answer, with its gap."""
 _ABOUT: Final = 0.005
 """Share of the costs by which an attempt may be dearer than the best of its kind."""
@@ -112,33 +112,32 @@ def assign(problem: Problem, seconds: float = SECONDS, *, elastic: bool = False)
     """
     problem, began = _without_dominated(problem), monotonic()
     end = began + seconds
-    # With failures, a bound and a beginning is all that it is for.
-    counted = replace(problem, rolling=problem.rolling and not problem.survive)
-    nameless = _Program(counted, _by_pool(counted), elastic=elastic)
-    start = _with_room(problem, began + seconds / 3) if counted.rolling and not elastic else None
-    first = nameless.solve(began + seconds / 4 if problem.survive else end, start)
+    # Equal nodes without names, and no room for updates: a bound, and something to begin with.
+    hard = problem.survive > 0 or problem.rolling
+    plain = _Program(replace(problem, rolling=False), _by_pool(problem), elastic=elastic)
+    first = plain.solve(began + seconds / 4 if hard else end)
     if first is None:
-        if nameless.cut_short:
+        if plain.cut_short:
             raise UndecidedError(seconds)
         return None
-    made = nameless.assignment(first)
-    if not problem.survive:
+    made = plain.assignment(first)
+    if not hard:
         return made
-    spread = made if elastic else _spread(problem, made, began + seconds * 2 / 3)
-    if spread is not None and first.proven and not problem.rolling and _value(problem, spread) == _value(problem, made):
-        # As good as without failures, of which there is nothing better.
-        return replace(spread, proven=True)
-    bins = _by_node(problem, None if spread is None or elastic else spread.money)
+    start = made if elastic else _spread(problem, made, began + seconds * 2 / 3)
+    if start is not None and not elastic and first.proven and _value(problem, start) == _value(problem, made):
+        # As good as without the conditions.
+        return replace(start, proven=True)
+    bins = _by_node(problem, None if elastic or start is None else start.money) if problem.survive else _by_pool(problem)
     if len(bins) <= _MOST_NAMED:
-        named = _Program(problem, bins, elastic=elastic, least=first.bound)
-        second = named.solve(end, spread)
+        whole = _Program(problem, bins, elastic=elastic, least=first.bound)
+        second = whole.solve(end, start)
         if second is not None:
-            return named.assignment(second)
-        if spread is None and not named.cut_short:
+            return whole.assignment(second)
+        if start is None and not whole.cut_short:
             return None
-    if spread is None:
+    if start is None:
         raise UndecidedError(seconds)
-    return spread
+    return start
 
 
 def _value(problem: Problem, assignment: Assignment) -> tuple[int, int, int]:
@@ -221,7 +220,6 @@ class _Program:
         elastic: bool = False,
         least: int = 0,
         about: bool = False,
-        spare: Mapping[int, int] | None = None,
         most: Sequence[int] = (),
     ) -> None:
         self._problem, self._bins, self._columns = problem, bins, 0
@@ -267,11 +265,6 @@ class _Program:
                     column: problem.kinds[index].users for index, column in of_bin.items() if problem.kinds[index].model == model
                 }
                 self._row({**row, used: -limit}, high=0)
-        for node, size in (spare or {}).items():
-            kept = zip(bins, self._spare, strict=True)
-            self._row(
-                {of_bin[size]: 1 for each, of_bin in kept if problem.pools[each.pool].node == node and size in of_bin}, low=1
-            )
         prices = [problem.pools[each.pool].price for each in bins]
         self._money = {column: price for column, price in zip(self._used, prices, strict=True) if price}
         if least:
@@ -397,16 +390,18 @@ class _Program:
             return None
         values, left = [0.0] * self._columns, list(start.nodes)
         for place, each in enumerate(self._bins):
-            node = next((node for node in left if node.pool == each.pool), None)
-            if node is None:
-                continue
-            left.remove(node)
-            values[self._used[place]] = float(bool(node.replicas) or bool(self._problem.pools[node.pool].price))
-            for index, count in node.replicas.items():
-                values[self._replicas[place][index]] = float(count)
-            kept = max((units for units in self._spare[place] if units <= node.spare), default=0)
-            if kept:
-                values[self._spare[place][kept]] = 1.0
+            nodes = [node for node in left if node.pool == each.pool][: each.copies]
+            left = [node for node in left if node.pool != each.pool] + [node for node in left if node.pool == each.pool][
+                each.copies :
+            ]
+            rented = self._problem.pools[each.pool].price > 0
+            values[self._used[place]] = float(sum(rented or bool(node.replicas) for node in nodes))
+            for node in nodes:
+                for index, count in node.replicas.items():
+                    values[self._replicas[place][index]] += float(count)
+                kept = max((units for units in self._spare[place] if units <= node.spare), default=0)
+                if kept:
+                    values[self._spare[place][kept]] = 1.0
         for column, users in zip(self._unserved, start.unserved, strict=True):
             values[column] = float(users)
         return values
@@ -484,24 +479,6 @@ def _packed(problem: Problem, pool: int, used: int, there: int, counts: Mapping[
     ]
 
 
-def _with_room(problem: Problem, end: float, most: Sequence[int] = ()) -> Assignment | None:
-    """An assignment with places kept spare: first one without, then one in which each type of node keeps the largest that it uses."""
-    plain = replace(problem, rolling=False)
-    program = _Program(plain, _by_pool(problem), about=True)
-    solved = program.solve((monotonic() + end) / 2)
-    if solved is None:
-        return None
-    largest: dict[int, int] = {}
-    for node in program.assignment(solved).nodes:
-        for index in node.replicas:
-            kind = problem.kinds[index]
-            largest[kind.node] = max(kind.units, largest.get(kind.node, 0))
-    small = tuple(replace(kind, users=kind.users * (kind.units <= largest.get(kind.node, 0))) for kind in problem.kinds)
-    program = _Program(replace(problem, kinds=small), _by_pool(problem), about=True, spare=largest, most=most)
-    solved = program.solve(end)
-    return None if solved is None else program.assignment(solved)
-
-
 def _spread(problem: Problem, plain: Assignment, end: float) -> Assignment | None:
     """An assignment that survives failures, where a ``plain`` one does not: each model has so many more users as one node may serve of it.
 
@@ -513,14 +490,11 @@ def _spread(problem: Problem, plain: Assignment, end: float) -> Assignment | Non
     for rounds in range(_ROUNDS, 0, -1):
         users = tuple(users + problem.survive * each for users, each in zip(problem.users, lost, strict=True))
         kinds = tuple(replace(kind, users=kind.users * (kind.users <= lost[kind.model])) for kind in problem.kinds)
-        more = replace(problem, users=users, survive=0, kinds=kinds)
+        more = replace(problem, users=users, survive=0, rolling=False, kinds=kinds)
         until = monotonic() + (end - monotonic()) / rounds
-        if problem.rolling:
-            made = _with_room(more, until, lost)
-        else:
-            program = _Program(more, _by_pool(more), about=True, most=lost)
-            solved = program.solve(until)
-            made = None if solved is None else program.assignment(solved)
+        program = _Program(more, _by_pool(more), about=True, most=lost)
+        solved = program.solve(until)
+        made = None if solved is None else program.assignment(solved)
         if made is None:
             break
         repaired = _repaired(problem, made)
@@ -564,7 +538,8 @@ def _repaired(problem: Problem, made: Assignment) -> Assignment | None:
     types = [len({kind.node for kind in kinds if kind.model == model}) for model in range(len(problem.users))]
     # Those first that run on few types of nodes.
     models = sorted(range(len(types)), key=lambda model: (types[model], model))
-    if not filling.keeps_room() or not all(filling.serves(model) for model in models):
+    filling.make_room()
+    if not all(filling.serves(model) for model in models):
         return None
     nodes = filling.placed()
     money = sum(problem.pools[node.pool].price for node in nodes)
@@ -608,15 +583,15 @@ class _Filling:
             self.spare[place] += units
             self.free[place] -= units
 
-    def keeps_room(self) -> bool:
-        """True if there is room for updates of all kinds that are used, once it is kept."""
-        used = {self.problem.kinds[index] for each in self.replicas for index in each}
-        for kind in sorted(used, key=lambda kind: -kind.units):
+    def make_room(self) -> None:
+        """Keep room for updates of the kinds that are used; replicas of a kind for which there can be none are taken away."""
+        used = {index for each in self.replicas for index in each}
+        for index in sorted(used, key=lambda index: (-self.problem.kinds[index].units, index)):
+            kind = self.problem.kinds[index]
             places = self.room(kind)
-            if places is None:
-                return False
-            self.keep(places, kind.units)
-        return True
+            self.keep(places or (), kind.units)
+            for place, each in enumerate(self.replicas) if places is None else ():
+                self.free[place] += kind.units * each.pop(index, 0)
 
     def serves(self, model: int) -> bool:
         """True if a failure leaves all users of a model served, once there are more replicas of it."""
