@@ -79,6 +79,7 @@ COMMANDS: Final[tuple[tuple[str, int | None], ...]] = (
     ("tune Qwen/Qwen3-8B --gpu l4 --trace 'prompt=1k output=9 requests=9' --ttft 9s --dtype auto", None),
     ("disaggregate Qwen/Qwen3-8B --engine vllm --gpu h100 --seq 8k --ttft 1s", None),
     ("fleet docs/fleet.yaml", None),
+    ("swap Qwen/Qwen3-8B Qwen/Qwen3-4B --engine vllm --gpu l4 --seq 8k", None),
     ("launch vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2", ANY_LIMIT),
     ("workload 'prompt=2k output=300 requests=50'", ANY_LIMIT),
     ("strategies Qwen/Qwen3-8B --lengths 1k,2k,8k", ANY_LIMIT),

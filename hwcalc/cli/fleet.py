@@ -97,8 +97,13 @@ def fleet(
     if file is None:
         raise UsageError("no file is given.", hint="Write: kvplan fleet FILE. To start one: kvplan fleet --example > fleet.yaml")
     view = view_of(**options)
-    from hwcalc.report.fleet import fleet_chart, fleet_emitted, fleet_text
+    from hwcalc.report.fleet import check_emitted, fleet_chart, fleet_emitted, fleet_text
 
+    words = emit is not None or plot == "-"
+    if words and view.format != "table":
+        raise UsageError(f"{'--emit' if emit else '--plot -'} prints text.", hint="Leave out --json and --format.")
+    if emit is not None:
+        check_emitted(emit)
     if plot not in (None, "-"):
         from hwcalc.plot.build import format_of
 
@@ -129,5 +134,5 @@ def fleet(
         write_file(plot, picture.data(format_of(plot, "--plot")), "--plot", read=[file])
         remarks = () if view.quiet else (f"{picture.chart.title}: {shown(plot)}",)
     if emit is not None:
-        return Answer(text=fleet_emitted(planned, emit.strip().lower()), status=status, remarks=remarks, commands=True)
+        return Answer(text=fleet_emitted(planned, emit), status=status, remarks=remarks, commands=True)
     return formatted(planned.fleet, view, fleet_text, status=status, remarks=remarks)

@@ -19,7 +19,7 @@ from hwcalc.errors import UsageError
 from hwcalc.fleet.candidates import PARTS, Loaded, Replica, load_wanted, replicas
 from hwcalc.fleet.file import FleetFile, NodeType, parse_fleet, read_growth, read_survive
 from hwcalc.fleet.result import Fleet, FleetModel, Held, LeftOver, NodePrice, NodesInUse, Planned, Rented, ReplicaGroup
-from hwcalc.fleet.solve import SECONDS, Assignment, Kind, Pool, Problem, UndecidedError, assign, served
+from hwcalc.fleet.solve import SECONDS, Assignment, Kind, Pool, Problem, UndecidedError, assign, served, solver
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.prices import Price
 from hwcalc.model import Note
@@ -76,6 +76,7 @@ def planned_fleet(
 ) -> Planned:
     """As :func:`fleet`, with the plan of a replica of each group; ``options`` are the rest of its keywords."""
     _, asked = take_options("fleet", options)
+    solver()
     read = _read(file)
     conditions = read.conditions
     given = {

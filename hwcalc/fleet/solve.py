@@ -223,7 +223,7 @@ class _Program:
         most: Sequence[int] = (),
     ) -> None:
         self._problem, self._bins, self._columns = problem, bins, 0
-        self._highspy = _highspy()
+        self._highspy = solver()
         self._highs = self._highspy.Highs()
         for name, value in {
             "output_flag": False,
@@ -631,7 +631,7 @@ class _Filling:
         )
 
 
-def _highspy() -> Any:
+def solver() -> Any:
     """The solver's module. Raises :class:`~hwcalc.errors.UsageError` if it is not installed."""
     try:
         import highspy

@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
+from hwcalc.errors import UsageError
 from hwcalc.fleet.result import Fleet, NodesInUse, Planned, Rented, ReplicaGroup
 from hwcalc.hardware.prices import money
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.plot.series import Cell, Chart
 from hwcalc.report.emit import emitted, manifest_form
+from hwcalc.report.manifest import FORMS
 from hwcalc.report.text import percent, plural
 from hwcalc.report.view import View
+from hwcalc.text import shown
 
 _MODELS: Final = ("model", "users", "replicas", "served for sure", "share used")
+_EACH: Final = "command"
+"""The word of ``--emit`` for the command of each group's own engine."""
 _NODES: Final = ("node", "nodes", "GPUs used", "model on each", "replicas", "GPUs", "layout", "users")
 
 
@@ -147,6 +152,13 @@ def _column(nodes: NodesInUse) -> str:
     return f"{nodes.count} x {nodes.node}{' rented' if nodes.rented else ''} [{held}]"
 
 
+def check_emitted(what: str) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for a word that names nothing that starts servers."""
+    known = (*FORMS, _EACH)
+    if what.strip().lower() not in known:
+        raise UsageError(f"--emit {shown(what, 40)} is not known.", hint=f"Allowed: {', '.join(known)}.")
+
+
 def fleet_emitted(planned: Planned, what: str) -> str:
     """What starts the servers: for each group its command, or its manifest with as many replicas as it has.
 
@@ -155,18 +167,13 @@ def fleet_emitted(planned: Planned, what: str) -> str:
     texts, form = [], manifest_form(what)
     named: dict[str, int] = {}
     for group, plan in zip(planned.fleet.groups, planned.plans, strict=True):
-        number = named[group.model] = named.get(group.model, 0) + 1
+        number = named[plan.model.id] = named.get(plan.model.id, 0) + 1
         head = f"# {group.model}: {plural(group.replicas, 'replica')} on {_gpus(group)} of {group.node} each\n"
         if group.gpu_share < 1:
             head += "# Several servers share a GPU: pin each to its own, or let the device plugin offer a GPU several times (time slicing, MPS).\n"
-        engine = plan.request.engine if form is None and what == _EACH else what
-        texts.append(head + emitted(plan, engine, group.replicas, f"-{number}" if number > 1 else "") + "\n")
+        texts.append(head + emitted(plan, form or plan.request.engine, group.replicas, f"-{number}" if number > 1 else "") + "\n")
     return ("\n" if form is None else "---\n").join(texts)
 
 
 def _gpus(group: ReplicaGroup) -> str:
     return plural(group.gpus, "GPU") if group.gpu_share == 1 else f"{group.gpu_share:g} of a GPU"
-
-
-_EACH: Final = "command"
-"""The word of ``--emit`` for the command of each group's own engine."""

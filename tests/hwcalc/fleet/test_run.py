@@ -182,6 +182,8 @@ def test_manifests(capsys: Capture, tmp_path: Path) -> None:
         (("fleet", "docs/fleet.yaml", "--growth", "0"), 2, "growth is '0'"),
         (("fleet", "docs/fleet.yaml", "--survive", "x"), 2, "survive"),
         (("fleet", "docs/fleet.yaml", "--plot", "fleet.gif"), 2, ".png"),
+        (("fleet", "docs/fleet.yaml", "--emit", "vagrant"), 2, "kubernetes, helm, command"),
+        (("fleet", "docs/fleet.yaml", "--emit", "compose", "--format", "csv"), 2, "--emit prints text"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], status: int, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
