@@ -11,7 +11,7 @@ from hwcalc.fleet.result import Fleet, NodesInUse, Planned, Rented, ReplicaGroup
 from hwcalc.hardware.prices import money
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.plot.series import Cell, Chart
-from hwcalc.report.emit import emitted, manifest_form
+from hwcalc.report.emit import emitted, emitters, manifest_form
 from hwcalc.report.manifest import FORMS
 from hwcalc.report.text import percent, plural
 from hwcalc.report.view import View
@@ -167,6 +167,11 @@ def fleet_emitted(planned: Planned, what: str) -> str:
     texts, form = [], manifest_form(what)
     named: dict[str, int] = {}
     for group, plan in zip(planned.fleet.groups, planned.plans, strict=True):
+        if plan.request.engine not in emitters():
+            raise UsageError(
+                f"no command starts {group.model}: its engine is {plan.request.engine}.",
+                hint="Name one in the file: engine: vllm",
+            )
         number = named[plan.model.id] = named.get(plan.model.id, 0) + 1
         head = f"# {group.model}: {plural(group.replicas, 'replica')} on {_gpus(group)} of {group.node} each\n"
         if group.gpu_share < 1:

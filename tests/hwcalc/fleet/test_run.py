@@ -174,6 +174,18 @@ def test_manifests(capsys: Capture, tmp_path: Path) -> None:
     assert run(capsys, "fleet", str(file), "--emit", "command")[1].count("vllm serve Qwen/Qwen3-8B --max-model-len 8192") == 2
 
 
+def test_no_command_starts_the_formulas(capsys: Capture, tmp_path: Path) -> None:
+    """A model whose file names no engine is planned by the formulas: the error says what to write."""
+    file = tmp_path / "fleet.json"
+    model = {"model": "Qwen/Qwen3-8B", "users": 1, "seq": "8k"}
+    file.write_text(json.dumps({**SMALL, "models": [model]}), encoding="utf-8")
+    for form in ("command", "kubernetes"):
+        status, out, err = run(capsys, "fleet", str(file), "--emit", form)
+
+        assert (status, out) == (2, "")
+        assert "engine: vllm" in err
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
