@@ -105,10 +105,15 @@ def _read(file: str | os.PathLike[str] | Mapping[str, Any]) -> FleetFile:
             raise UsageError(
                 "a fleet as a dict has text, numbers, lists and dicts alone.", hint="Give what the YAML file would hold."
             ) from error
-    path = os.fspath(file)
+    if not isinstance(file, (str, os.PathLike)):
+        raise UsageError(f"a fleet is no {type(file).__name__}.", hint="Give the path of a YAML file, or its content as a dict.")
+    path = os.fsdecode(file)
     read = parse_fleet(read_text(path, command="fleet"), path)
     folder = Path(path).parent
-    models = (replace(model, model=str(there)) if (there := folder / model.model).exists() else model for model in read.models)
+    models = (
+        replace(model, model=str(there)) if os.path.exists(there := folder / model.model) else model  # noqa: PTH110 - a name may be too long
+        for model in read.models
+    )
     return replace(read, models=tuple(models)) if path != "-" else read
 
 

@@ -167,7 +167,7 @@ def speed(
         asked = asked.changed(engine_options={shares: "true", **asked.engine_options})
     if backend is not None and not isinstance(backend, str):
         raise UsageError(f"backend is {quoted(backend)}.", hint='Name one: backend="vulkan"')
-    if measured not in (None, AICONFIGURATOR):
+    if measured is not None and not (isinstance(measured, str) and measured == AICONFIGURATOR):
         raise UsageError(f"measured is {quoted(measured)}.", hint=f'Allowed: measured="{AICONFIGURATOR}"')
     if not isinstance(tuned, bool):
         raise UsageError(f"tuned is {quoted(tuned)}.", hint="Give True or False.")

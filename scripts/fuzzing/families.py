@@ -32,6 +32,27 @@ checks:
   - {model: config.json, engine: reference, gpu: null, seq: 32k, max_bytes_per_token: 512KiB}
 """
 
+_FLEET: Final = """\
+schema_version: 1
+defaults: {engine: vllm}
+models:
+  - {model: Qwen/Qwen3-8B, users: 40, prompt: 3k, output: 1k, weights: fp8}
+  - {name: small, model: config.json, users: 12, seq: 8k, dtype: fp8}
+nodes:
+  - {gpu: 4xl40s, count: 2}
+  - {instance: aws/g6.12xlarge, rent: {at_most: 3}}
+  - {gpu: h100, gpus: 2, rent: true, price: 2.50/h}
+survive: 1
+growth: 1.5x
+rolling: false
+"""
+_PRICES: Final = """\
+provider,instance,accelerator_id,count,usd_per_hour,kind,region,date,source
+own,,l4,1,0.70,on_demand,us-east-1,2026-10-01,contract
+aws,g6.xlarge,l4,1,0.80,spot,,,list
+own,box,h100-sxm5-80gb,8,19.5,on_demand,any,2026-02-28,offer
+"""
+
 
 @lru_cache(maxsize=1)
 def configs() -> tuple[dict[str, Any], ...]:
@@ -130,6 +151,32 @@ def check(chance: random.Random) -> Case:
         words=tuple(words),
         files={"check.yaml": encoded(text), "config.json": json.dumps(chance.choice(configs())).encode()},
     )
+
+
+def fleet(chance: random.Random) -> Case:
+    """A fleet's file."""
+    text = damaged_text(_FLEET, chance, chance.choice((0, 1, 2, 4)))
+    words = [
+        "fleet",
+        "fleet.yaml",
+        "--offline",
+        *chance.choice(((), ("--json",), ("--survive", "1"), ("--growth", "1e3"), ("--emit", "compose"))),
+    ]
+    return Case(
+        family="fleet",
+        words=tuple(words),
+        files={"fleet.yaml": encoded(text), "config.json": json.dumps(chance.choice(configs())).encode()},
+    )
+
+
+def prices(chance: random.Random) -> Case:
+    """A table of prices of the user's own."""
+    text = damaged_text(_PRICES, chance, chance.choice((0, 1, 2, 4)))
+    what = chance.choice(
+        (("Qwen/Qwen3-1.7B", "--gpu", "l4"), ("recommend", "Qwen/Qwen3-1.7B", "--gpu", "l4,h100", "--sort", "cost"))
+    )
+    more = chance.choice(((), ("--json",), ("--price", f"l4={strange(chance)}/h"), ("--own", "2xl4", "--kwh", "0.3")))
+    return Case(family="prices", words=(*what, "--prices", "prices.csv", *more), files={"prices.csv": encoded(text)})
 
 
 def profile(chance: random.Random) -> Case:
@@ -350,6 +397,8 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "config": config,
     "arguments": arguments,
     "check": check,
+    "fleet": fleet,
+    "prices": prices,
     "profile": profile,
     "log": log,
     "header": header,
@@ -371,6 +420,7 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
 WEIGHTS: Final[Mapping[str, int]] = {
     "library": 420, "stream": 150, "launch": 50, "trace": 30, "keywords": 140, "page": 60, "tool": 20,
     "config": 50, "gguf": 20, "check": 12, "header": 10, "weights": 8, "log": 10, "links": 8, "hub": 5, "profile": 3, "arguments": 3,
+    "prices": 3, "fleet": 1,
     "picture": 1,
 }  # fmt: skip
 """How many cases belong to each family, of a thousand. Those of the first line take one to three milliseconds of the processor; a

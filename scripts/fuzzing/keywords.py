@@ -154,6 +154,11 @@ def functions() -> Mapping[str, Called]:
         "explain": (hwcalc.explain, (CONFIG,), hosted),
         "explore": (explore, (CONFIG,), here),
         "fit": (hwcalc.fit, ("Qwen3-1.7B",), {"gpu": "l4"}),
+        "fleet": (
+            hwcalc.fleet,
+            ({"models": [{"model": "Qwen/Qwen3-1.7B", "users": 2, "seq": 100}], "nodes": [{"gpu": "l4"}]},),
+            {"offline": True},
+        ),
         "free_blocks": (hwcalc.free_blocks, (100,), {"kept": 10}),
         "keep": (hwcalc.keep, (CONFIG, "snapkv:compression_ratio=0.5"), {"prompt": 100, "offline": True}),
         "load_model": (hwcalc.load_model, (CONFIG,), {"offline": True}),

@@ -252,7 +252,7 @@ def test_a_requirement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The requirement is read, judged at its limit and beyond it, and part of the schema."""
     monkeypatch.setitem(REQUIREMENTS, "max_batch", Field(REQUIREMENTS["max_gpus"].read, "Most sequences.", {"type": "integer"}))
     monkeypatch.setitem(judge._JUDGES, "max_batch", judge._at_most(lambda figures, _: (figures.batch,) * 3, "sequences"))
-    monkeypatch.setattr(check_file, "_KEYS", (*check_file._KEYS, "max_batch"))
+    monkeypatch.setattr(check_file.TreeReader, "known", (*check_file.TreeReader.known, "max_batch"))
     file = tmp_path / "kvplan.yaml"
     file.write_text(
         f"schema_version: 1\nchecks: [{{model: {QWEN}, seq: 1, batch: 4, max_batch: 4}}, {{model: {QWEN}, seq: 1, batch: 5, max_batch: 4}}]\n",

@@ -24,6 +24,7 @@ TABLES: Final = {
     "diff": ("diff", "Qwen/Qwen3-4B", QWEN),
     "compare": ("compare", QWEN, "meta-llama/Llama-3.1-8B", "--seq", "32k", "--gpu", "l4"),
     "recommend": ("recommend", QWEN, "--seq", "32k", "--gpu", "l4,l40s"),
+    "fleet": ("fleet", "docs/fleet.yaml"),
     "fit": ("fit", "qwen3", "--gpu", "rtx-4060-ti", "--seq", "16k"),
     "check": ("check", "tests/readme/kvplan.yaml"),
     "reconcile": (
