@@ -23,7 +23,6 @@ from hwcalc.explore.runs import (
     cell_of,
     drawn_form,
     grid_of,
-    plan_options,
     sentence,
     usual_request,
 )
@@ -32,10 +31,9 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Full, Window
 from hwcalc.library.strategies import strategies
 from hwcalc.model import Definition
-from hwcalc.planner.context import open_request
 from hwcalc.planner.strategies import GROWTH, RECOMPUTE
 from hwcalc.planner.strategies_cost import head_what_ifs, with_kinds
-from hwcalc.policies.base import Effect
+from hwcalc.policies.base import AskedPolicy, Effect
 from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
@@ -194,7 +192,9 @@ _COLUMNS: Final = ("total_bytes", "per_gpu_bytes", "low", "expected", "high")
 _UNKNOWN: Final = "What the model needs beside its cache is not known: no verdict."
 
 
-def policy_rows(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def policy_rows(
+    model: ModelSpec, pools: Pools, runs: Mapping[str, Mapping[str, Any]], requests: Mapping[str, Requests]
+) -> dict[str, Any] | None:
     """Each policy by each engine (``PolicyRows`` in ``page/types.d.ts``); ``None`` for a model on which no policy acts.
 
     An engine that lacks the policy is not planned as if it had it: a text says what it would take.
@@ -203,13 +203,13 @@ def policy_rows(model: ModelSpec, axes: PageAxes, pools: Pools, runs: Mapping[st
         return None
     lengths = sampled_lengths(model, _FACTOR, _LEAST)
     plain: _Plain = {}
-    alike = {engine: _alike_under_policies(runs[engine], axes, pools) for engine in axes.engines}
+    alike = {engine: _alike_under_policies(runs[engine], each.axes, pools) for engine, each in requests.items()}
     rows = []
     for policy in POLICIES:
         chosen = parse_policy(policy)
         assert chosen is not None
         effect = chosen.policy.effect
-        answers = {engine: _answers(model, lengths, engine, chosen, axes, pools, alike[engine], plain) for engine in axes.engines}
+        answers = {engine: _answers(each, lengths, chosen, pools, alike[engine], plain) for engine, each in requests.items()}
         memory = "frees memory" if effect is Effect.FREES else f"{effect.text}, frees nothing"
         rows.append({"policy": policy, "title": chosen.policy.title, "memory": memory, "engines": answers})
     return {"lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
@@ -228,21 +228,15 @@ def _alike_under_policies(runs: Mapping[str, Any], axes: PageAxes, pools: Pools)
 
 
 def _answers(
-    model: ModelSpec,
-    lengths: Sequence[int],
-    engine: str,
-    policy: Chosen,
-    axes: PageAxes,
-    pools: Pools,
-    alike: Sequence[Sequence[str]],
-    plain: _Plain,
+    requests: Requests, lengths: Sequence[int], policy: Chosen, pools: Pools, alike: Sequence[Sequence[str]], plain: _Plain
 ) -> dict[str, Any] | int:
     """The numbers of one engine on every GPU of the page, or the text that says why there are none."""
     opened: dict[str, Occupancy] = {}
     refusals: dict[str, int] = {}
-    for gpu in sorted({gpu for group in alike for gpu in (group[0], group[-1])}, key=axes.gpus.index):
+    gpus, asked = requests.axes.gpus, AskedPolicy(chosen=policy)
+    for gpu in sorted({gpu for group in alike for gpu in (group[0], group[-1])}, key=gpus.index):
         try:
-            opened[gpu] = open_request(model, seq=lengths[-1], **axes.fixed, **plan_options(engine), gpu=gpu, policy=policy)
+            opened[gpu] = requests.of(requests.model, requests.request(gpu, seq=lengths[-1], policy=asked))
         except KvplanError as error:
             refusals[gpu] = pools.text(sentence(error))
             continue
@@ -270,7 +264,7 @@ def _answers(
                 )
     for group in alike:
         if refusals.get(group[0]) != refusals.get(group[-1]):
-            return _answers(model, lengths, engine, policy, axes, pools, [[gpu] for gpu in axes.gpus], plain)
+            return _answers(requests, lengths, policy, pools, [[gpu] for gpu in gpus], plain)
         refusals |= {gpu: refusals[group[0]] for gpu in group if group[0] in refusals}
     # One value where all are equal.
     packed = {name: column[0] if all(value == column[0] for value in column) else column for name, column in columns.items()}
@@ -324,7 +318,7 @@ def sections_of(
     return {
         "variants": variants_of(model, axes, pools, runs, requests),
         "saved": saved,
-        "policies": policy_rows(model, axes, pools, runs),
+        "policies": policy_rows(model, pools, runs, requests),
         "strategies": of_strategies,
     }
 
