@@ -402,7 +402,7 @@ class _Runs:
         self._irregular: set[tuple[Any, ...]] = set()
         self._forms: dict[tuple[Any, ...], MemoryForm | None] = {}
         self._whole: set[Place] = set()
-        """The places that give parts too: there whole forms are made."""
+        """The places that give parts too that may follow from dimensions: there whole forms are made."""
         self._made: dict[tuple[Place, int], int] = {}
         self._named: dict[Place, dict[int, tuple[str, int]]] = {}
         self._known: dict[int, list[Any]] = {}
@@ -431,7 +431,7 @@ class _Runs:
                 continue
             cells_at[place] = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
         first = self._firsts(cells_at)
-        self._whole = {place for (_, number, _), place in first.items() if number}
+        self._whole = {place for (_, number, cell), place in first.items() if number and not self._is_overhead(cell)}
         for place, cells in cells_at.items():
             pieces = list(self._pieces(place, cells, first))
             if len(pieces) < len(cells):
@@ -496,9 +496,9 @@ class _Runs:
         """The places of the curve and of the parts by hand, up to the first that is no polynomial."""
         tp = self._sizes[place[2]].tp
         for number, cell in enumerate(cells):
-            # A curve that is none in one format is none in others, and on other accelerators.
+            # A curve that is none in one format is none in others, and on other accelerators; nor on more ranks, if it is none on one.
             key = (tp, number, cell) if number else (tp, 0)
-            if key in self._irregular:
+            if key in self._irregular or (1, 0) in self._irregular:
                 return
             try:
                 if cell is None or number in self._still:
@@ -522,10 +522,14 @@ class _Runs:
         # What is the same with the model's own dimensions and at both ends of the sliders is the same between them.
         self._known.setdefault(number, [own])
         piece = self._merged(place, number, name)
-        if piece["section"] == Section.OVERHEAD and piece == own:
+        if self._is_overhead(cell) and piece == own:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
         return self._pools.put("parts", self._with_places(piece))
+
+    def _is_overhead(self, cell: int | None) -> bool:
+        """True for a part that a process takes beside the model, or one that is not there."""
+        return cell is None or self._pools.pieces["parts"][cell]["section"] == Section.OVERHEAD
 
     def _names(self, place: Place) -> dict[int, tuple[str, int]]:
         """The parts that a place has in the model's own runs: the number of their grid, from 1 on, and their name."""

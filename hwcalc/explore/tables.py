@@ -75,6 +75,8 @@ class _Search:
         self._kinds_of_gpus: dict[int, int] = {}
         self._largest = 0
         """A layout of many GPUs, without replicas."""
+        self._taken: set[Place] = set()
+        """Formats of cache and weights, with the layouts that take them beside an unusual format of the other."""
         self._gpus = [gpu for gpu in range(making.sizes[_GPU]) if gpu not in making.nowhere]
         self._alone = [layout for layout, alone in enumerate(making.alone) if layout == alone]
 
@@ -86,6 +88,11 @@ class _Search:
         refused = self._refusals()
         names = dict.fromkeys(name for _, cell in sorted(self._cells.items()) for name in cell if name != REFUSED)
         pieces = {name: self._table(name, refused) for name in names}
+        if not all(self._agree(place, refused, pieces) for place in [*self._cells]):
+            # A piece follows from two formats at once in some layouts alone.
+            for pair, layout in product(self._formats(), self._alone):
+                self._cell((*pair, layout, self._taking(*pair)))
+            pieces = {name: self._table(name, refused) for name in names}
         dtypes, stored = self._making.sizes[:2]
         # Both formats are unusual, where there are any others: of these pairs no form was made.
         for dtype, weights in product(range(min(1, dtypes - 1), dtypes), range(min(1, stored - 1), stored)):
@@ -147,8 +154,17 @@ class _Search:
                     # A GPU on which the usual formats do not run.
                     taken.add(gpu)
                     self._cell((dtype, weights, self._largest, gpu))
-            for layout in self._alone:
+            for layout in (0, self._largest):
                 self._cell((dtype, weights, layout, self._taking(dtype, weights)))
+        for (dtype, weights), layout in product(self._pairs(), self._alone):
+            if layout in (0, self._largest):
+                continue
+            apart = [pair for pair in ((dtype, 0), (0, weights)) if pair != (0, 0)]
+            if len(apart) == 2 and self._accepts((dtype, weights, layout, self._taking(dtype, weights))):
+                self._taken.update((*pair, layout) for pair in apart)
+                continue
+            for pair in apart:
+                self._cell((*pair, layout, self._taking(*pair)))
 
     def _differs(self, layout: int) -> bool:
         """Whether a replica has anything else in this layout than without others."""
@@ -161,6 +177,13 @@ class _Search:
         dtypes, weights = self._making.sizes[:2]
         yield from ((dtype, 0) for dtype in range(1, dtypes))
         yield from ((0, weight) for weight in range(1, weights))
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """Pairs in which each unusual format of the cache or the weights is, both unusual where there are any."""
+        dtypes, weights = (max(1, size - 1) for size in self._making.sizes[:2])
+        for number in range(max(dtypes, weights)):
+            pair = (1 + number % dtypes, 1 + number % weights)
+            yield pair[0] * (self._making.sizes[_DTYPE] > 1), pair[1] * (self._making.sizes[_WEIGHTS] > 1)
 
     def _alike(self) -> dict[int, int]:
         """For each GPU the first that has the same pieces in the first layout and in a large one, but for its own numbers."""
@@ -198,7 +221,8 @@ class _Search:
     def _taking(self, dtype: int, weights: int) -> int:
         """The first GPU that takes these formats, the usual one before all others."""
         order = (self._making.usual, *self._gpus)
-        taking = (gpu for gpu in order if REFUSED not in self._seen((dtype, weights, 0, gpu)))
+        apart = {(dtype, 0), (0, weights)} if dtype and weights else {(dtype, weights)}
+        taking = (gpu for gpu in order if all(REFUSED not in self._seen((*pair, 0, gpu)) for pair in apart))
         return next(taking, self._making.usual)
 
     def _seen(self, place: Place) -> Cell:
@@ -236,7 +260,7 @@ class _Search:
         gpu, usual = self._taking(dtype, weights), self._making.usual
         reasons: list[int | None] = []
         for layout, alone in enumerate(self._making.alone):
-            why = self._cell((dtype, weights, alone, gpu)).get(REFUSED)
+            why = None if (dtype, weights, alone) in self._taken else self._cell((dtype, weights, alone, gpu)).get(REFUSED)
             without, replicated = (self._cell((0, 0, number, usual)).get(REFUSED) for number in (alone, layout))
             if without != replicated:
                 why = replicated
