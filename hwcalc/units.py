@@ -254,12 +254,12 @@ def parse_accepted(value: float | str, what: str = "accepted-tokens") -> float:
 
 
 HOURS_PER_MONTH: Final = 730
-AMOUNT: Final = r"(?a)[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}"
-"""The number in an amount of money."""
+AMOUNT: Final = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,9})(?:\.[0-9]{1,18})?|\.[0-9]{1,18}"
+"""The number in an amount of money. A comma stands between thousands: 2,5 is none."""
 _HOURS: Final = {**dict.fromkeys(("h", "hr", "hour"), 1), **dict.fromkeys(("mo", "month"), HOURS_PER_MONTH)}
 
 
-def parse_dollars(value: object, what: str = "the price") -> Decimal:
+def parse_dollars(value: object, what: str = "the price", allowed: str = "US dollars above 0, such as 0.15") -> Decimal:
     """US dollars: a number above 0, or text such as ``$0.15`` and ``2,500``.
 
     >>> parse_dollars("$2,500"), parse_dollars(0.15)
@@ -267,10 +267,9 @@ def parse_dollars(value: object, what: str = "the price") -> Decimal:
     """
     from decimal import Decimal
 
-    allowed = "US dollars above 0, such as 0.15"
     text = value if isinstance(value, (str, Decimal)) else repr(plain_number(value, what, allowed))
-    plain = str(text).strip().removeprefix("$").replace(",", "")
-    usd = Decimal(plain) if re.fullmatch(AMOUNT, plain) else Decimal(0)
+    plain = str(text).strip().removeprefix("$")
+    usd = Decimal(plain.replace(",", "")) if re.fullmatch(AMOUNT, plain) else Decimal(0)
     if not usd:
         raise UsageError(f"{what} is no price: {quoted(value, 40)}", hint=f"Allowed: {allowed}.")
     return usd
@@ -283,11 +282,10 @@ def parse_money(text: object, what: str = "the price") -> Decimal:
     (Decimal('2.50'), Decimal('10'))
     """
     amount, _, unit = text.partition("/") if isinstance(text, str) else ("", "", "")
-    hours = _HOURS.get(unit.strip().lower())
+    hours, allowed = _HOURS.get(unit.strip().lower()), "US dollars per hour or month, above 0, such as 2.50/h or 5000/month"
     if hours is None:
-        hint = "Allowed: US dollars per hour or month, such as 2.50/h or 5000/month."
-        raise UsageError(f"{what} is not said per hour or month: {quoted(text, 40)}", hint=hint)
-    return parse_dollars(amount.strip(), what) / hours
+        raise UsageError(f"{what} is not said per hour or month: {quoted(text, 40)}", hint=f"Allowed: {allowed}.")
+    return parse_dollars(amount, what, allowed) / hours
 
 
 def plain_number(value: object, what: str, allowed: str) -> float:

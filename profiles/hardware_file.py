@@ -155,6 +155,11 @@ class Instance(Record):
         """The full name with the cloud, which is unique: ``aws/p5.48xlarge``."""
         return f"{self.cloud}/{file_name(self.id)}"
 
+    @property
+    def is_bought(self) -> bool:
+        """Whether it is a machine that people buy, such as a DGX, and none that a cloud rents."""
+        return self.cloud == "box"
+
 
 def file_name(name: str) -> str:
     """The stem of an instance's file: small letters, digits and points; a hyphen replaces everything else.

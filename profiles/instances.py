@@ -103,8 +103,8 @@ def nearest_instances(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> tuple[str | None, str]:
-    """Split ``aws/p5.48xlarge`` into cloud and file name. The cloud is ``None`` if the text has none."""
-    cloud, slash, rest = text.strip().partition("/")
+    """Split ``aws/p5.48xlarge`` or ``aws:p5.48xlarge`` into cloud and file name. The cloud is ``None`` if the text has none."""
+    cloud, slash, rest = text.strip().replace(":", "/", 1).partition("/")
     return (cloud.strip().lower(), file_name(rest)) if slash else (None, file_name(cloud))
 
 

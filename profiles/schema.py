@@ -430,7 +430,7 @@ class PriceRow(Facts):
     name: Annotated[Words | None, Field(description="what is sold, as its provider spells it")] = None
     accelerator: Annotated[GpuId | None, Field(description="the id of an accelerator")] = None
     count: Annotated[int | None, Field(gt=0, le=100_000, description="a whole number from 1 to 100,000")] = None
-    kind: Literal["on_demand", "spot", "market"] = "on_demand"
+    kind: Annotated[Literal["on_demand", "spot", "market"], Field(description="on_demand, spot or market")] = "on_demand"
     region: Word = "any"
     usd_per_hour: Annotated[float, Field(gt=0, lt=1_000_000, description="US dollars, a number above 0")]
 

@@ -28,6 +28,7 @@ from hwcalc import plan, speed  # noqa: E402
 from hwcalc.hardware.prices import Price, money, prices  # noqa: E402
 from hwcalc.planner.cost import usd_per_million_tokens  # noqa: E402
 from hwcalc.profiles.gpus import find_gpu  # noqa: E402
+from hwcalc.profiles.instances import find_instance  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "cost.md"
 STATEMENTS: Final = ROOT / "docs" / "deployments.yaml"
@@ -105,7 +106,7 @@ def answered(said: Statement) -> Answer:
     assert fit is not None
     assert fit.gpu is not None
     gpu, instance = find_gpu(fit.gpu), said.options.get("instance")
-    price = prices().of_gpus(gpu, fit.gpus) if instance is None else prices().of_instance(instance)
+    price = prices().of_gpus(gpu, fit.gpus) if instance is None else prices().of_instance(find_instance(instance))
     answer = Answer(gpus=f"{fit.gpus} x {gpu.id}", fits=fit.fits, most=fit.expected_max_batch or 0, price=price)
     if said.tokens_per_s is None:
         return answer

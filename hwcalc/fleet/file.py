@@ -282,7 +282,7 @@ class _Reader(TreeReader):
     def hardware(self, own: Mapping[str, Node], gpus: int | None) -> tuple[str | None, str | None, int]:
         """The accelerator or the instance, and the number of accelerators."""
         if "instance" in own:
-            instance = instance_named(self.text("instance", own["instance"]).replace(":", "/", 1), "instance")
+            instance = instance_named(self.text("instance", own["instance"]), "instance")
             return None, f"{instance.cloud}/{instance.id}", instance.count
         name, count = counted(self.text("gpu", own["gpu"]))
         if None not in (count, gpus) and count != gpus:

@@ -75,12 +75,8 @@ def _rented() -> Mapping[str, str]:
     from hwcalc.profiles.instances import built_in_instances
 
     sold = built_in_gpus()
-    rented = {instance.accelerator for instance in built_in_instances().values() if instance.cloud != _BOX}
+    rented = {instance.accelerator for instance in built_in_instances().values() if not instance.is_bought}
     return {name: sold[name].vendor for name in rented if name in sold}
-
-
-_BOX: Final = "box"
-"""The folder of machines that are bought, among those of clouds."""
 
 
 def gpu_candidates(

@@ -31,7 +31,7 @@ _HOST_NAME: Final = r"(?a)(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b
 _COUNTED: Final = r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)"
 
 
-def load_gpu(name: str, notes: list[Note]) -> Gpu:
+def load_gpu(name: str, notes: list[Note], what: str = "--gpu") -> Gpu:
     """The accelerator with this id or alias, or the one of this machine for ``local``. Assumptions are added to ``notes``.
 
     Raises :class:`~hwcalc.errors.UsageError` for an unknown name and :class:`~hwcalc.errors.ConfigError` for a broken file.
@@ -46,18 +46,18 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
     else:
         folder = own("gpus")
         # Files of the user's own may change between two calls; those of kvplan do not.
-        gpu, assumed = _built_in(name) if folder is None or not os.path.isdir(folder) else _in_profiles(name)  # noqa: PTH112
+        gpu, assumed = _built_in(name, what) if folder is None or not os.path.isdir(folder) else _in_profiles(name, what)  # noqa: PTH112
         notes += assumed
     _remarks(gpu, notes)
     return gpu
 
 
-def _in_profiles(name: str) -> tuple[Gpu, tuple[Note, ...]]:
+def _in_profiles(name: str, what: str) -> tuple[Gpu, tuple[Note, ...]]:
     """The accelerator of this name, and what is assumed of it where the name leaves something open."""
     from hwcalc.profiles.gpus import other_forms, with_memory
     from hwcalc.profiles.hardware_file import is_id
 
-    found = gpu_named(name, "--gpu")
+    found = gpu_named(name, what)
     gpu, others, notes = found, other_forms(name, found.id), []
     if len(found.memory_options_gb) > 1 and found.memory_marketing_gb is not None:
         # A name with its size and one without are the same accelerator in every table.

@@ -146,25 +146,20 @@ class Prices(Record):
 
     tables: tuple[Table, ...]
 
-    def of_instance(self, name: str, kind: str = Kind.ON_DEMAND) -> Price | None:
-        """The price of a machine by its name, such as ``aws/p5.48xlarge``; ``None`` if no row has one.
+    def of_instance(self, instance: Instance, kind: str = Kind.ON_DEMAND) -> Price | None:
+        """The price of an instance; ``None`` if no row has one. Its own row comes before the user's price of each of its accelerators.
 
-        Raises :class:`~hwcalc.errors.UsageError` for the name of no machine.
-
-        >>> prices().of_instance("p5.48xlarge").usd_per_hour
+        >>> from hwcalc.profiles.instances import find_instance
+        >>> prices().of_instance(find_instance("p5.48xlarge")).usd_per_hour
         Decimal('55.04')
         """
-        from hwcalc.hardware.named import instance_named
-
-        provider, slash, rest = name.replace(":", "/", 1).partition("/")
-        wanted, accelerator, count = _key(provider.strip().lower(), rest), "", 0
-        if not slash or not any(wanted in table.by_name for table in self.tables):
-            instance = instance_named(name.replace(":", "/", 1))
-            wanted, accelerator, count = _key(instance.cloud, instance.id), _device_id(instance), instance.count
+        wanted, accelerator, count = _key(instance.cloud, instance.id), _device_id(instance), instance.count
         for table in self.tables:
             rows = [row for row in table.by_name.get(wanted, ()) if not row.most]
-            rows += (row.times(count) for row in table.rows if row.user and row.accelerator == accelerator and count <= row.most)
-            if price := _cheapest(rows, kind):
+            each = [row for row in table.rows if row.user and row.accelerator == accelerator and count <= row.most]
+            # Boards that one owns are in none of a cloud's machines.
+            each = [row.times(count) for row in each if row.kind != Kind.OWNED or instance.is_bought]
+            if price := _cheapest(rows, kind) or _cheapest(each, kind):
                 return price
         return None
 
@@ -220,7 +215,7 @@ def prices(
     if file is not None:
         with profile_errors():
             if not os.path.isfile(file):  # noqa: PTH113
-                raise ProfileError(file, "is not a regular file")
+                raise ProfileError(file, "is not a regular file" if os.path.exists(file) else "is not there")  # noqa: PTH110
             # A table that has changed is read again.
             given.append(_of_csv(Path(file), changed(file)))
     given.append(tuple(_of_folder()))
@@ -320,9 +315,9 @@ def _owned(text: str, kwh: Decimal | str | float | None) -> Iterator[Price]:
     if kwh is None:
         raise UsageError("--own needs the price of electricity.", hint="Add: --kwh 0.15, in US dollars per kWh.")
     rate = parse_dollars(kwh, "--kwh")
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        name, count = counted(word)
-        gpu = load_gpu(name or "", [])
+    for word in text.split(","):
+        name, count = counted(word.strip())
+        gpu = load_gpu(name or "", [], "--own")
         if gpu.tdp_w is None:
             raise UsageError(
                 f"--own {shown(word, 40)}: the power of {gpu.id} is not known.", hint="Leave it out, or use --price."
@@ -366,9 +361,11 @@ def _of_csv(path: Path, _state: tuple[int, int]) -> tuple[Price, ...]:
                 continue
             data: dict[str, Any] = {"provider": OWN, "source": f"{path}", **told}
             accelerator = data.pop("accelerator_id", None)
-            name = _key(data["provider"], data.get("instance", ""))
-            if name in known:
-                data["instance"] = find_instance(name).id
+            name = _key(told.get("provider", ""), data.get("instance", ""))
+            machines = [full for full in known if full == name or (name[0] == "/" and full.endswith(name))]
+            if len(machines) == 1:
+                machine = find_instance(machines[0])
+                data |= {"provider": machine.cloud, "instance": machine.id}
                 data.pop("count", None)
             else:
                 data["name"] = data.pop("instance", accelerator)
@@ -380,7 +377,7 @@ def _of_csv(path: Path, _state: tuple[int, int]) -> tuple[Price, ...]:
                     raise ProfileError(path, problem, line=reader.line_num, key="accelerator_id") from error
             for key, form, kind in (("count", "[0-9]{1,9}", int), ("usd_per_hour", AMOUNT, float)):
                 if re.fullmatch(form, data.get(key, "")):
-                    data[key] = kind(data[key])
+                    data[key] = kind(data[key].replace(",", ""))
             check(YamlFile(path=path, data=data, lines=dict.fromkeys(("", *data), reader.line_num)), PriceLine)
             rows.append(_row({"date": None, **data}, user=True))
     except csv.Error as error:

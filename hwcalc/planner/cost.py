@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
+from hwcalc.hardware.named import instance_named
 from hwcalc.hardware.prices import Kind, Price, prices
 from hwcalc.model import Note
 from hwcalc.planner.options import PRICED
@@ -25,7 +26,7 @@ def price_of(options: Mapping[str, Any], gpu: Gpu, gpus: int, instance: str | No
     """The price of so many accelerators, or of the whole instance, by the options of a plan that name prices; ``None`` if no row has one."""
     table = prices(options.get("price") or {}, options.get("prices"), own=options.get("own"), kwh=options.get("kwh"))
     kind = Kind.SPOT if options.get("spot") else Kind.ON_DEMAND
-    return table.of_gpus(gpu, gpus, kind) if instance is None else table.of_instance(instance, kind)
+    return table.of_gpus(gpu, gpus, kind) if instance is None else table.of_instance(instance_named(instance), kind)
 
 
 def usd_per_million_tokens(usd_per_hour: float, tokens_per_s: float, use: float = 1.0) -> float:
@@ -104,6 +105,6 @@ def _rate(speed: SpeedInfo | None, within: WithinInfo | None) -> Expected | Time
 
 
 def _without_price(gpu: Gpu, gpus: int, instance: str | None, *, spot: bool) -> Note:
-    what, how = (f"{gpus:,} x {gpu.id}" if instance is None else instance), " of spot machines" if spot else ""
+    what, kind = (f"{gpus:,} x {gpu.id}" if instance is None else instance), "spot price" if spot else "price"
     name = instance or gpu.id
-    return Note(code=NO_PRICE, message=f"No price of {what} is known with its date{how}. Give yours: --price {name}=2.50/h")
+    return Note(code=NO_PRICE, message=f"No {kind} of {what} is known with its date. Give yours: --price {name}=2.50/h")

@@ -12,6 +12,7 @@ from msgspec import Struct
 from hwcalc.errors import UsageError
 from hwcalc.text import quoted, shown
 from hwcalc.units import (
+    AMOUNT,
     GIB,
     LEAST_BYTES,
     MIB,
@@ -228,8 +229,8 @@ RATE: Final = {
         {"type": "string", "pattern": r"^[0-9]*\.?[0-9]+(?:[ ]?(?:tokens?|requests?))?(?:[ ]?/[ ]?[a-z]+)?$"},
     ]
 }
-DOLLARS: Final = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\$?[0-9]*\.?[0-9]+$"}]}
-MONEY: Final = {"type": "string", "pattern": r"^\$?[0-9][0-9,]*\.?[0-9]*[ ]?/[ ]?(?:h|hr|hour|mo|month)$"}
+DOLLARS: Final = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": rf"^\$?(?:{AMOUNT})$"}]}
+MONEY: Final = {"type": "string", "pattern": rf"^\$?(?:{AMOUNT})[ ]?/[ ]?(?:h|hr|hour|mo|month)$"}
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 TYPES: Final[Mapping[str, ValueType]] = {

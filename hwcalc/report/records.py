@@ -241,7 +241,7 @@ def instance_info(instance: Instance, each: Gpu, table: Prices) -> InstanceInfo:
     from hwcalc.hardware.prices import Kind
     from hwcalc.profiles.gpus import visible_memory
 
-    found = dict.fromkeys(table.of_instance(instance.name, kind) for kind in (Kind.ON_DEMAND, Kind.SPOT))
+    found = dict.fromkeys(table.of_instance(instance, kind) for kind in (Kind.ON_DEMAND, Kind.SPOT))
     priced = [
         InstancePrice(
             usd_per_hour=float(price.usd_per_hour),

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.hardware.named import instance_named
 from hwcalc.hardware.prices import STALE_DAYS, Kind, Price, prices
 from hwcalc.profiles.catalog import user_folder
 from hwcalc.profiles.gpus import find_gpu, list_gpus
@@ -39,7 +40,7 @@ def test_every_row_has_date_and_source() -> None:
 def test_most_instances_have_a_price() -> None:
     """144 of the clouds' instances have a dated price on demand, as the sources were counted; no box that one buys has."""
     table = prices()
-    priced = [name for name in list_instances() if table.of_instance(name)]
+    priced = [name for name in list_instances() if table.of_instance(find_instance(name))]
 
     assert len(priced) == 144
     assert not [name for name in priced if name.startswith("box/")]
@@ -53,12 +54,11 @@ def test_most_instances_have_a_price() -> None:
         ("ND96isr_H100_v5", "on_demand", "98.32", date(2026, 6, 18), "eastus"),
         ("gcp/a3-highgpu-8g", "spot", "36.32084", date(2026, 8, 3), "us-east4"),
         ("g6f.large", "on_demand", "0.202", date(2026, 7, 20), "us-east-1"),
-        ("lambda/gpu_8x_h100_sxm5", "on_demand", "31.92", date(2026, 9, 20), "any"),
     ],
 )
 def test_an_instance_has_the_price_of_its_row(name: str, kind: str, usd: str, day: date, region: str) -> None:
     """As the vendors' tables print it on that day."""
-    price = prices().of_instance(name, kind)
+    price = prices().of_instance(instance_named(name), kind)
 
     assert price is not None
     assert (price.usd_per_hour, price.date, price.region, price.row) == (Decimal(usd), day, region, None)
@@ -82,18 +82,16 @@ def test_nothing_is_guessed() -> None:
     table = prices()
 
     assert table.of_gpus(find_gpu("rtx-4090"), 1) is None
-    assert table.of_instance("aws/p5.48xlarge", "spot") is None
+    assert table.of_instance(instance_named("aws/p5.48xlarge"), "spot") is None
     assert table.of_gpus(find_gpu("mi300x"), 3) is None
     one = table.of_gpus(find_gpu("l4"), 1)
     assert one is not None
     assert find_instance(one.name).fraction is None
-    with pytest.raises(UsageError, match="is not known"):
-        table.of_instance("aws/p5.48xl")
 
 
 def test_a_price_is_old_after_180_days() -> None:
     """Of 2026-07-20 on 2027-01-17, which is day 181."""
-    price = prices().of_instance("aws/p5.48xlarge")
+    price = prices().of_instance(instance_named("aws/p5.48xlarge"))
 
     assert price is not None
     assert (date(2027, 1, 16) - date(2026, 7, 20)).days == STALE_DAYS
@@ -123,11 +121,11 @@ def test_the_users_prices_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert eight(file=table) == 66
     assert eight("h100=10/h", file=table) == 80
     assert eight("8xh100=73000/month", file=table) == 100
-    instance = prices({"h100": "10/h"}).of_instance("p5.48xlarge")
+    instance = prices({"h100": "10/h"}).of_instance(instance_named("p5.48xlarge"))
     assert instance is not None
     assert instance.usd_per_hour == 80
     assert instance.source == "--price h100=10/h"
-    named = prices({"p5.48xlarge": "40/h", "h100": "10/h"}).of_instance("p5.48xlarge", Kind.SPOT)
+    named = prices({"p5.48xlarge": "40/h", "h100": "10/h"}).of_instance(instance_named("p5.48xlarge"), Kind.SPOT)
     assert named is not None
     assert named.usd_per_hour == 40
 
@@ -144,6 +142,28 @@ def test_owned_hardware_costs_power() -> None:
     assert five.kind is Kind.ON_DEMAND
 
 
+@pytest.mark.parametrize("name", ["p5.48xlarge", "aws/p5.48xlarge", "aws:p5.48xlarge"])
+def test_a_price_of_accelerators_is_that_of_an_instance_with_them(name: str) -> None:
+    """However its name is spelled: 8 x 10 dollars. Boards that one owns are in no machine of a cloud."""
+    instance = instance_named(name)
+    given, owned = prices({"h100": "10/h"}).of_instance(instance), prices(own="8xh100", kwh=1).of_instance(instance)
+
+    assert given is not None
+    assert given.usd_per_hour == 80
+    assert owned is not None
+    assert owned.kind is Kind.ON_DEMAND
+
+
+def test_a_table_may_leave_out_the_provider_of_an_instance(tmp_path: Path) -> None:
+    """Where one has it. A comma stands between thousands."""
+    table = tmp_path / "own.csv"
+    table.write_text('instance,usd_per_hour\np5.48xlarge,"1,040.5"\n', encoding="utf-8")
+    price = prices(file=table).of_instance(instance_named("aws/p5.48xlarge"))
+
+    assert price is not None
+    assert price.usd_per_hour == Decimal("1040.5")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -152,10 +172,12 @@ def test_owned_hardware_costs_power() -> None:
         ({"price": {"h100": "0/h"}}, "is no price"),
         ({"price": {"h100": "-1/h"}}, "is no price"),
         ({"price": {"h100": "1e9/h"}}, "is no price"),
+        ({"price": {"h100": "2,50/h"}}, "is no price"),
         ({"price": {"hundred": "1/h"}}, "is not known"),
         ({"price": {"8xhundred": "1/h"}}, "is not known"),
         ({"own": "4xh100"}, "own needs the price of electricity"),
         ({"own": "4xh100", "kwh": "cheap"}, "is no price"),
+        ({"own": "4xh100,,", "kwh": "0.15"}, "own"),
         ({"own": "cpu-32gb", "kwh": "0.15"}, "the power of cpu-32gb is not known"),
         ({"kwh": "0.15"}, "of what you own"),
     ],
@@ -207,5 +229,7 @@ def test_names_of_a_table_control_no_terminal(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
     """Is an error with its path."""
-    with pytest.raises(ConfigError, match="is not a regular file"):
+    with pytest.raises(ConfigError, match="is not there"):
         prices(file=tmp_path / "none.csv")
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        prices(file=tmp_path)
