@@ -97,7 +97,7 @@ _PLAIN: Final[tuple[Any, ...]] = (
     None, True, False, 0, 1, -1, 7, 2**31, 2**53 + 1, 2**62, 2**63, 2**64, 2**100, -(2**63), 10**400, 10**5000, -(10**5000),
     0.0, -0.0, 0.5, 1.0, 1.5, -2.5, 1e9, 1e308, 5e-324, math.nan, math.inf, -math.inf, 1j, complex(math.nan, 1),
     "", " ", "0", "1", "-1", "8", "1k", "1e400", "nan", "inf", "0x10", "٣٢", "1_000", "1,5", "50%", "9" * 5000, "x" * 1000, "x" * 100_000,
-    "auto", "none", "all", "bf16", "fp8", "vllm", "vllm@0", "l4", "l4,h100", "a=b", "k=v,k=v", "[", "{}", "../..", "/", "~", "~nobody/x", "-",
+    "auto", "none", "all", "bf16", "fp8", "vllm", "vllm@0", "l4", "l4,h100", "a=b", "k=v,k=v", "[", "{}", "..", "/dev/null", "~", "~nobody/x", "-",
     "a\x00b", "a\nb", "\ud800", "\udcff", "\x1b[2J", "\u202ea", "::error::x", "=1+1", "$(id)",
     b"", b"l4", b"\xff", bytearray(b"l4"), memoryview(b"l4"), (), (1,), ("l4",), [], [0], [None], ["l4", "l4"], ["vllm", None], [[1]], [1.5], [10**5000],
     ["1"] * 70, {}, {"a": 1}, {"block_size": 10**5000}, {1: 2}, {None: None}, {("a", 1): 2}, {"a": {"b": [{}]}}, {"x": math.nan},
@@ -127,7 +127,7 @@ def _constant(value: Any) -> Callable[[], Any]:
 
 
 VALUES: Final[tuple[Callable[[], Any], ...]] = (*map(_constant, _PLAIN), *_MADE)
-"""Makers of values: some are used up, or changed, when they are read."""
+"""Makers of values: some are used up, or changed, when they are read. As ``out``, none of them leads to a folder that is kept."""
 
 
 CHECKS: Final = "schema_version: 1\nchecks:\n  - {model: Qwen/Qwen3-8B, seq: 1k, max_cache: 1GiB}\n"
