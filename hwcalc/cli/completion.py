@@ -57,6 +57,7 @@ def _one_of(*names: str) -> Callable[[str], list[str]]:
 
 plot_kinds = _one_of("memory", "frontier", "layers", "nodes")
 plot_scales = _one_of("linear", "log")
+measured = _one_of("aiconfigurator")
 probe_devices = _one_of("cpu", "cuda:0", "mps")
 probe_searches = _one_of("batch", "seq")
 

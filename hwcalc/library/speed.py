@@ -16,8 +16,7 @@ from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike, ModelSpec, Note
-from hwcalc.planner.aiconfigurator import NAME as AICONFIGURATOR
-from hwcalc.planner.aiconfigurator import Composed, NoAnswerError, composed, with_mean
+from hwcalc.planner.aiconfigurator import STEP_MODEL, averaged
 from hwcalc.planner.context import open_request
 from hwcalc.planner.expected import unmeasured
 from hwcalc.planner.forecast import forecast
@@ -25,6 +24,7 @@ from hwcalc.planner.options import SpeedOptions, take_options, takes
 from hwcalc.planner.plan import beyond_maximum
 from hwcalc.planner.solve import holds, most
 from hwcalc.planner.step_time import speculating, speed_class_of, step_times
+from hwcalc.planner.values import AICONFIGURATOR
 from hwcalc.profiles.speed import find_speed_class, measured_engines
 from hwcalc.text import quoted
 from hwcalc.units import MOST_TOKENS, parse_accepted, parse_tokens
@@ -32,7 +32,6 @@ from hwcalc.units import MOST_TOKENS, parse_accepted, parse_tokens
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.forecast import Quantity
-    from hwcalc.planner.step_time import StepTimes
 
 Numbers = Any
 """A number, or an array of numbers."""
@@ -216,8 +215,13 @@ def speed(
     times = speculating(times, opened, parse_accepted(accepted_tokens, "accepted_tokens"))
     if foreign is not None:
         times = replace(times, mixes_prompts=found is not None and "serving" in found.ranges)
-    notes = [*chosen, *opened.notes, *refused, *beyond_maximum(opened)]
     at_once, users = _at_once(opened, lengths, users, saturated=saturated)
+    by = STEP_MODEL
+    if measured is not None:
+        if not all(isinstance(one, int) for one in (*lengths.values(), at_once)):
+            raise UsageError("measured is for one load, and there are arrays.", hint="Give numbers, or leave out measured.")
+        times, by = averaged(opened, times, concurrency=at_once, **lengths)
+    notes = [*chosen, *opened.notes, *refused, *beyond_maximum(opened)]
     if not holds(opened) and not holds(opened.changed(batch=1, prompt=None)):
         message = "By the expected value not one request of the longest fits: the speed is that of hardware on which it did."
         notes.append(Note(code="does-not-fit", message=message))
@@ -228,17 +232,11 @@ def speed(
         )
     if found is None:
         notes.append(_unmeasured_note(opened, named))
-    theirs = None if measured is None or found is None else _composed(opened, times, lengths, at_once, notes)
-    if theirs is not None:
-        times = with_mean(times, theirs, concurrency=at_once, **lengths)
     values = forecast(times, **lengths, concurrency=at_once, users=users)
     # How many fit is an estimate: the bound is that of all of them at once, if that is faster.
     loose = values if at_once is users else forecast(times, **lengths, concurrency=users)
     new = lengths["prompt"] - lengths["cached_prefix"]
-    model_of_steps = "step model" if theirs is None else f"mean of step model and {theirs.source}"
-    source = (
-        f"{model_of_steps}; {found.text}" if found is not None else "roofline: no measurements of this engine on this accelerator"
-    )
+    source = f"{by}; {found.text}" if found is not None else "roofline: no measurements of this engine on this accelerator"
     definition = Definition.ESTIMATE if found is not None else Definition.BOUND
 
     def shown(quantity: Quantity, bound: Numbers) -> SpeedQuantity:
@@ -285,20 +283,6 @@ def _opened(spec: ModelSpec, request: Mapping[str, Any]) -> tuple[Occupancy, tup
     except UnknownRulesError as error:
         opened = open_request(spec, **{**request, "engine": DEFAULT, "engine_options": {}})
         return opened, (Note(code="by-formulas", message=f"{error} The speed is that of what the formulas say of its memory."),)
-
-
-def _composed(
-    opened: Occupancy, times: StepTimes, lengths: Mapping[str, Numbers], at_once: Numbers, notes: list[Note]
-) -> Composed | None:
-    """Aiconfigurator's times of the load; ``None``, with a note, where it has no answer."""
-    if not all(isinstance(one, int) for one in (*lengths.values(), at_once)):
-        raise UsageError("measured is for one load, and there are arrays.", hint="Give numbers, or leave out measured.")
-    try:
-        return composed(opened, times, concurrency=at_once, **lengths)
-    except NoAnswerError as error:
-        message = f"{AICONFIGURATOR} says nothing of this: {str(error).rstrip('.')}. The expected speed is without it."
-        notes.append(Note(code="not-composed", message=message))
-        return None
 
 
 def _unmeasured_note(opened: Occupancy, named: str | None) -> Note:

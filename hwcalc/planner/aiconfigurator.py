@@ -20,7 +20,9 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note
 from hwcalc.planner.forecast import forecast
+from hwcalc.planner.values import AICONFIGURATOR as NAME
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.step_time import StepTimes
 
-NAME: Final = "aiconfigurator"
+STEP_MODEL: Final = "step model"
+"""What an expected speed goes by alone."""
 _BACKENDS: Final = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 _SYSTEMS: Final = {
     "a100-pcie-80gb": "a100_pcie", "a100-sxm4-80gb": "a100_sxm", "a30": "a30", "b200-180gb": "b200_sxm", "b300-270gb": "b300_sxm",
@@ -137,6 +140,22 @@ def _silent() -> Iterator[None]:
 def _plain(value: Any) -> Any:
     """A value of a config for JSON: its mappings and sequences cannot be changed, which JSON does not know."""
     return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def averaged(opened: Occupancy, times: StepTimes, **load: int) -> tuple[StepTimes, str]:
+    """The steps with the mean, and what they go by, as the source of a speed begins; where it has no answer the steps as they are.
+
+    The occupancy is told a note then.
+    """
+    if times.speed_class is None:
+        return times, STEP_MODEL
+    try:
+        theirs = composed(opened, times, **load)
+    except NoAnswerError as error:
+        message = f"{NAME} says nothing of this: {str(error).rstrip('.')}. The expected speed is without it."
+        opened.tell(Note(code="not-composed", message=message))
+        return times, STEP_MODEL
+    return with_mean(times, theirs, **load), f"mean of {STEP_MODEL} and {theirs.source}"
 
 
 def with_mean(times: StepTimes, theirs: Composed, prompt: int, output: int, concurrency: int, cached_prefix: int) -> StepTimes:

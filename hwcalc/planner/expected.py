@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT
 from hwcalc.engines.steps import Step, step
+from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.planner.forecast import Quantity, forecast, quantity_of
 from hwcalc.planner.result import Expected, SpeedInfo
@@ -45,9 +46,21 @@ def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
     found = times.speed_class
     if found is None:
         return bound
-    sequences = opened.batch
+    sequences, prompt = opened.batch, opened.load.prompt_tokens
+    output = opened.tokens - prompt
+    stated = opened.load.prompt is not None and output >= 1
+    measured: str | None = opened.setup.others.get("measured")
+    source = found.text
+    if measured is not None:
+        from hwcalc.planner.aiconfigurator import averaged
+
+        if not stated:
+            raise UsageError(
+                f"--measured {measured} needs the tokens of the prompt and of the answer.", hint="Give --prompt, less than --seq."
+            )
+        times, by = averaged(opened, times, prompt=prompt, output=output, concurrency=sequences, cached_prefix=0)
+        source = f"{by}; {source}"
     decoding = times.decode(sequences, opened.tokens)
-    prompt = opened.load.prompt_tokens
     alone = times.prompt(prompt)
     # The bound of the plan also knows what lies on the host and what a policy drops.
     step_bound, prompt_bound = bound.decode_step_s_bound, bound.prefill_s_bound or alone.bound
@@ -59,13 +72,12 @@ def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
         tokens_per_s_each=expected(one_step.per_s(1)),
         prefill_s=expected(first),
         speed_class=found.id,
-        expected_source=found.text,
+        expected_source=source,
         steps=(*steps, *term_steps("expected_prompt_s", alone.terms)),
     )
     if at_most > 0:
         info = replace(info, each_at_most=expected(quantity_of(times.decode(at_most, opened.tokens)).per_s(1)))
-    output = opened.tokens - prompt
-    if opened.load.prompt is None or output < 1:
+    if not stated:
         return info
     load = forecast(times, prompt, output, sequences)
     return replace(

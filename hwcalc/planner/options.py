@@ -418,6 +418,13 @@ class _Calibration(TypedDict, total=False):
     )]  # fmt: skip
 
 
+class _Measured(TypedDict, total=False):
+    measured: Annotated[str | None, PlanOption(
+        "measured", "M", "Take the mean of the expected speed with kernels that others measured: aiconfigurator. It needs --prompt.",
+        complete="measured", check=None, in_receipt=False, group="workload",
+    )]  # fmt: skip
+
+
 class _Shared(TypedDict, total=False):
     policy_rules: Annotated[str | None, PlanOption(
         "policy rules", "R", "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
@@ -491,7 +498,7 @@ class PlotOptions(
     """All options of a plan but the length, of which a picture has many."""
 
 
-class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, total=False):
+class PlanOptions(_Load, _AvgSeq, PlotOptions, _Within, _Measured, total=False):
     """All options of a plan."""
 
 
@@ -595,7 +602,7 @@ DIMENSIONS: Final = tuple(_Dimensions.__annotations__)
 """The options that describe a model by its dimensions. Without a MODEL they are the bare equation."""
 OF_POLICY: Final = ("policy_rules", "compaction")
 """Options that say something of the policy, and need one."""
-_OF_PLAN: Final = frozenset(_AvgSeq.__annotations__)
+_OF_PLAN: Final = frozenset({*_AvgSeq.__annotations__, *_Measured.__annotations__})
 _PLAIN: Final = [name for name in ROWS if name not in {*DIMENSIONS, *PRICED, *_OF_PLAN}]
 _SIMULATED: Final = [name for name in SimulateOptions.__annotations__ if name not in ("batch", *_NamesOfBatch.__annotations__)]
 COMMANDS: Final[Mapping[str, Collection[str]]] = {
@@ -610,7 +617,7 @@ COMMANDS: Final[Mapping[str, Collection[str]]] = {
     "probe": [name for name in _PLAIN if name not in WITHIN],
     "fit": FitOptions.__annotations__,
     "speed": SpeedOptions.__annotations__,
-    "disaggregate": [name for name in ROWS if name not in PRICED],
+    "disaggregate": [name for name in ROWS if name not in {*PRICED, *_Measured.__annotations__}],
     "strategies": StrategiesOptions.__annotations__,
     "swap": SwapOptions.__annotations__,
     "explore": ExploreOptions.__annotations__,

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from hwcalc.engines.options import Lora
     from hwcalc.policies.base import Chosen
 
+AICONFIGURATOR: Final = "aiconfigurator"
+"""The package with measured kernels that ``--measured`` names."""
 AUTO: Final = "auto"
 """The value of ``--weights`` that leaves the format to kvplan."""
 
@@ -251,6 +253,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "lora": ValueType(_lora, _TEXT),
     "policy": ValueType(_policy, _TEXT, attrgetter("text")),
     "policy rules": ValueType(one_of(POLICY_RULES), {"enum": list(POLICY_RULES)}),
+    "measured": ValueType(one_of((AICONFIGURATOR,)), {"enum": [AICONFIGURATOR]}),
     "lengths": ValueType(_lengths, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}, _lengths_text),
     "held": ValueType(_held, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}),
     "compaction": ValueType(one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from hwcalc import load_model, speed
+from hwcalc import load_model, plan, speed
 from hwcalc.errors import UsageError
 from hwcalc.library.speed import Speed
 from hwcalc.planner import aiconfigurator
@@ -99,6 +99,20 @@ def test_no_answer_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
         found = on_vllm(**keywords, measured="aiconfigurator")
         assert [note.code for note in found.notes if note.code == "not-composed"]
         assert found.itl_s == on_vllm(**keywords).itl_s
+
+
+def test_the_command_takes_the_mean_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of the same load expects what the call does. Without the lengths of prompt and answer there is nothing to ask."""
+    installed(monkeypatch, Stand(4, 4))
+    keywords: dict[str, Any] = {"engine": "vllm", "gpu": "h100-sxm5-80gb", "seq": 1500, "batch": 16, "measured": "aiconfigurator"}
+    found = plan(LLAMA, prompt=1000, **keywords).speed
+
+    assert found is not None
+    assert found.itl_s is not None
+    assert found.itl_s.expected == pytest.approx(on_vllm(measured="aiconfigurator").itl_s.expected)
+    assert (found.expected_source or "").startswith("mean of step model and aiconfigurator 0.12.0")
+    with pytest.raises(UsageError, match="needs the tokens of the prompt"):
+        plan(LLAMA, **keywords)
 
 
 def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_typed_keywords(command: str, typed: type) -> None:
     """What a type checker lets through is what the function takes: the options of which the command takes one value."""
     own = {"engine"} if command == "reconcile" else set()
     # A picture is of lengths of any number, of no time, and of a month.
-    left = {*table.WITHIN, "cost", "use", "avg_seq"} if command == "plot" else set()
+    left = {*table.WITHIN, "cost", "use", "avg_seq", "measured"} if command == "plot" else set()
     singles = {row.name for row in options_of(command) if command not in row.lists}
     function: typing.Any = {"plot": plot, "sweep": sweep, "explore": explore, "reconcile": reconcile}.get(command) or getattr(
         hwcalc, command
@@ -143,7 +143,7 @@ def test_the_request_in_a_document() -> None:
     """Every option about the request is there but the hardware, prices and limits of time, and nothing else but what is filled in."""
     other_words = {"dtype": "kv_dtype", "engine_options": "options"}
     shown = {other_words.get(row.name, row.name) for row in OPTIONS if not row.reads_model} - {"gpu", "gpus", "instance", "ram"}
-    shown -= {*table.WITHIN, *table.PRICED, "no_calibration"}
+    shown -= {*table.WITHIN, *table.PRICED, "no_calibration", "measured"}
 
     assert {field.name for field in fields(RequestInfo)} - FILLED_IN == shown
 
@@ -163,7 +163,7 @@ def test_what_a_check_file_takes() -> None:
     """All of it but where models are fetched from, what changes a model, and limits of time and cost, which are requirements there; aliases are
     further flags of the command line.
     """
-    left = {*Access.__struct_fields__, *DIMENSIONS, *table.WITHIN, "no_calibration", "cost"}
+    left = {*Access.__struct_fields__, *DIMENSIONS, *table.WITHIN, "no_calibration", "cost", "measured"}
     assert set(CHECK_OPTIONS) == set(ROWS) - left
     assert {name: own for name, own in table.OTHER_NAMES.items() if own not in left}.items() <= ALIASES.items()
     assert ALIASES["max_model_len"] == "seq"
@@ -180,6 +180,7 @@ def test_what_a_receipt_keeps_can_be_read_back() -> None:
         "token",
         "endpoint",
         "no_calibration",
+        "measured",
     } - set(DIMENSIONS) - {*table.WITHIN, *table.PRICED}
     asked = read_options({"seq": 5, "kv_memory": 7, "margin": "0.05", "tp": 2})
     assert asked.keywords() == {"seq": 5, "kv_memory": 7, "margin": asked.margin, "tp": 2}

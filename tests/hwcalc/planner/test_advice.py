@@ -216,7 +216,7 @@ def test_every_option_comes_back(tmp_path: Any) -> None:
         "layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 64, "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 4096,
         "parameters": "70B", "prompt": "2k", "policy": "adakv:press=(snapkv:compression_ratio=0.5,window_size=8),alpha_safeguard=0.1",
         "policy_rules": "paper", "compaction": "fill", "shared_prefix": 100, "lengths": "1k,2000", "samples": 4,
-        "avg_seq": "2k", "no_calibration": True, "ttft": "2s", "itl": "50ms", "e2e": "30s", "min_rate": 40, "rate": "90/min", "prefix_hit": "60%", "accepted_tokens": 2.4,
+        "avg_seq": "2k", "no_calibration": True, "measured": "aiconfigurator", "ttft": "2s", "itl": "50ms", "e2e": "30s", "min_rate": 40, "rate": "90/min", "prefix_hit": "60%", "accepted_tokens": 2.4,
         "cost": True, "spot": True, "price": {"l4": "0.5/h", "p5.48xlarge": "$40/h"}, "prices": "own.csv", "own": "4xh100,l4", "kwh": "$0.15", "use": "60%",
         "beams": 2, "ram": "64GB", "layers_of": "2*full_attention(num_key_value_heads=4,head_dim=64)",
     }  # fmt: skip
