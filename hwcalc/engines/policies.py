@@ -64,7 +64,10 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
     known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
 
     def lengths() -> set[Hashable]:
-        return {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()}
+        # Layers that only grow may do so for very many steps: their ranges are compared, not the numbers in them.
+        growing = all(isinstance(course.lengths, range) for course in known.values())
+        within = {key: course.lengths[:-1] for key, course in known.items()}
+        return {(start, each if growing else tuple(each)) for (start, _), each in within.items()}
 
     _check_masks(state, steps, setting, lengths, cuts=any(course.cuts for course in known.values()))
     return [known[key] for key in keys]
