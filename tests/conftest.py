@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 
 # Before anything imports huggingface_hub, which reads these once. Subprocesses inherit them.
 _nobody = Path(tempfile.gettempdir()) / "kvplan-tests-without-home"
@@ -34,6 +36,24 @@ settings.register_profile(
 )
 settings.register_profile("deep", parent=settings.get_profile("default"), derandomize=False, max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where all is installed (``KVPLAN_TESTS_SKIP=none``), a test that is skipped has failed."""
+    return _not_skipped((yield), item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a file of tests."""
+    return _not_skipped((yield), collector.nodeid)
+
+
+def _not_skipped(report: R, name: str) -> R:
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("KVPLAN_TESTS_SKIP") == "none":
+        report.outcome, report.longrepr = "failed", f"{name} is skipped: {report.longrepr}"
+    return report
 
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -141,17 +141,16 @@ def test_the_log_agrees_with_the_plan(name: str, words: tuple[str, ...], files: 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_weights_are_laid_out_anew_for_the_processor(name: str, files: dict[str, Path]) -> None:
-    """The buffer ``CPU_REPACK`` has the size that one of the processors has here."""
+    """The buffer ``CPU_REPACK`` has the size that one of the processors has here. One for which llama.cpp has no layout has none."""
     found = reconcile(str(files[name]), log_of(files[name], CONTEXTS[0], 4), gpu="cpu-8gb")
     opened = open_request(load_model(str(files[name])), gpu="cpu-8gb", seq=2048)
-    buffers: list[Fact] = [fact for fact in found.facts if fact.name == "model_bytes" and fact.rank == "CPU_REPACK"]
-    if not buffers:
-        pytest.skip("llama.cpp has no layout for this processor")
-    (buffer,) = buffers
-    assert isinstance(buffer.value, (int, float))
     deployment = opened.deployment
     assert isinstance(deployment, LlamacppDeployment)
-    assert any(abs(size - buffer.value) <= MIB // 100 for size in repacked_bytes(deployment).values())
+    buffers: list[Fact] = [fact for fact in found.facts if fact.name == "model_bytes" and fact.rank == "CPU_REPACK"]
+    assert len(buffers) <= 1
+    for buffer in buffers:
+        assert isinstance(buffer.value, (int, float))
+        assert any(abs(size - buffer.value) <= MIB // 100 for size in repacked_bytes(deployment).values())
 
 
 def test_a_server_that_runs_says_what_it_holds(files: dict[str, Path]) -> None:
