@@ -166,7 +166,7 @@ def swap(
     first, parts = found[0].opened, tuple(each.made for each in found)
     if len({each.opened.engine.name for each in found}) > 1:
         raise UsageError("these models have no engine in common by default.", hint="Name one: --engine llamacpp")
-    from hwcalc.planner.strategies import host_link
+    from hwcalc.profiles.links import host_link
 
     idle, link = first.engine.facts.idle, host_link(first.setup.hardware.gpu)
     most = idle.most_awake if most is None else most
@@ -230,7 +230,7 @@ class _Candidate(NamedTuple):
 def _candidate(model: ModelLike, asked: Asked, drive_rate: float) -> _Candidate:
     """A model, planned by itself. Raises :class:`~hwcalc.errors.UnsupportedError` if it cannot sleep, or its memory is not known."""
     from hwcalc.planner.plan import plan_opened
-    from hwcalc.planner.strategies import host_link
+    from hwcalc.profiles.links import host_link
 
     spec, request = load_request(model, asked)
     opened = open_request(spec, **request)

@@ -39,6 +39,7 @@ from hwcalc.planner.speed_work import (
     prompt_terms,
     workload_of,
 )
+from hwcalc.profiles.links import host_link
 from hwcalc.profiles.speed import MOST_REACHED, SpeedClass, StepParameters, find_speed_class
 
 if TYPE_CHECKING:
@@ -426,22 +427,13 @@ def packed(form: str) -> str:
     return "superblocks" if form.startswith("iq") or form.endswith("_k") else "blocks"
 
 
-_PCIE_GBPS: Final = {"PCIe3": 0.985, "PCIe4": 1.969, "PCIe5": 3.938, "PCIe6": 7.563}
-"""GB/s of a lane in one direction."""
-
-
 def link_rate(gpu: Gpu) -> float | None:
     """Bytes per second that an accelerator sends to the others of its node, in one direction; ``None`` if unknown."""
     both = gpu.interconnect.get("gbps_bidirectional")
-    return both * 1e9 / 2 if isinstance(both, (int, float)) else host_rate(gpu)
-
-
-def host_rate(gpu: Gpu) -> float | None:
-    """Bytes per second that an accelerator reads from the memory of its host, or sends to it; ``None`` if unknown."""
-    generation, _, lanes = str(gpu.interconnect.get("host") or "").partition(" x")
-    lane = _PCIE_GBPS.get(generation)
-    count = lanes.partition(" ")[0]
-    return lane * int(count) * 1e9 if lane is not None and count.isdigit() else None
+    if isinstance(both, (int, float)):
+        return both * 1e9 / 2
+    link = host_link(gpu)
+    return None if link is None else link.gbps * 1e9
 
 
 def speed_class_of(opened: Occupancy, backend: str | None = None, engine: str | None = None) -> SpeedClass | None:

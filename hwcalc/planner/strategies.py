@@ -6,7 +6,6 @@ works on. Only the row of a named engine follows the engine's rules, with its bl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
@@ -38,12 +37,12 @@ from hwcalc.planner.strategies_cost import (
     rounded,
     summed,
 )  # fmt: skip
-from hwcalc.planner.strategies_result import HostLink, PairCounts, Strategy
+from hwcalc.planner.strategies_result import PairCounts, Strategy
+from hwcalc.profiles.links import HostLink, host_link
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
-    from hwcalc.profiles.hardware_file import Gpu
 
 
 class Words(Struct, frozen=True):
@@ -96,34 +95,6 @@ WORDS: Final[Mapping[str, Words]] = MappingProxyType(
         ),
     }
 )
-
-
-_PCIE: Final = re.compile(r"PCIe([3-6]) x([0-9]{1,2})")
-_LANE_GTPS: Final = {3: 8, 4: 16, 5: 32, 6: 64}
-"""Transfers of a lane a second, in thousand millions, by generation."""
-_CODE: Final = {3: Fraction(128, 130), 4: Fraction(128, 130), 5: Fraction(128, 130), 6: Fraction(236, 256)}
-"""The share of bits that are data: 128 of 130 up to generation 5, and 236 bytes of a unit of 256 in generation 6."""
-_PCIE_SOURCE: Final = "PCI Express Base Specification: transfers a second, lanes and code"
-_C2C: Final = "NVLink-C2C"
-_C2C_GBPS: Final = 450
-_C2C_SOURCE: Final = "NVIDIA Grace Hopper Superchip architecture: 900 GB/s in both directions together"
-
-
-def host_link(gpu: Gpu | None) -> HostLink | None:
-    """The link in one direction; ``None`` if no accelerator is named or its profile does not name it.
-
-    PCIe 5 with 16 lanes: 32 x 10^9 transfers x 16 bits x 128/130 / 8 = 63.0 GB/s.
-    """
-    named = None if gpu is None else gpu.interconnect.get("host")
-    if not isinstance(named, str):
-        return None
-    if named == _C2C:
-        return HostLink(name=named, gbps=float(_C2C_GBPS), source=_C2C_SOURCE)
-    match = _PCIE.match(named)
-    if match is None:
-        return None
-    generation, lanes = int(match[1]), int(match[2])
-    return HostLink(name=named, gbps=float(_LANE_GTPS[generation] * lanes * _CODE[generation] / 8), source=_PCIE_SOURCE)
 
 
 DEFAULT_BLOCK: Final = 16

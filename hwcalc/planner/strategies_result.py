@@ -8,6 +8,7 @@ from hwcalc.documents import Answer
 from hwcalc.engines.steps import Step
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note
+from hwcalc.profiles.links import HostLink
 from hwcalc.units import human_bytes
 
 _MOST: Final = 2**63 - 1
@@ -80,14 +81,6 @@ class PairCounts(Record):
     recomputed_scores: int
     quoted_cached: int
     quoted_recomputed: int
-
-
-class HostLink(Record):
-    """The link between host and accelerator: what the profile says of it, and GB/s in one direction by its specification."""
-
-    name: str
-    gbps: float
-    source: str
 
 
 class Strategies(Answer, Record):

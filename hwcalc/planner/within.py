@@ -296,18 +296,17 @@ _DISK: Final = "nvme"
 
 def reload_info(opened: Occupancy, times: StepTimes, tokens: int) -> ReloadInfo:
     """The time that the cache of so many tokens takes from the memory of the host and from a drive, and to compute again."""
-    from hwcalc.planner.step_time import host_rate
-    from hwcalc.profiles.links import find_link
+    from hwcalc.profiles.links import find_link, host_link
 
     size = opened.sized(seq=tokens, batch=1).needed_bytes
     gpu, disk = times.gpu, find_link(_DISK)
     assert disk is not None
-    rate = host_rate(gpu)
+    link = host_link(gpu)
     again = times.prompt(tokens)
     return ReloadInfo(
         bytes=size,
-        host_link=None if rate is None else str(gpu.interconnect.get("host")),
-        host_s=None if rate is None else size / rate,
+        host_link=None if link is None else link.name,
+        host_s=None if link is None else size / (link.gbps * 1e9),
         disk_link=disk.name,
         disk_s=size / (disk.gbps * 1e9),
         recompute_s=TimeInfo.of(again),

@@ -14,9 +14,9 @@ from hwcalc.model import Definition
 from hwcalc.planner.advice import _at_least, _layouts
 from hwcalc.planner.context import open_request
 from hwcalc.planner.policy import policy_notes
-from hwcalc.planner.strategies import host_link
 from hwcalc.policies.parse import parse_policy
 from hwcalc.profiles.gpus import built_in_gpus
+from hwcalc.profiles.links import host_link
 from tests.hwcalc.command import Capture, run
 
 LLAMA = "meta-llama/Llama-3.1-8B"
