@@ -8,6 +8,7 @@ which is opened.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -81,7 +82,7 @@ def list_known_models(search: str | None = None) -> list[KnownModel]:
         row = KnownModel(id=printable(model_id), source=source, model_type=model_type)
         if facts is not None:
             row = replace(row, released=facts.released, parameters=facts.parameters, fidelity=facts.fidelity)
-        if all(word in row.id.lower() or word in (row.model_type or "").lower() for word in words):
+        if all(_together(word) in _together(row.id.lower()) or word in (row.model_type or "").lower() for word in words):
             rows.append(row)
     return rows
 
@@ -93,19 +94,32 @@ def matching(text: str, ids: Iterable[str]) -> tuple[str, ...]:
     """The ids that ``text`` may mean. Capitals do not matter.
 
     With an org, the whole id must be equal. Without one, the name must be equal, or begin with ``text`` and a hyphen if no name is equal.
+    A hyphen between a word and its number may be left out.
 
     >>> known = ["Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base", "google/gemma-3-4b-it", "google/gemma-3-4b-pt"]
     >>> matching("qwen/qwen3-8b", known), matching("QWEN3-8B", known), matching("gemma-3-4b", known)
     (('Qwen/Qwen3-8B',), ('Qwen/Qwen3-8B',), ('google/gemma-3-4b-it', 'google/gemma-3-4b-pt'))
-    >>> matching("someone/Qwen3-8B", known), matching("gemma-3-4", known)
-    ((), ())
+    >>> matching("someone/Qwen3-8B", known), matching("gemma-3-4", known), matching("gemma3-4b-it", known)
+    ((), (), ('google/gemma-3-4b-it',))
     """
     query = text.lower()
     if "/" in query:
         return tuple(model_id for model_id in ids if model_id.lower() == query)
-    names = [(model_id, model_id.lower().rpartition("/")[2]) for model_id in ids]
-    equal = tuple(model_id for model_id, name in names if name == query)
-    return equal or tuple(model_id for model_id, name in names if name.startswith(f"{query}-"))
+    names = {model_id: model_id.lower().rpartition("/")[2] for model_id in ids}
+    found = _matching(query, names)
+    if not found and any(letter.isdigit() for letter in query):
+        found = _matching(_together(query), {model_id: _together(name) for model_id, name in names.items()})
+    return found
+
+
+def _matching(query: str, names: Mapping[str, str]) -> tuple[str, ...]:
+    equal = tuple(model_id for model_id, name in names.items() if name == query)
+    return equal or tuple(model_id for model_id, name in names.items() if name.startswith(f"{query}-"))
+
+
+def _together(name: str) -> str:
+    """The name with each number at its word: ``llama3.1-8b`` of ``llama-3.1-8b``."""
+    return re.sub(r"(?<=[a-z])-(?=[0-9])", "", name)
 
 
 def meant(text: str) -> tuple[str, str] | None:
@@ -119,7 +133,9 @@ def meant(text: str) -> tuple[str, str] | None:
     ids = [model_id for model_id in matching(text, known) if _described(model_id)]
     if not ids or text in ids:
         return None
-    whole = any(text.lower() in (model_id.lower(), model_id.lower().rpartition("/")[2]) for model_id in ids)
+    whole = any(
+        _together(text.lower()) in map(_together, (model_id.lower(), model_id.lower().rpartition("/")[2])) for model_id in ids
+    )
     family = ids
     if not whole:
         # All models whose name begins with the same words and numbers.
