@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import time
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import shell_word, shown
@@ -60,6 +61,18 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
     except BaseException:
         os.close(handle)
         raise
+
+
+def standard_input(hint: str) -> Any:
+    """Standard input as a stream of bytes, or of text where a program has put another in its place.
+
+    Raises :class:`~hwcalc.errors.UsageError` with the hint if nothing is piped in.
+    """
+    stream: Any = sys.stdin
+    if stream is None or stream.closed or stream.isatty():
+        what = "closed" if stream is None or stream.closed else "a terminal"
+        raise UsageError(f"standard input is {what}.", hint=hint)
+    return getattr(stream, "buffer", stream)
 
 
 def _await_writer(handle: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LENGTH_OF_SERVER, OF_ENGINE, OF_TIME, OPTIONS, REQUIREMENTS
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.files import decoded
+from hwcalc.files import decoded, standard_input
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import counted
 from hwcalc.model import Note
@@ -93,7 +92,7 @@ def read_text(path: str, largest: int = LARGEST_FILE, command: str = "check") ->
             beside = next((other for other in others if other.is_file()), None)
             hint = hint if beside is None else f"There is: kvplan {command} {operand(str(beside))}"
         raise CheckFileError(f"there is no file {name}.", hint=hint) from error
-    except CheckFileError:
+    except KvplanError:
         raise
     except (OSError, ValueError) as error:
         reason = printable(getattr(error, "strerror", None) or str(error))
@@ -111,11 +110,7 @@ def read_text(path: str, largest: int = LARGEST_FILE, command: str = "check") ->
 
 def _bytes(path: str, name: str, largest: int, command: str) -> bytes:
     if path == "-":
-        if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-            raise CheckFileError(
-                "there is nothing on standard input.", hint=f"Pipe a {command} file in: kvplan {command} - < {command}.yaml"
-            )
-        data = getattr(sys.stdin, "buffer", sys.stdin).read(largest + 1)
+        data = standard_input(f"Pipe a {command} file in: kvplan {command} - < {command}.yaml").read(largest + 1)
         return data.encode() if isinstance(data, str) else bytes(data)
     mode = os.stat(path or os.curdir).st_mode
     if not stat.S_ISREG(mode):  # opening anything else may block for ever

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,7 @@ from hwcalc.cli.launch_line import starts_server
 from hwcalc.cli.options import DETAIL, OUTPUT, Option, command, given_options, plan_options, progress, say_unreachable
 from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.files import decoded
+from hwcalc.files import decoded, standard_input
 from hwcalc.planner.options import WITHIN
 from hwcalc.text import brief, shell_word, shown
 
@@ -180,10 +179,7 @@ def _texts(words: list[str]) -> Iterator[tuple[str, str]]:
     if not words:
         raise UsageError("there is no command and no file.", hint="Write: kvplan -- vllm serve MODEL, or kvplan launch FILE")
     if words == ["-"]:
-        stream: Any = getattr(sys.stdin, "buffer", sys.stdin)
-        if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-            raise UsageError("standard input is a terminal.", hint="Pipe a command or a manifest in: kvplan launch - < FILE")
-        data = stream.read(_LARGEST + 1)
+        data = standard_input("Pipe a command or a manifest in: kvplan launch - < FILE").read(_LARGEST + 1)
         yield (decoded(data, "replace") if isinstance(data, bytes) else data), ""
         return
     if all(os.path.isfile(word) for word in words):

@@ -15,6 +15,7 @@ from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, gr
 from hwcalc.cli.output import Answer, answer, formatted, live_line, on_terminal, view_of
 from hwcalc.documents import ErrorInfo, dumps, error_document
 from hwcalc.errors import ServerError, UsageError
+from hwcalc.files import standard_input
 from hwcalc.report.view import View
 from hwcalc.text import shown
 
@@ -147,9 +148,7 @@ def _beside_bench(model: str | None, bench: str, *, calibrate: bool, options: di
     from hwcalc.report.speeds import bench_csv, bench_text, verdict
 
     view, given = view_of(**options), given_options("reconcile", options)
-    source: Any = Path(bench) if bench != "-" else getattr(sys.stdin, "buffer", sys.stdin)
-    if source is None:
-        raise UsageError("standard input is closed.", hint="Name a file: --bench FILE")
+    source = Path(bench) if bench != "-" else standard_input("Name a file: --bench FILE")
     with reading(model or bench):
         found = reconcile_bench(model, source, calibrate=calibrate, **given)
     status = 1 if found.within is False else 0
@@ -345,9 +344,7 @@ def reconcile(
         hint = "Name the model: kvplan reconcile MODEL --log -"
         raise UsageError("standard input can be only one of model and log.", hint=hint)
     with reading(model or log):
-        source: Any = Path(log) if log != "-" else getattr(sys.stdin, "buffer", sys.stdin)
-        if source is None:
-            raise UsageError("standard input is closed.", hint="Name a file: --log FILE")
+        source = Path(log) if log != "-" else standard_input("Pipe a log in: kvplan reconcile - < LOG")
         result = reconcile(model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given)
     status = 0 if result.within else 1
     from hwcalc.report.reconcile import reconcile_csv, reconcile_text, unread_rows, verdict

@@ -110,19 +110,20 @@ def read_receipt(path: str) -> dict[str, Any]:
 
     Raises :class:`~hwcalc.errors.ConfigError` if it is not a receipt.
     """
-    import sys
-
-    from hwcalc.files import opened
+    from hwcalc.files import decoded, opened, standard_input
 
     try:
         if path == "-":
-            text = sys.stdin.read(_LARGEST + 1)
+            data = standard_input("Pipe a receipt in: kvplan probe --verify - < RECEIPT").read(_LARGEST + 1)
         else:
             with opened(path) as file:
-                text = file.read(_LARGEST + 1).decode()
+                data = file.read(_LARGEST + 1)
+        text = decoded(data) if isinstance(data, bytes) else data
         if len(text) > _LARGEST:
             raise ConfigError(f"{shown(path, 80)} is larger than {_LARGEST:,} characters: no receipt is.")
         document = json.loads(text, parse_constant=_no_number)
+    except KvplanError:
+        raise
     except OSError as error:
         raise ConfigError(f"{shown(path, 80)} could not be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:

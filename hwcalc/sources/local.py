@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError
+from hwcalc.files import standard_input
 from hwcalc.model import EXAMPLE_LAYERS, Note, RawModel, WeightFacts
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.caches import snapshot_of
@@ -113,12 +114,7 @@ def _identity(file: Path) -> tuple[str, str | None]:
 
 def from_standard_input() -> RawModel:
     """The config or the GGUF file on standard input."""
-    stream = sys.stdin
-    if stream is None or stream.closed:
-        raise UsageError("there is no standard input to read a config from.", hint="Pipe one in: kvplan - < config.json")
-    if stream.isatty():
-        raise UsageError("standard input is a terminal.", hint="Pipe a config in: kvplan - < config.json")
-    binary: Any = getattr(stream, "buffer", stream)
+    binary = standard_input("Pipe a config in: kvplan - < config.json")
     start = read_start(binary, "standard input")
     if start == GGUF_MAGIC:
         from hwcalc.sources.gguf.local import from_open_file

@@ -46,6 +46,21 @@ def test_plan_is_the_default_command(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [["-"], ["reconcile", "-"], ["check", "-"], ["launch", "-"], ["probe", "--verify", "-"], ["fleet", "-"]]
+)
+def test_a_terminal_is_not_read(capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    """Nobody types a file there: the command would wait for ever and say nothing."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    status, _, err = run(capsys, *words)
+
+    assert status == 2
+    assert err.startswith("kvplan: standard input is a terminal.\nPipe a ")
+    assert err.rstrip().partition(": kvplan ")[2].startswith(" ".join(words))
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["--seq", "32k", "--dtype", "fp8", "--json", QWEN],
