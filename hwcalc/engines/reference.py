@@ -11,7 +11,7 @@ from hwcalc.engines.facts import Facts
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, check_dealt, store_all
 from hwcalc.engines.subjects import LayerByLayer, Traits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
@@ -97,8 +97,9 @@ class ReferenceOccupancy(GeneralOccupancy):
         return Support(offered=True, how="the ideal: what sequences have in common is kept once, to the token")
 
     def check(self) -> None:
-        roles = self.dtypes.roles
+        roles, parallel = self.dtypes.roles, self.setup.parallel
         for group in self.deployment.plain_stack.groups:
+            check_dealt(group.kind, parallel.tp, parallel.dcp)
             missing = [tensor.name for tensor in group.kind.tensors() if tensor.role not in roles]
             if missing:
                 raise UnsupportedError(

@@ -519,3 +519,13 @@ def check_heads(engine: str, kind: LayerKind, tp: int) -> None:
             f"{engine} cannot split {heads} key/value heads over tp {tp}.",
             hint="Use a tp that divides the number of key/value heads, or a multiple of it.",
         )
+
+
+def check_dealt(kind: LayerKind, tp: int, dcp: int) -> None:
+    """Check that each key/value head of a layer has ``dcp`` of the ``tp`` ranks, over which its tokens are dealt out. Raises :class:`~hwcalc.errors.UsageError`."""
+    heads = kind.dims().get("num_key_value_heads", 1)
+    if dcp > 1 and tp // heads < dcp:
+        raise UsageError(
+            f"dcp {dcp} needs {dcp} ranks for each of the {heads} key/value heads; tp {tp} has {tp // heads}.",
+            hint=f"Use --tp {dcp * heads}, or leave out --dcp.",
+        )

@@ -63,20 +63,10 @@ def _layout_note(engine: Engine, parallel: Parallel) -> Note:
     return Note(code="layout", message=message)
 
 
-def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
-    """Check that the model has experts for ``ep``, and that each key/value head has ``dcp`` ranks."""
+def _check_experts(model: ModelSpec, sizes: Parallel) -> None:
+    """Check that the model has experts for ``ep``."""
     if sizes.ep > 1 and model.counted is not None and not has_experts(model):
         raise UsageError(f"ep {sizes.ep}: {model.id} has no experts to deal out.", hint="Leave out --ep.")
-    if sizes.dcp == 1:
-        return
-    for group in model.stack.groups:
-        heads = group.kind.dims().get("num_key_value_heads", 1)
-        if sizes.tp // heads < sizes.dcp:
-            raise UsageError(
-                f"dcp {sizes.dcp} needs {sizes.dcp} ranks for each of the {heads} key/value heads; "
-                f"tp {sizes.tp} has {sizes.tp // heads}.",
-                hint=f"Use --tp {sizes.dcp * heads}, or leave out --dcp.",
-            )
 
 
 def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Occupancy:
@@ -101,7 +91,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     parallel = sizes_for(engine, model, gpu, gpus, given, instance=asked.instance is not None)
     free = given == Parallel()
     node = node_of(gpu, parallel.gpus if asked.instance is not None else None)
-    _check_divides(model, parallel)
+    _check_experts(model, parallel)
     asked = _of_lengths(asked)
     options_in_full = engine.requests.options_in_full(asked.engine_options)
     named, seq, seq_notes = _tokens(engine, model, asked.changed(engine_options=options_in_full))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.stored import check_heads
+from hwcalc.engines.stored import check_dealt, check_heads
 from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of
@@ -108,6 +108,7 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
     if rules.engine == "V0":
         _check_v0(deployment)
     _check_runs_v1(deployment)
+    _check_release(deployment)
     _check_ranks(model, setup.parallel)
     method = str((model.quantization or {}).get("quant_method", "")).lower()
     if method in _NO_METHODS and setup.weights is None:
@@ -116,7 +117,6 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
             f"vLLM has no quantisation method {method}: it refuses the checkpoint.",
             hint="Use: --engine transformers, or --weights bf16 for a checkpoint that is not quantised.",
         )
-    _check_release(deployment)
     _check_hybrid(deployment)
     notes = []
     reasons = {
@@ -283,9 +283,5 @@ def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
     if any(isinstance(kind, (SlidingAttention, ChunkedAttention, CompressedAttention)) for kind in kinds):
         raise UsageError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
     for kind in attention:
-        if isinstance(kind, AttentionKind) and not isinstance(kind, CrossAttention) and tp // kind.num_key_value_heads < dcp:
-            raise UsageError(
-                f"dcp {dcp} needs {dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
-                f"tp {tp} has {tp // kind.num_key_value_heads}.",
-                hint=f"Use --tp {dcp * kind.num_key_value_heads}, or leave out --dcp.",
-            )
+        if not isinstance(kind, CrossAttention):
+            check_dealt(kind, tp, dcp)
