@@ -2,7 +2,8 @@
 
     python benchmarks/fleet.py
 
-Measured on a busy machine: 4.2 s without conditions, 8.6 s with twice the users, 10 s where a node may fail, 8 s with room for updates.
+Five to six seconds of the processor, with the search of at most five seconds of the clock and three of plans; $66 to $95/h where a node may fail,
+by how much else the machine does.
 """
 
 from __future__ import annotations

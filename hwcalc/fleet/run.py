@@ -135,6 +135,10 @@ def _priced(nodes: Sequence[NodeType], asked: Asked) -> dict[str, Price]:
     return out
 
 
+_Use = tuple[int, int]
+"""A kind of the integer program, and the entry of the file on whose nodes it is."""
+
+
 class _Way(Record):
     """A kind of the integer program: a model on so many GPUs of a node."""
 
@@ -150,16 +154,14 @@ class _Search:
         self.read, self.models, self.priced = read, models, priced
         self.ways: list[_Way] = []
         self.reasons: dict[int, str] = {}
-        # An instance and a node of one's own may have the same accelerators.
+        # An instance and a node of one's own may have the same accelerators: they are one type, by the number of the first.
         alike = [(node.device, node.gpus) for node in read.nodes]
-        first = [alike.index(each) for each in alike]
+        self.types = [alike.index(each) for each in alike]
         for place, model in enumerate(models):
             tell(f"planning {model.wanted.name}")
-            planned = {number: replicas(model, read.nodes[number]) for number in dict.fromkeys(first)}
+            planned = {number: replicas(model, read.nodes[number]) for number in dict.fromkeys(self.types)}
             self.ways += [
-                _Way(model=place, node=number, replica=replica)
-                for number, same in enumerate(first)
-                for replica in planned[same][0]
+                _Way(model=place, node=number, replica=replica) for number, (ways, _) in planned.items() for replica in ways
             ]
             whys = [f"{read.nodes[number].name}: {why}" for number, (_, why) in planned.items() if why]
             if not any(way.model == place for way in self.ways):
@@ -168,10 +170,11 @@ class _Search:
                 )
                 self.reasons[place] = f"{'; '.join(dict.fromkeys(whys))}. What would do: {line}"
         self.users = tuple(ceil(model.wanted.users * read.conditions.growth) for model in models)
-        self.pools = [Pool(node=number, most=node.count, price=0) for number, node in enumerate(read.nodes) if node.count]
-        self.pools += [
-            Pool(node=number, most=node.rent, price=self.price(node)) for number, node in enumerate(read.nodes) if node.rent
-        ]
+        there = [(number, node.count, 0) for number, node in enumerate(read.nodes) if node.count]
+        there += [(number, node.rent, self.price(node)) for number, node in enumerate(read.nodes) if node.rent]
+        self.pools = [Pool(node=self.types[number], most=most, price=price) for number, most, price in there]
+        self.nodes = [number for number, _, _ in there]
+        """The entry of the file that each pool is of."""
 
     def price(self, node: NodeType) -> int:
         """The price of a node in whole parts of a dollar, at least one."""
@@ -195,7 +198,7 @@ class _Search:
 
     def answer(self) -> Planned:
         """The best assignment whose every replica is as its own plan says."""
-        plans: dict[int, Plan] = {}
+        plans: dict[_Use, Plan] = {}
         while True:
             tell("placing replicas")
             problem = self.problem(self.pools)
@@ -205,38 +208,40 @@ class _Search:
                 assignment, undecided = None, True
             found = assign(problem, SECONDS / 2, elastic=True) if assignment is None else assignment
             assert found is not None, "an elastic program leaves users without a replica"
-            used = sorted({kind for node in found.nodes for kind in node.replicas})
-            plans |= {kind: self.plan(kind) for kind in used if kind not in plans}
-            broken = [kind for kind in used if not _is_sure(plans[kind])]
+            used = sorted({(kind, self.nodes[node.pool]) for node in found.nodes for kind in node.replicas})
+            plans |= {use: self.plan(use) for use in used if use not in plans}
+            broken = {kind: _sure_users(plans[kind, number]) for kind, number in used if not _is_sure(plans[kind, number])}
             if not broken:
                 additions = () if assignment is not None else self.additions()
                 notes = (_UNDECIDED,) if undecided else ()
-                return self.told(problem, found, additions, {kind: plans[kind] for kind in used}, notes)
-            for kind in broken:
-                way, plan = self.ways[kind], plans.pop(kind)
-                replica = replace(way.replica, users=min(_sure_users(plan), way.replica.users - 1))
+                return self.told(problem, found, additions, {use: plans[use] for use in used}, notes)
+            plans = {use: plan for use, plan in plans.items() if use[0] not in broken}
+            for kind, sure in broken.items():
+                way = self.ways[kind]
+                replica = replace(way.replica, users=min(sure, way.replica.users - 1))
                 self.ways[kind] = replace(way, replica=replica)
 
-    def options(self, kind: int) -> dict[str, Any]:
+    def options(self, use: _Use) -> dict[str, Any]:
         """The options of a plan that are a replica's own: its hardware, its layout, its users."""
-        way = self.ways[kind]
-        return {
-            **self.read.nodes[way.node].hardware,
-            "gpus": 1,
-            **way.replica.options,
-            "batch": way.replica.users,
-        }
+        kind, number = use
+        replica = self.ways[kind].replica
+        return {**self.read.nodes[number].hardware, "gpus": 1, **replica.options, "batch": replica.users}
 
-    def plan(self, kind: int) -> Plan:
-        model = self.models[self.ways[kind].model]
-        return plan_model(model.spec, advise=False, **{**model.request, **self.options(kind)})
+    def plan(self, use: _Use) -> Plan:
+        model = self.models[self.ways[use[0]].model]
+        return plan_model(model.spec, advise=False, **{**model.request, **self.options(use)})
 
     def additions(self) -> tuple[Rented, ...]:
-        """The nodes of the file's types with which all users would be served, for the least money; without all prices the fewest GPUs."""
+        """The nodes of the file's types with which all users would be served, for the least money; without all prices the fewest GPUs, with a price if it may be."""
         nodes = self.read.nodes
         priced = all(node.name in self.priced for node in nodes)
         more = [
-            Pool(node=number, most=_ANY, price=self.price(node) if priced else node.gpus) for number, node in enumerate(nodes)
+            Pool(
+                node=self.types[number],
+                most=_ANY,
+                price=self.price(node) if priced else _ANY * node.gpus + (node.name not in self.priced),
+            )
+            for number, node in enumerate(nodes)
         ]
         free = [Pool(node=pool.node, most=pool.most, price=0) for pool in self.pools]
         try:
@@ -245,7 +250,7 @@ class _Search:
             found = None
         if found is None:
             return ()
-        counts = Counter(more[node.pool - len(free)].node for node in found.nodes if node.pool >= len(free))
+        counts = Counter(node.pool - len(free) for node in found.nodes if node.pool >= len(free))
         return tuple(self.rented(number, count) for number, count in sorted(counts.items()))
 
     def rented(self, number: int, count: int) -> Rented:
@@ -258,30 +263,30 @@ class _Search:
         problem: Problem,
         found: Assignment,
         additions: tuple[Rented, ...],
-        plans: Mapping[int, Plan],
+        plans: Mapping[_Use, Plan],
         notes: tuple[Note, ...],
     ) -> Planned:
         """The answer in words and numbers of the file."""
         nodes, pools, conditions = self.read.nodes, self.pools, self.read.conditions
-        counts: Counter[int] = Counter()
+        counts: Counter[_Use] = Counter()
         for node in found.nodes:
-            counts.update(node.replicas)
-        order = {kind: place for place, kind in enumerate(plans)}
+            counts.update({(kind, self.nodes[node.pool]): count for kind, count in node.replicas.items()})
+        order = {use: place for place, use in enumerate(plans)}
         alike = Counter(
             (node.pool, tuple(node.replicas.items())) for node in found.nodes if node.replicas or pools[node.pool].price
         )
         in_use = [
             NodesInUse(
-                node=nodes[pools[pool].node].name,
+                node=nodes[self.nodes[pool]].name,
                 rented=pools[pool].price > 0,
                 count=count,
-                gpus=nodes[pools[pool].node].gpus,
+                gpus=nodes[self.nodes[pool]].gpus,
                 gpus_used=sum(self.ways[kind].replica.units * number for kind, number in replicas) / PARTS,
-                holds=tuple(Held(group=order[kind], replicas=number) for kind, number in replicas),
+                holds=tuple(Held(group=order[kind, self.nodes[pool]], replicas=number) for kind, number in replicas),
             )
             for (pool, replicas), count in sorted(alike.items())
         ]
-        rented = Counter(pools[node.pool].node for node in found.nodes if pools[node.pool].price)
+        rented = Counter(self.nodes[node.pool] for node in found.nodes if pools[node.pool].price)
         rent = tuple(self.rented(number, count) for number, count in sorted(rented.items()))
         usd = sum(self.priced[nodes[number].name].usd_per_hour * count for number, count in rented.items())
         every, after = served(problem, found.nodes, 0), served(problem, found.nodes)
@@ -291,7 +296,7 @@ class _Search:
                 model=model.spec.id,
                 users=model.wanted.users,
                 planned_users=self.users[place],
-                replicas=sum(count for kind, count in counts.items() if self.ways[kind].model == place),
+                replicas=sum(count for (kind, _), count in counts.items() if self.ways[kind].model == place),
                 served=every[place],
                 served_after_failure=after[place],
                 unserved=found.unserved[place],
@@ -311,7 +316,7 @@ class _Search:
             usd_per_month=float(usd * HOURS_PER_MONTH),
             usd_per_hour_least=float(usd) if found.bound >= found.money else min(float(usd), found.bound / _PER_USD),
             models=tuple(models),
-            groups=tuple(self.group(kind, counts[kind], plan) for kind, plan in plans.items()),
+            groups=tuple(self.group(use, counts[use], plan) for use, plan in plans.items()),
             nodes=tuple(in_use),
             left=tuple(self.left(in_use)),
             rent=rent,
@@ -329,11 +334,11 @@ class _Search:
         )
         return Planned(fleet=fleet, plans=tuple(plans.values()))
 
-    def group(self, kind: int, count: int, plan: Plan) -> ReplicaGroup:
-        way, fit, request = self.ways[kind], plan.fit, plan.request
-        model, node = self.models[way.model], self.read.nodes[way.node]
+    def group(self, use: _Use, count: int, plan: Plan) -> ReplicaGroup:
+        way, fit, request = self.ways[use[0]], plan.fit, plan.request
+        model, node = self.models[way.model], self.read.nodes[use[1]]
         assert fit is not None, "a replica is planned on hardware"
-        line = command_line(model.spec, model.request, model=model.wanted.model).changed(**self.options(kind))
+        line = command_line(model.spec, model.request, model=model.wanted.model).changed(**self.options(use))
         return ReplicaGroup(
             model=model.wanted.name,
             node=node.name,

@@ -6,14 +6,17 @@ It knows nothing of models and GPUs: a node has units, a replica takes some of t
 Sizes of replicas on a node divide each other, but for the one that takes the whole node. Then equal nodes need no names: replicas lie on
 ``n`` nodes exactly if, for each size, those at least as large count no more of it than the nodes have room for, and any node with room will
 do if the largest are placed first. Only where a failure must be survived it matters which replicas share a node. Then the program without
-names says how little an answer can cost, replicas are spread evenly, and what that leaves open is decided with a column for each node.
+names says how little an answer can cost, and one that limits what a node serves of each model spreads the replicas. Of few nodes, each then
+has columns of its own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import ceil
+from operator import add
 from time import monotonic
 from typing import Any, Final
 
@@ -22,14 +25,14 @@ from msgspec.structs import replace
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 
-SECONDS: Final = 3.5
+SECONDS: Final = 5.0
 """The longest that a search goes on. What it has come to then is the answer, with its gap."""
-_ABOUT: Final = 0.005
-"""Share of the costs by which an attempt may be dearer than the best of its kind."""
-_ROUNDS: Final = 6
-"""Attempts to spread replicas so that a failure is survived."""
-_MOST_NAMED: Final = 150
+_ATTEMPTS: Final = 3
+"""To spread replicas so that a failure is survived."""
+_MOST_NAMED: Final = 40
 """Nodes that have columns of their own at most."""
+_STEPS: Final = 8
+"""Numbers of users among which the most that a node serves of a model is chosen."""
 
 
 class Kind(Record):
@@ -112,39 +115,104 @@ def assign(problem: Problem, seconds: float = SECONDS, *, elastic: bool = False)
     """
     problem, began = _without_dominated(problem), monotonic()
     end = began + seconds
-    # Equal nodes without names, and no room for updates: a bound, and something to begin with.
-    hard = problem.survive > 0 or problem.rolling
-    plain = _Program(replace(problem, rolling=False), _by_pool(problem), elastic=elastic)
-    first = plain.solve(began + seconds / 4 if hard else end)
-    if first is None:
-        if plain.cut_short:
-            raise UndecidedError(seconds)
+    survive = problem.survive
+    pooled = _Program(problem, _by_type(problem), elastic=elastic)
+    first = pooled.solve(began + seconds / 4 if survive else end, tidy=not survive)
+    if first is None and not pooled.cut_short:
         return None
-    made = plain.assignment(first)
-    if not hard:
+    made = None if first is None else pooled.assignment(first)
+    if not survive:
+        if made is None:
+            raise UndecidedError(seconds)
         return made
-    start = made if elastic else _spread(problem, made, began + seconds * 2 / 3)
-    if start is not None and not elastic and first.proven and _value(problem, start) == _value(problem, made):
-        # As good as without the conditions.
-        return replace(start, proven=True)
-    bins = _by_node(problem, None if elastic or start is None else start.money) if problem.survive else _by_pool(problem)
-    if len(bins) <= _MOST_NAMED:
-        whole = _Program(problem, bins, elastic=elastic, least=first.bound)
-        second = whole.solve(end, start)
+    bound = 0 if made is None else made.bound
+    few = len(_by_node(problem, None)) <= _MOST_NAMED
+    best = None if made is None or elastic else _filled(problem, made)
+    best = _spread(problem, best, bound, end - few * seconds / 2, elastic=elastic)
+    if few:
+        bins = _by_node(problem, None if elastic or best is None else best.money)
+        named = _Program(problem, bins, elastic=elastic, least=bound)
+        second = named.solve(end, best)
         if second is not None:
-            return whole.assignment(second)
-        if start is None and not whole.cut_short:
+            return named.assignment(second)
+        if best is None and not named.cut_short:
             return None
-    if start is None:
+    if best is None:
         raise UndecidedError(seconds)
-    return start
+    return best
 
 
-def _value(problem: Problem, assignment: Assignment) -> tuple[int, int, int]:
-    """What is to be small: the money, the number of nodes of one's own in use, and the units of all replicas."""
-    used = [node for node in assignment.nodes if node.replicas]
-    units = sum(problem.kinds[kind].units * count for node in used for kind, count in node.replicas.items())
-    return assignment.money, sum(not problem.pools[node.pool].price for node in used), units
+def _spread(problem: Problem, best: Assignment | None, bound: int, end: float, *, elastic: bool) -> Assignment | None:
+    """An assignment of which the most users of each model that a node serves are chosen first; ``best`` if none is cheaper in time.
+
+    There may be no room to lay replicas so: what that leaves without a replica gets more, where they cost least, and in the next attempt there
+    are so many users more.
+    """
+    more: tuple[int, ...] = (0,) * len(problem.users)
+    for _ in range(_ATTEMPTS):
+        program = _Program(problem, _by_type(problem), elastic=elastic, least=bound, spread=more)
+        solved = program.solve(end - (end - monotonic()) / 3)
+        if solved is None:
+            break
+        made = replace(program.assignment(solved), bound=bound, proven=False)
+        short = made.unserved
+        filled = made if elastic or not any(short) else _filled(problem, made)
+        if filled is not None and (best is None or filled.money < best.money):
+            best = filled
+        if elastic or not any(short) or monotonic() > end:
+            break
+        more = tuple(map(add, more, short))
+    return best
+
+
+def _filled(problem: Problem, made: Assignment) -> Assignment | None:
+    """The assignment with more replicas until all users are served; ``None`` if there is no room for them.
+
+    The next one costs the least money, and then the fewest units for each user that it adds to what a failure leaves.
+    """
+    nodes, there = list(made.nodes), Counter(node.pool for node in made.nodes)
+    for place, pool in enumerate(problem.pools):
+        nodes += [Placed(pool=place, replicas={})] * min(pool.most - there[place], _MOST_NAMED)
+    pools = [problem.pools[node.pool] for node in nodes]
+    # For updates of the kinds in use there is room.
+    used = {index for node in made.nodes for index in node.replicas}
+    kinds = {index: kind for index, kind in enumerate(problem.kinds) if kind.users and (index in used or not problem.rolling)}
+    held = [Counter(node.replicas) for node in nodes]
+    for model, users in enumerate(problem.users):
+        while True:
+            each = [
+                sum(kinds[index].users * count for index, count in of_node.items() if kinds[index].model == model)
+                for of_node in held
+            ]
+            lack = users - sum(sorted(each)[: max(0, len(each) - problem.survive)])
+            if lack <= 0:
+                break
+            free = [
+                problem.units[pool.node] - node.spare - sum(kinds[index].units * count for index, count in of_node.items())
+                for pool, node, of_node in zip(pools, nodes, held, strict=True)
+            ]
+            ways = [
+                (
+                    0 if held[place] or nodes[place].spare else pool.price,
+                    kind.units * (1 + max(0, each[place] + kind.users - max(each)) / users) / min(kind.users, lack),
+                    place,
+                    index,
+                )
+                for place, pool in enumerate(pools)
+                for index, kind in kinds.items()
+                if (kind.model, kind.node) == (model, pool.node) and kind.units <= free[place]
+            ]
+            if not ways:
+                return None
+            _, _, place, index = min(ways)
+            held[place][index] += 1
+    placed = [
+        replace(node, replicas=dict(sorted(of_node.items())))
+        for node, of_node in zip(nodes, held, strict=True)
+        if of_node or node.spare
+    ]
+    money = sum(problem.pools[node.pool].price for node in placed)
+    return replace(made, nodes=tuple(placed), money=money, unserved=(0,) * len(problem.users), proven=False)
 
 
 def _without_dominated(problem: Problem) -> Problem:
@@ -167,33 +235,39 @@ def _most_replicas(problem: Problem, kind: Kind) -> int:
 
 
 class _Bin(Record):
-    """Equal nodes of a pool that the same columns describe: all of them, or one."""
+    """Nodes of a type that the same columns describe: so many of each pool, all of them or a single one."""
 
-    pool: int
-    copies: int
+    node: int
+    pools: Mapping[int, int]
+
+    @property
+    def copies(self) -> int:
+        return sum(self.pools.values())
 
 
-def _by_pool(problem: Problem) -> tuple[_Bin, ...]:
-    """All nodes of each pool, as far as an answer that could spare none has them."""
+def _by_type(problem: Problem) -> tuple[_Bin, ...]:
+    """All nodes of each type, as far as an answer that could spare none has them."""
     bins = []
-    for place, pool in enumerate(problem.pools):
+    for node in range(len(problem.units)):
         least: dict[int, int] = {}
-        kinds = [kind for kind in problem.kinds if kind.node == pool.node and kind.users]
+        kinds = [kind for kind in problem.kinds if kind.node == node and kind.users]
         for kind in kinds:
             least[kind.model] = min(kind.users, least.get(kind.model, kind.users))
         enough = sum(-(-problem.users[model] // users) + problem.survive for model, users in least.items())
-        bins.append(_Bin(pool=place, copies=min(pool.most, enough + problem.rolling * len(kinds))))
+        enough += problem.rolling * len(kinds)
+        pools = {place: min(pool.most, enough) for place, pool in enumerate(problem.pools) if pool.node == node}
+        bins += [_Bin(node=node, pools=pools)] if pools else []
     return tuple(bins)
 
 
 def _by_node(problem: Problem, money: int | None) -> tuple[_Bin, ...]:
     """Each node by itself: of those for rent as many as this money pays."""
     bins = list[_Bin]()
-    for each in _by_pool(problem):
-        price = problem.pools[each.pool].price
-        bins += [_Bin(pool=each.pool, copies=1)] * (
-            each.copies if not price or money is None else min(each.copies, money // price)
-        )
+    for each in _by_type(problem):
+        for pool, copies in each.pools.items():
+            price = problem.pools[pool].price
+            paid = copies if not price or money is None else min(copies, money // price)
+            bins += [_Bin(node=each.node, pools={pool: 1})] * paid
     return tuple(bins)
 
 
@@ -209,7 +283,8 @@ class _Solved(Record):
 class _Program:
     """The integer program: columns for the replicas in each bin and for its nodes in use, rows for room, users, failures and updates.
 
-    Of a bin of several nodes it is not known what one of them holds: a failure takes what one holds on average, or more.
+    Of a bin of several nodes it is not known what one of them holds: a failure takes what one holds on average, or more. With ``spread``,
+    users more of each model, a column says how many nodes hold a kind so many times, and a failure takes as many users as any of these serves.
     """
 
     def __init__(
@@ -219,68 +294,70 @@ class _Program:
         *,
         elastic: bool = False,
         least: int = 0,
-        about: bool = False,
-        most: Sequence[int] = (),
+        spread: Sequence[int] = (),
     ) -> None:
-        self._problem, self._bins, self._columns = problem, bins, 0
+        self._problem, self._bins = problem, bins
+        self._most: list[float] = []
+        self._spread = spread
         self._highspy = solver()
         self._highs = self._highspy.Highs()
-        for name, value in {
-            "output_flag": False,
-            "threads": 1,
-            "random_seed": 0,
-            "mip_rel_gap": _ABOUT if about else 0.0,
-            "mip_abs_gap": 0.5,
-        }.items():
+        options = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_rel_gap": 0.0, "mip_abs_gap": 0.5}
+        for name, value in options.items():
             self._highs.setOptionValue(name, value)
         self.cut_short = False
         """True if the time ended a search."""
-        self._used = [self._column(each.copies) for each in bins]
+        self._used = [{pool: self._column(copies) for pool, copies in each.pools.items()} for each in bins]
         self._unserved = [self._column(users if elastic else 0) for users in problem.users]
-        self._replicas = [
-            {
-                index: self._column(min(each.copies * (problem.units[kind.node] // kind.units), _most_replicas(problem, kind)))
-                for index, kind in enumerate(problem.kinds)
-                if kind.users and kind.node == problem.pools[each.pool].node
-            }
-            for each in bins
-        ]
+        self._replicas = [self._columns_of(each) for each in bins]
         self._spare = [
-            {units: self._column(1) for units in sorted({problem.kinds[index].units for index in of_bin})}
+            {units: self._column(1) for units in sorted({problem.kinds[index].units for index, _ in of_bin})}
             if problem.rolling
             else {}
             for of_bin in self._replicas
         ]
-        for place in range(len(bins)):
+        for place, each in enumerate(bins):
             self._add_room(place)
-            if place and bins[place] == bins[place - 1] and bins[place].copies == 1:
-                self._row({self._used[place - 1]: 1, self._used[place]: -1}, low=0)
+            if place and each == bins[place - 1] and each.copies == 1:
+                self._row(
+                    {**dict.fromkeys(self._used[place - 1].values(), 1), **dict.fromkeys(self._used[place].values(), -1)}, low=0
+                )
         for model in range(len(problem.users)):
             self._add_users(model)
         if problem.rolling:
             self._add_updates()
-        for model, limit in enumerate(most):
-            for used, of_bin in zip(self._used, self._replicas, strict=True):
-                row = {
-                    column: problem.kinds[index].users for index, column in of_bin.items() if problem.kinds[index].model == model
-                }
-                self._row({**row, used: -limit}, high=0)
-        prices = [problem.pools[each.pool].price for each in bins]
-        self._money = {column: price for column, price in zip(self._used, prices, strict=True) if price}
+        used = [(problem.pools[pool].price, column) for of_bin in self._used for pool, column in of_bin.items()]
+        self._money = {column: price for price, column in used if price}
         if least:
             self._row(self._money, low=least)
-        units = {column: problem.kinds[index].units for of_bin in self._replicas for index, column in of_bin.items()}
-        more = 1 + sum(problem.units[problem.pools[each.pool].node] * each.copies for each in bins)
-        owned = {column: more for column, price in zip(self._used, prices, strict=True) if not price}
-        tidy = {} if about and self._money else {**owned, **units}
-        self._goals = (dict.fromkeys(self._unserved, 1) if elastic else {}, self._money, tidy)
+        units = {
+            column: problem.kinds[index].units * times for of_bin in self._replicas for (index, times), column in of_bin.items()
+        }
+        more = 1 + sum(problem.units[each.node] * each.copies for each in bins)
+        owned = {column: more for price, column in used if not price}
+        unserved = [dict.fromkeys(self._unserved, 1)] if elastic else []
+        self._goals = (*unserved, self._money, {**owned, **units})
 
-    def _column(self, most: int, *, whole: bool = True) -> int:
+    def _columns_of(self, each: _Bin) -> dict[tuple[int, int], int]:
+        """A column for the replicas of each kind, and with ``spread`` one for the nodes that hold so many of it.
+
+        Several are on a node where no larger kind takes their place.
+        """
+        problem, columns = self._problem, dict[tuple[int, int], int]()
+        kinds = [(index, kind) for index, kind in enumerate(problem.kinds) if kind.users and kind.node == each.node]
+        for index, kind in kinds:
+            node, most = problem.units[each.node], _most_replicas(problem, kind)
+            larger = (other.units for _, other in kinds if other.model == kind.model and other.units > kind.units)
+            room = 1 if not self._spread else (min(larger, default=node + 1) - 1) // kind.units
+            for times in range(1, room + 1):
+                columns[index, times] = self._column(min(each.copies * (node // kind.units), most) // times)
+        return columns
+
+    def _column(self, most: float, *, whole: bool = True) -> int:
         self._highs.addVar(0, most)
         if whole:
-            self._highs.changeColIntegrality(self._columns, self._highspy.HighsVarType.kInteger)
-        self._columns += 1
-        return self._columns - 1
+            self._highs.changeColIntegrality(len(self._most), self._highspy.HighsVarType.kInteger)
+        self._most.append(most)
+        return len(self._most) - 1
 
     def _row(self, entries: Mapping[int, float], low: float | None = None, high: float | None = None) -> None:
         import numpy as np
@@ -294,73 +371,98 @@ class _Program:
 
         A place that is kept spare takes no node of one's own into use, but one that is rented.
         """
-        problem, used, copies = self._problem, self._used[place], self._bins[place].copies
-        pool = problem.pools[self._bins[place].pool]
-        node = problem.units[pool.node]
-        replicas = [(problem.kinds[index].units, column) for index, column in self._replicas[place].items()]
-        spare = list(self._spare[place].items())
-        for rows, rented in ((replicas, True), (replicas + spare, bool(pool.price)))[: 2 if spare else 1]:
-            for size in {units for units, _ in rows}:
+        problem, each, spare = self._problem, self._bins[place], self._spare[place]
+        node, used = problem.units[each.node], self._used[place]
+        rented = {pool: column for pool, column in used.items() if problem.pools[pool].price}
+        there = sum(copies for pool, copies in each.pools.items() if pool not in rented)
+        replicas = [(problem.kinds[index].units, times, column) for (index, times), column in self._replicas[place].items()]
+        rows = [(replicas, used, 0)]
+        if spare:
+            rows.append(([*replicas, *((units, 1, column) for units, column in spare.items())], rented, there))
+        for items, columns, idle in rows:
+            for size in {units for units, _, _ in items}:
                 room = node // size
-                row = {column: float(units // size if units < node else room) for units, column in rows if units >= size}
-                if rented:
-                    row[used] = -float(room)
-                self._row(row, high=0 if rented else room * copies)
+                row = {
+                    column: float(times * (units // size if units < node else room))
+                    for units, times, column in items
+                    if units >= size
+                }
+                self._row({**row, **dict.fromkeys(columns.values(), -float(room))}, high=room * idle)
+        if self._spread:
+            # No kind twice on a node, and none beside a replica that takes all of it.
+            full = [column for units, _, column in replicas if units == node]
+            for index in {index for index, _ in self._replicas[place] if problem.kinds[index].units < node}:
+                ways = [column for (kind, _), column in self._replicas[place].items() if kind == index]
+                self._row({**dict.fromkeys([*ways, *full], 1.0), **dict.fromkeys(used.values(), -1.0)}, high=0)
 
     def _add_users(self, model: int) -> None:
-        """Rows: all users are served by what is left once the nodes fail that serve most of them."""
+        """Rows: all users are served by what is left once the nodes fail that serve most of them.
+
+        These serve the least, over all levels, of ``survive`` times the level and what is above the level.
+        """
         problem, survive, kinds = self._problem, self._problem.survive, self._problem.kinds
-        users, unserved = problem.users[model], {self._unserved[model]: 1.0}
-        bins = [
-            (each.copies, {column: float(kinds[index].users) for index, column in of_bin.items() if kinds[index].model == model})
-            for each, of_bin in zip(self._bins, self._replicas, strict=True)
+        rows = [
+            {
+                column: float(kinds[index].users * times)
+                for (index, times), column in of_bin.items()
+                if kinds[index].model == model
+            }
+            for of_bin in self._replicas
         ]
-        every = {column: value for _, row in bins for column, value in row.items()}
-        most = sum(copies for copies, row in bins if row)
-        if most <= survive:
-            self._row(unserved, low=users)
-            return
-        if survive and all(copies == 1 for copies, _ in bins):
-            # The largest of them sum up to the least, over all levels, of survive x level and what is above the level.
-            level = self._column(self._highspy.kHighsInf, whole=False)
-            lost = {level: -float(survive)}
-            for _, row in bins:
-                if row:
-                    above = {self._column(self._highspy.kHighsInf, whole=False): -1.0} if survive > 1 else {}
-                    lost |= above
-                    self._row({**row, **above, level: -1.0}, high=0)
-            self._row({**every, **lost, **unserved}, low=users)
-        # Those that fail serve at least as much as others on average.
-        average = 1 - survive / most
-        self._row({**{column: average * value for column, value in every.items()}, **unserved}, low=users)
+        total: dict[int, float] = {self._unserved[model]: 1.0}
+        for row in rows:
+            total |= row
+        level: dict[int, float] = {}
+        if survive:
+            level = self._add_steps(rows) if self._spread else {self._column(self._highspy.kHighsInf, whole=False): 1.0}
+            total |= {column: -survive * users for column, users in level.items()}
+        for each, row in zip(self._bins, rows, strict=True):
+            if row and level:
+                above: dict[int, float] = {}
+                if survive > 1 and not self._spread:
+                    above = {self._column(self._highspy.kHighsInf, whole=False): -1.0}
+                total |= above
+                self._row({**row, **above, **{column: -each.copies * users for column, users in level.items()}}, high=0)
+        self._row(total, low=problem.users[model] + (self._spread[model] if self._spread else 0))
+
+    def _add_steps(self, rows: Sequence[Mapping[int, float]]) -> dict[int, float]:
+        """Steps up to the most users that a node serves by one of its kinds, each with what it adds; rows that choose them."""
+        users = sorted({users for row in rows for users in row.values()}, reverse=True)
+        users = users[:: 1 + len(users) // _STEPS][::-1]
+        steps = [self._column(1) for _ in users]
+        for lower, upper in pairwise(steps):
+            self._row({lower: 1.0, upper: -1.0}, low=0)
+        for row in rows:
+            for column, each in row.items():
+                step = steps[next(place for place, most in enumerate(users) if most >= each)]
+                self._row({column: 1.0, step: -self._most[column]}, high=0)
+        return {step: upper - lower for step, lower, upper in zip(steps, [0.0, *users], users, strict=False)}
 
     def _add_updates(self) -> None:
         """Rows: for a kind that is used, a place at least as large is kept spare on a node of its type."""
         problem = self._problem
         for index, kind in enumerate(problem.kinds):
-            columns = {of_bin[index]: 1.0 for of_bin in self._replicas if index in of_bin}
+            columns = {
+                column: float(times) for of_bin in self._replicas for (each, times), column in of_bin.items() if each == index
+            }
             most = -float(_most_replicas(problem, kind)) if kind.users else 0.0
             spare = {
                 column: most
                 for each, of_bin in zip(self._bins, self._spare, strict=True)
                 for units, column in of_bin.items()
-                if units >= kind.units and problem.pools[each.pool].node == kind.node
+                if units >= kind.units and each.node == kind.node
             }
             if columns:
                 self._row({**columns, **spare}, high=0)
 
-    def solve(self, end: float, start: Assignment | None = None) -> _Solved | None:
-        """The best values until the clock says ``end``: fewest users unserved, least money, fewest nodes of one's own, fewest units.
+    def solve(self, end: float, start: Assignment | None = None, *, tidy: bool = True) -> _Solved | None:
+        """The best values until the clock says ``end``: fewest users unserved, least money, and ``tidy``: fewest nodes of one's own, fewest units.
 
         ``None`` if there are none, or where none are known in time.
         """
-        values, money, bound, proven = self._started(start), 0, 0, True
+        values, money, bound, proven = None if start is None else self._started(start), 0, 0, True
         known = False
-        if values is None and self._money and not self._goals[0]:
-            values = self._without_rent(end)
-        for costs in self._goals:
-            if not costs:
-                continue
+        for costs in self._goals if tidy else self._goals[:-1]:
             found = self._minimized(costs, end, values)
             if found is None:
                 proven = False
@@ -373,35 +475,20 @@ class _Program:
             self._row({column: float(cost) for column, cost in costs.items()}, high=value)
         return _Solved(values=tuple(values or ()), money=money, bound=bound, proven=proven) if known else None
 
-    def _without_rent(self, end: float) -> list[float] | None:
-        """The values of some answer that rents nothing; ``None`` if there is none, or none is seen at once."""
-        tops = {column: self._highs.getLp().col_upper_[column] for column in self._money}
-        for column in tops:
-            self._highs.changeColBounds(column, 0, 0)
-        found = self._minimized({}, monotonic() + (end - monotonic()) / 4, None)
-        for column, top in tops.items():
-            self._highs.changeColBounds(column, 0, top)
-        self.cut_short = False
-        return None if found is None else found[0]
-
-    def _started(self, start: Assignment | None) -> list[float] | None:
-        """The values of an assignment, as far as they are whole numbers; the rest follows from these."""
-        if start is None:
-            return None
-        values, left = [0.0] * self._columns, list(start.nodes)
+    def _started(self, start: Assignment) -> list[float]:
+        """The values of an assignment to bins of a node each, as far as they are whole numbers; the rest follows from these."""
+        values, left = [0.0] * len(self._most), list(start.nodes)
         for place, each in enumerate(self._bins):
-            nodes = [node for node in left if node.pool == each.pool][: each.copies]
-            left = [node for node in left if node.pool != each.pool] + [node for node in left if node.pool == each.pool][
-                each.copies :
-            ]
-            rented = self._problem.pools[each.pool].price > 0
-            values[self._used[place]] = float(sum(rented or bool(node.replicas) for node in nodes))
-            for node in nodes:
-                for index, count in node.replicas.items():
-                    values[self._replicas[place][index]] += float(count)
-                kept = max((units for units in self._spare[place] if units <= node.spare), default=0)
-                if kept:
-                    values[self._spare[place][kept]] = 1.0
+            node = next((node for node in left if node.pool in each.pools), None)
+            if node is None:
+                continue
+            left.remove(node)
+            values[self._used[place][node.pool]] = float(bool(node.replicas) or self._problem.pools[node.pool].price > 0)
+            for index, count in node.replicas.items():
+                values[self._replicas[place][index, 1]] = float(count)
+            kept = max((units for units in self._spare[place] if units <= node.spare), default=0)
+            if kept:
+                values[self._spare[place][kept]] = 1.0
         for column, users in zip(self._unserved, start.unserved, strict=True):
             values[column] = float(users)
         return values
@@ -412,9 +499,11 @@ class _Program:
         """The values with the least costs, these costs, and the least that they can be."""
         import numpy as np
 
-        highs, columns = self._highs, np.arange(self._columns, dtype=np.int32)
-        highs.changeColsCost(self._columns, columns, np.array([costs.get(column, 0) for column in range(self._columns)], float))
-        highs.setOptionValue("time_limit", highs.getRunTime() + max(0.2, end - monotonic()))
+        highs, number = self._highs, len(self._most)
+        highs.changeColsCost(
+            number, np.arange(number, dtype=np.int32), np.array([costs.get(column, 0) for column in range(number)], float)
+        )
+        highs.setOptionValue("time_limit", max(0.2, end - monotonic()))
         if start is not None:
             solution = self._highspy.HighsSolution()
             solution.col_value = start
@@ -434,12 +523,12 @@ class _Program:
         """The nodes with their replicas."""
         problem, nodes = self._problem, list[Placed]()
         for place, each in enumerate(self._bins):
-            pool, counts = problem.pools[each.pool], dict[int, int]()
-            for index, column in self._replicas[place].items():
-                counts[index] = round(solved.values[column])
+            counts: Counter[int] = Counter()
+            for (index, times), column in self._replicas[place].items():
+                counts[index] += times * round(solved.values[column])
             spare = [units for units, column in self._spare[place].items() if round(solved.values[column])]
-            used = round(solved.values[self._used[place]])
-            nodes += _packed(problem, each.pool, used, used if pool.price else each.copies, counts, spare)
+            used = {pool: round(solved.values[column]) for pool, column in self._used[place].items()}
+            nodes += _packed(problem, each, used, counts, spare)
         left = served(problem, nodes)
         return Assignment(
             nodes=tuple(nodes),
@@ -450,185 +539,41 @@ class _Program:
         )
 
 
-def _packed(problem: Problem, pool: int, used: int, there: int, counts: Mapping[int, int], spare: Sequence[int]) -> list[Placed]:
-    """Replicas on the ``used`` nodes of those that are ``there``: the largest first, each where its model has fewest users.
+def _packed(
+    problem: Problem, each: _Bin, used: Mapping[int, int], counts: Mapping[int, int], spare: Sequence[int]
+) -> list[Placed]:
+    """Replicas on the ``used`` nodes of a bin: the largest first, each where least is free; where failures count, where its model has fewest users.
 
     Places that are kept ``spare`` lie on nodes that are not in use, as far as there are any.
     """
-    whole, kinds = problem.units[problem.pools[pool].node], problem.kinds
-    free, kept = [whole] * there, [0] * there
-    held = [Counter[int]() for _ in range(there)]
-    users = [Counter[int]() for _ in range(there)]
+    whole, kinds = problem.units[each.node], problem.kinds
+    pools = [pool for pool, number in used.items() for _ in range(number)]
+    in_use = len(pools)
+    pools += [pool for pool, copies in each.pools.items() if not problem.pools[pool].price for _ in range(copies - used[pool])]
+    free, kept = [whole] * len(pools), [0] * len(pools)
+    held = [Counter[int]() for _ in pools]
+    users = [Counter[int]() for _ in pools]
     items = [(kinds[index].units, kinds[index].users, index) for index, count in counts.items() for _ in range(count)]
     for units, serves, index in sorted(
         [*items, *((units, 0, -1) for units in spare)], key=lambda item: (-item[0], -item[1], item[2])
     ):
         if index < 0:
-            place = max(place for place in range(there) if free[place] >= units)
+            place = max(place for place in range(len(pools)) if free[place] >= units)
             kept[place] = max(kept[place], units)
         else:
             model = kinds[index].model
-            place = min((users[place][model], free[place], place) for place in range(used) if free[place] >= units)[2]
+            fitting = (place for place in range(in_use) if free[place] >= units)
+            place = min(
+                (users[place][model], -free[place], place) if problem.survive else (0, free[place], place) for place in fitting
+            )[2]
             held[place][index] += 1
             users[place][model] += serves
         free[place] -= units
     return [
         Placed(pool=pool, replicas=dict(sorted(replicas.items())), spare=units)
-        for place, (replicas, units) in enumerate(zip(held, kept, strict=True))
-        if replicas or units or (place < used and problem.pools[pool].price)
+        for place, (pool, replicas, units) in enumerate(zip(pools, held, kept, strict=True))
+        if replicas or units or (place < in_use and problem.pools[pool].price)
     ]
-
-
-def _spread(problem: Problem, plain: Assignment, end: float) -> Assignment | None:
-    """An assignment that survives failures, where a ``plain`` one does not: each model has so many more users as one node may serve of it.
-
-    Where nodes turn out to have more, that is allowed in the next round; what falls short in the end gets replicas where there is room.
-    ``None`` if there is not.
-    """
-    lost = [_most_on_a_node(problem, model) for model in range(len(problem.users))]
-    best = _repaired(problem, plain)
-    for rounds in range(_ROUNDS, 0, -1):
-        users = tuple(users + problem.survive * each for users, each in zip(problem.users, lost, strict=True))
-        kinds = tuple(replace(kind, users=kind.users * (kind.users <= lost[kind.model])) for kind in problem.kinds)
-        more = replace(problem, users=users, survive=0, rolling=False, kinds=kinds)
-        until = monotonic() + (end - monotonic()) / rounds
-        program = _Program(more, _by_pool(more), about=True, most=lost)
-        solved = program.solve(until)
-        made = None if solved is None else program.assignment(solved)
-        if made is None:
-            break
-        repaired = _repaired(problem, made)
-        if repaired is not None and (best is None or _value(problem, repaired) < _value(problem, best)):
-            best = replace(repaired, bound=plain.bound)
-        short = [each < wanted for each, wanted in zip(served(problem, made.nodes), problem.users, strict=True)]
-        if not any(short) or monotonic() > end:
-            break
-        every, left = served(problem, made.nodes, 0), served(replace(problem, survive=1), made.nodes)
-        lost = [max(one, total - each) for one, total, each in zip(lost, every, left, strict=True)]
-    return best
-
-
-def _most_on_a_node(problem: Problem, model: int) -> int:
-    """The users of a model that one node may serve at most, so that its replicas take few units although a failure takes so many.
-
-    Few users on a node need small replicas, which take more units for each user; of many users on a node a failure takes many.
-    """
-    users = problem.users[model]
-    kinds = [kind for kind in problem.kinds if kind.model == model and kind.users]
-    best = {node: max(kind.users / kind.units for kind in kinds if kind.node == node) for node in {kind.node for kind in kinds}}
-
-    def units(most: int) -> float:
-        """The units that are needed, in times of those without failures, on the average of the types of nodes."""
-        total = 0.0
-        for node, each in best.items():
-            rates = [kind.users / kind.units for kind in kinds if kind.node == node and kind.users <= most]
-            total += (users + problem.survive * most) / users * each / max(rates) if rates else 1 + problem.survive * 2.0
-        return total / len(best)
-
-    return min({kind.users for kind in kinds}, key=lambda most: (units(most), most), default=0)
-
-
-def _repaired(problem: Problem, made: Assignment) -> Assignment | None:
-    """The assignment with replicas more, one by one, until it survives failures; ``None`` if there is no room for them.
-
-    The next one costs the least money, and then the fewest units for each user that it adds to what a failure leaves.
-    """
-    filling = _Filling(problem, made)
-    kinds = [kind for kind in problem.kinds if kind.users]
-    types = [len({kind.node for kind in kinds if kind.model == model}) for model in range(len(problem.users))]
-    # Those first that run on few types of nodes.
-    models = sorted(range(len(types)), key=lambda model: (types[model], model))
-    filling.make_room()
-    if not all(filling.serves(model) for model in models):
-        return None
-    nodes = filling.placed()
-    money = sum(problem.pools[node.pool].price for node in nodes)
-    return replace(made, nodes=nodes, money=money, unserved=(0,) * len(models), proven=False)
-
-
-class _Filling:
-    """Nodes that are filled with more replicas, and empty ones of each pool."""
-
-    def __init__(self, problem: Problem, made: Assignment) -> None:
-        self.problem = problem
-        nodes = [*made.nodes]
-        there = Counter(node.pool for node in nodes)
-        for place, pool in enumerate(problem.pools):
-            nodes += [Placed(pool=place, replicas={})] * min(pool.most - there[place], _MOST_NAMED)
-        self.nodes = nodes
-        self.replicas = [Counter(node.replicas) for node in nodes]
-        self.pools = [problem.pools[node.pool] for node in nodes]
-        self.spare = [node.spare for node in nodes]
-        taken = [sum(problem.kinds[index].units * count for index, count in node.replicas.items()) for node in nodes]
-        self.free = [
-            problem.units[pool.node] - units - node.spare for pool, units, node in zip(self.pools, taken, nodes, strict=True)
-        ]
-
-    def cost(self, places: Collection[int]) -> int:
-        """The price of those of these nodes that nothing is on yet."""
-        return sum(self.pools[place].price for place in places if not self.replicas[place] and not self.spare[place])
-
-    def room(self, kind: Kind, place: int | None = None) -> tuple[int, ...] | None:
-        """The node that has to keep room for updates of a kind, once one comes to ``place``: none if there is such room, ``None`` if it cannot be."""
-        same = [each for each, pool in enumerate(self.pools) if pool.node == kind.node]
-        if not self.problem.rolling or any(self.spare[each] >= kind.units for each in same):
-            return ()
-        fitting = (each for each in same if self.free[each] - kind.units * (each == place) >= kind.units)
-        best = min(fitting, key=lambda each: (self.cost([each]), each), default=None)
-        return None if best is None else (best,)
-
-    def keep(self, places: Collection[int], units: int) -> None:
-        """Keep room on these nodes."""
-        for place in places:
-            self.spare[place] += units
-            self.free[place] -= units
-
-    def make_room(self) -> None:
-        """Keep room for updates of the kinds that are used; replicas of a kind for which there can be none are taken away."""
-        used = {index for each in self.replicas for index in each}
-        for index in sorted(used, key=lambda index: (-self.problem.kinds[index].units, index)):
-            kind = self.problem.kinds[index]
-            places = self.room(kind)
-            self.keep(places or (), kind.units)
-            for place, each in enumerate(self.replicas) if places is None else ():
-                self.free[place] += kind.units * each.pop(index, 0)
-
-    def serves(self, model: int) -> bool:
-        """True if a failure leaves all users of a model served, once there are more replicas of it."""
-        problem, users = self.problem, self.problem.users[model]
-        kinds = [(index, kind) for index, kind in enumerate(problem.kinds) if kind.model == model and kind.users]
-        held = [sum(kind.users * each[index] for index, kind in kinds) for each in self.replicas]
-        while (lack := users - sum(sorted(held)[: len(held) - problem.survive])) > 0:
-            best: tuple[int, float, int, int, tuple[int, ...]] | None = None
-            for index, kind in kinds:
-                empty: set[int] = set()
-                for place, (pool, free) in enumerate(zip(self.pools, self.free, strict=True)):
-                    if pool.node != kind.node or free < kind.units:
-                        continue
-                    unused = not self.replicas[place] and not self.spare[place]
-                    kept = None if unused and self.nodes[place].pool in empty else self.room(kind, place)
-                    empty |= {self.nodes[place].pool} if unused else set()
-                    if kept is not None:
-                        grown = max(0, held[place] + kind.users - max(held))
-                        rate = kind.units * (1 + grown / users) / min(kind.users, lack)
-                        way = (self.cost({place, *kept}), rate, place, index, kept)
-                        best = way if best is None else min(best, way)
-            if best is None:
-                return False
-            _, _, place, index, kept = best
-            self.keep(kept, problem.kinds[index].units)
-            self.replicas[place][index] += 1
-            self.free[place] -= problem.kinds[index].units
-            held[place] += problem.kinds[index].users
-        return True
-
-    def placed(self) -> tuple[Placed, ...]:
-        """The nodes that hold something, or are kept for updates."""
-        return tuple(
-            Placed(pool=node.pool, replicas=dict(sorted(replicas.items())), spare=spare)
-            for node, replicas, spare in zip(self.nodes, self.replicas, self.spare, strict=True)
-            if replicas or spare
-        )
 
 
 def solver() -> Any:
