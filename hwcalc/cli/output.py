@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -197,10 +198,16 @@ def _put(stream: TextIO, text: str) -> None:
 
 
 def on_screen(line: str) -> str:
-    """A line for standard error, broken at blanks where that is a terminal. A line with a command stays whole, so that it can be copied."""
-    if sys.stderr is None or not sys.stderr.isatty() or any(sign in line for sign in (" kvplan ", "First: ")):
+    """A line for standard error, broken at blanks where that is a terminal. A command in it stays whole, so that it can be copied."""
+    if sys.stderr is None or not sys.stderr.isatty() or "First: " in line:
         return line
-    return filled(line, _columns(sys.stderr))
+    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _NO_BREAK), line)
+    return filled(whole, _columns(sys.stderr)).replace(_NO_BREAK, " ")
+
+
+_COMMAND: Final = re.compile(r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |$)|\bkvplan \S+")
+"""A command to type, and in other sentences the name with the word after it."""
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 
 
 def discard(stream: TextIO) -> None:

@@ -90,18 +90,42 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
         parts += [*asked, Text()] if asked else []
     else:
         parts.append(Text(filled(verdict(plan), width), style=f"bold {_verdict_color(plan)}"))
-        for label, text in first_lines(plan)[0]:
-            parts += hanging([(label.ljust(_LABEL), text, "")])
-            parts += _stack(plan, width) if label == "needs" else []
-        for label, words, remark in start_lines(plan):
-            parts += _command(label, words, remark)
-        parts += asked
+        parts += _answer(plan, parts, [*_starts(plan), *asked], width, detail)
         tries, more = _tries(plan, parts, width, detail)
         parts += [*tries, Text()]
     parts += _warnings(plan)
     if detail == "screen" and not quiet:
         parts.append(Text(_rest(more), style="dim"))
     return parts
+
+
+_SPARE: Final = ("chunk", "speed", "fewest", "cache", "longest")
+"""Lines of the answer that a screen which is too small leaves to ``-v``, in this order: what other lines tell too comes first."""
+
+
+def _starts(plan: Plan) -> list[Piece]:
+    return [piece for line in start_lines(plan) for piece in _command(*line)]
+
+
+def _answer(plan: Plan, before: Sequence[Piece], last: Sequence[Piece], width: int, detail: Detail) -> list[Piece]:
+    """The lines below the verdict, ``last`` at their end: on a terminal without those that it has no room for."""
+    assert plan.fit is not None
+    lines, out = first_lines(plan)[0], list[Piece]()
+    # A plan that does not fit has one change that helps at least, of which what it gives takes two lines.
+    first = () if plan.fit.fits or plan.serves_users else plan.fit.suggestions[:1]
+    others = [*before, *last, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), ""))]
+    counted = min(width, _USUAL_WIDTH)
+    # Below are a blank line, how to see the rest, and the next line to type.
+    room = SCREEN[0] - 3 - 2 * len(first) - height(others, counted)
+    for spare in range(len(_SPARE) + 1):
+        out = []
+        for label, text in lines:
+            if label not in _SPARE[:spare]:
+                out += hanging([(label.ljust(_LABEL), text, "")])
+                out += _stack(plan, width) if label == "needs" else []
+        if detail != "screen" or height(out, counted) <= room:
+            break
+    return [*out, *last]
 
 
 def _verdict_color(plan: Plan) -> str:

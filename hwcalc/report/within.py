@@ -60,7 +60,8 @@ def _users(found: WithinInfo, batch: int, engine: str) -> str:
     limit = f"limit: {limit_word(found.limiting)}"
     if found.users is None:
         known = _unknown(engine)
-        return f"at most {_count(found.users_bound)} at once{held} ({limit}) by the bound; {known}"
+        most = f"at most {_count(found.users_bound)} at once" if found.users_bound else "nobody"
+        return f"{most}{held} ({limit}) by the bound; {known}"
     users = "nobody" if not found.users else f"{_count(found.users)} at once"
     asked = f", not {batch:,}" if batch > max(1, found.users) and not found.holds else ""
     low = "" if found.users_low is None or found.users_low == found.users else f"{_count(found.users_low)} {_SLOW}; "

@@ -272,17 +272,43 @@ def test_a_terminal_gets_the_answer_and_a_pipe_all_of_it(capsys: Capture, monkey
     assert "\n36 layers: " in run(capsys, QWEN, "--seq", "8k")[1]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "--engine", "tensorrt-llm", "--gpu", "2xl40s", "--seq", "4k"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "--engine", "lmdeploy", "--gpu", "rtx4090"),
+        ("openai/gpt-oss-20b", "--engine", "transformers", "--gpu", "t4", "--seq", "4k"),
+    ],
+)
+def test_an_answer_with_limits_keeps_within_a_screen(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
+) -> None:
+    """24 lines of 80 columns, a long command in as many as it takes; what ``-v`` has is left out first."""
+    monkeypatch.setattr("hwcalc.cli.plan.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    limited = (*line, "--users", "8", "--ttft", "1s", "--itl", "30ms")
+    screen, whole = run(capsys, *limited)[1], run(capsys, *limited, "-v")[1]
+    rows = sum(-(-max(1, len(row)) // 80) for row in screen.splitlines())
+
+    assert rows < 24
+    assert "\n  users " in screen
+    assert "\n  cache " in whole
+    assert "at most 0" not in whole
+
+
 def test_notes_on_a_terminal_are_broken_at_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To its columns, but for lines with a command; a log has one line for each."""
+    """To its columns, but for a command, which has a line of its own where it is long; a log has one line for each."""
     note = "kvplan: " + "word " * 30 + "end"
-    command = f"{note} kvplan {QWEN} --seq 4k"
+    typed = f"kvplan {QWEN} --seq 4k --engine vllm --gpu h100 --gpus 8 --dtype fp8"
+    command = f"{note}. This works: {typed}"
     assert on_screen(note) == note
     with monkeypatch.context() as patch:
         Terminal(patch, "stderr", 60)
         broken, whole = on_screen(note), on_screen(command)
     assert max(map(len, broken.splitlines())) <= 60
     assert broken.split() == note.split()
-    assert whole == command
+    assert whole.splitlines()[-1] == f"  {typed}"
+    assert whole.split() == command.split()
 
 
 @pytest.mark.parametrize(
