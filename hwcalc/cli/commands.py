@@ -338,6 +338,8 @@ QUESTIONS: Final = (
 """Questions of most people, with commands."""
 _HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
 """Stands for the hyphens of options while lines are broken, which would else end behind one."""
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+"""Stands for the blank of two words that are an entry of the glossary."""
 _OPTION: Final = r"(?<![\w-])--?[a-z][a-z-]+"
 _WIDEST: Final = 26
 """The most columns of the options' names; longer ones have a line of their own."""
@@ -394,8 +396,18 @@ def help(*, words: list[str] | None, every: bool) -> Answer:  # noqa: A001 - the
     if said := _word_explained(name, columns):
         return Answer(text=said)
     near = command_meant(name) or _word_meant(name)
-    hint = f"Did you mean: kvplan help {near}" if near else f"Commands: {', '.join(COMMANDS)}. Words: kvplan help words."
+    said = f"Did you mean: kvplan help {near}" if near else _flag_meant(name)
+    hint = said or f"Commands: {', '.join(COMMANDS)}. Words: kvplan help words."
     raise UsageError(f"there is no command or word {shown(name, 40)}.", hint=hint)
+
+
+def _flag_meant(name: str) -> str:
+    """The hint for an option of another program, with its hyphens or without; else empty."""
+    from hwcalc.cli.line import meant
+
+    word = name.lstrip("-").replace(" ", "-")
+    options = find_command(DEFAULT).options
+    return next(filter(None, (meant(f"{hyphens}{word}", DEFAULT, options) for hyphens in ("--", "-"))), "")
 
 
 WORDS: Final = frozenset({"words", "terms", "glossary"})
@@ -404,29 +416,46 @@ WORDS: Final = frozenset({"words", "terms", "glossary"})
 
 def _word_explained(name: str, columns: int) -> str:
     """The meaning of a word or an option, with the options and JSON keys that belong to it; empty for an unknown one."""
+    from hwcalc.cli.line import aliases
     from hwcalc.planner.options import OTHER_NAMES, ROWS
     from hwcalc.profiles.glossary import find_term
     from hwcalc.report.text import filled
 
-    option = name.lstrip("-").replace("-", "_")
+    flag = re.sub(r"[ _]", "-", f"--{name.lower().lstrip('-')}")
+    option = flag.removeprefix("--").replace("-", "_")
+    alias = aliases(find_command(DEFAULT).options).get(flag)
+    knob = alias.knob if alias is not None and alias.knob else option
+    # vLLM's --dtype is that of the arithmetic: the name is kvplan's first.
     option = OTHER_NAMES.get(option, option)
+    option = alias.option.name if option not in ROWS and alias is not None and not alias.knob else option
     term = find_term(name)
-    if term is None and option not in ROWS:
-        return ""
     lines = []
     if term is not None:
         also = f" (also: {', '.join(term.also)})" if term.also else ""
-        lines += [f"{term.word}{also}", *(f"  {line}" for line in _wrapped(term.text, columns - 2)), ""]
+        lines += [filled(f"{term.word}{also}", columns), *(f"  {line}" for line in _wrapped(term.text, columns - 2)), ""]
     for each in dict.fromkeys((*(term.options if term is not None else ()), *((option,) if option in ROWS else ()))):
         row = ROWS[each]
         lines += [
             f"  {', '.join(row.spellings)} {row.metavar}".rstrip(),
             *(f"    {line}" for line in _wrapped(row.help, columns - 4)),
         ]
+    if not lines:
+        lines = _knob_explained(knob, columns)
     if term is not None:
         lines += [f"  in JSON: {term.key}"] if term.key else []
         lines += [filled(f"  see also: {', '.join(term.see)}", columns)] if term.see else []
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines).rstrip() + "\n" if lines else ""
+
+
+def _knob_explained(name: str, columns: int) -> list[str]:
+    """Lines on an option of engines, by its own name: what it means to each that has it, and its default."""
+    from hwcalc.engines import ENGINES, find_engine
+
+    known = [(engine, row) for engine in ENGINES if (row := find_engine(engine)[0].options.get(name)) is not None]
+    lines = [f"--engine-option {name}=VALUE"] if known else []
+    for engine, row in known:
+        lines += [f"  {line}" for line in _wrapped(f"{engine}: {row.help}. Default: {row.default}.", columns - 2)]
+    return lines
 
 
 def _all_words(columns: int) -> str:
@@ -435,8 +464,8 @@ def _all_words(columns: int) -> str:
 
     parts = []
     for group, title in groups().items():
-        words = ", ".join(term.word for term in terms() if term.group == group)
-        parts.append("\n".join((title, *(f"  {line}" for line in _wrapped(words, columns - 2)))))
+        words = ", ".join(term.word.replace(" ", _NO_BREAK) for term in terms() if term.group == group)
+        parts.append("\n".join((title, *(f"  {line}" for line in _wrapped(words, columns - 2)))).replace(_NO_BREAK, " "))
     return "\n".join([*parts, "", "What one of them means: kvplan help WORD"]) + "\n"
 
 

@@ -220,6 +220,26 @@ def test_words_and_options_are_explained(capsys: Capture) -> None:
     assert "kvplan help headroom" in run(capsys, "help", "heedroom")[2]
 
 
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("TTFT", "--ttft T"),
+        ("tpot", "--itl, --tpot T"),
+        ("PagedAttention", "pool (also: "),
+        ("--max-num-batched-tokens", "vllm: tokens in a batch."),
+        ("enforce_eager", "--engine-option enforce_eager=VALUE"),
+        ("page size", "sglang: tokens in a page."),
+        ("kv-cache-dtype", "--dtype D"),
+        ("tensor-parallel-size", "--tp N"),
+        ("swap-space", "It changes no bytes"),
+        ("ngl", "-ngl N"),
+    ],
+)
+def test_words_of_servers_are_explained(capsys: Capture, word: str, says: str) -> None:
+    """What a reader of an engine's documentation looks up, with hyphens or without: a word, an option, an engine's own option."""
+    assert says in "".join(run(capsys, "help", *word.split())[1:])
+
+
 def test_the_glossary_is_written_from_the_words() -> None:
     """``docs/glossary.md`` is what ``scripts/build_glossary.py`` writes, and JSON keys are those of a plan."""
     assert build_glossary.main(["--check"]) == 0
