@@ -451,15 +451,15 @@ class _Reader(TreeReader):
             # ``fits: null`` says that the check does not demand that it fits.
             fits = own.get("fits") or defaults.get("fits")
             self.check_requirements(node, merged, required, demand_fit=fits is None or fits.value.value is not None)
-        misnamed = tuple(_misnamed(merged, options))
-        self.misnamed |= dict.fromkeys(misnamed)
+        faults = tuple(misnamed(merged, options))
+        self.misnamed |= dict.fromkeys(faults)
         limits = [
             Required(name=key, limit=required[key], text=merged[key].text if key in merged else "true")
             for key in REQUIREMENTS
             if key in required
         ]
         return Check(
-            faults=misnamed,
+            faults=faults,
             name=self.title(merged.get("name"), model, options, named, node),
             line=node.line,
             column=node.column,
@@ -589,7 +589,7 @@ def settled(given: Mapping[str, Entry]) -> dict[str, Entry]:
     return entries
 
 
-def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator[Fault]:
+def misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator[Fault]:
     """The names of engines and hardware that are not known."""
     from hwcalc.engines import find_engine
     from hwcalc.hardware.named import LOCAL, gpu_named, instance_named

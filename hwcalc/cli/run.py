@@ -181,6 +181,8 @@ def report(error: Exception, words: list[str]) -> int:
     if json and (isinstance(error, UnwritableFileError) or not isinstance(error, OutputError)):
         write(sys.stdout, dumps(error_document(failure)), json=True)
     else:
-        hint = f"{on_screen(failure.hint)}\n" if failure.hint else ""
-        write(sys.stderr, on_screen(f"kvplan: {failure.message}") + f"\n{hint}")
+        # A file may have several faults.
+        for each in (failure, *map(ErrorInfo.of, getattr(error, "others", ()))):
+            hint = f"{on_screen(each.hint)}\n" if each.hint else ""
+            write(sys.stderr, on_screen(f"kvplan: {each.message}") + f"\n{hint}")
     return failure.code

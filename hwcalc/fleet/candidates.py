@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.fleet.file import NodeType, Wanted
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
@@ -28,11 +28,10 @@ from hwcalc.planner.within import Limits, sure_users
 
 
 class Loaded(Record):
-    """A model of a fleet, read: its options as they were written, and as keywords of an opened request."""
+    """A model of a fleet, read, with its options as keywords of an opened request."""
 
     wanted: Wanted
     spec: ModelSpec
-    given: Mapping[str, Any]
     request: Mapping[str, Any]
 
 
@@ -55,7 +54,12 @@ def load_wanted(wanted: Wanted, access: Access) -> Loaded:
     """The model of a fleet, with its draft. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
     asked = read_options({**wanted.options, **asdict(access)})
     spec, request = load_request(wanted.model, asked)
-    return Loaded(wanted=wanted, spec=spec, given=wanted.options, request=request)
+    try:
+        # A fault that needs no hardware is one of the file.
+        open_request(spec, **request)
+    except UsageError as error:
+        raise UsageError(f"{wanted.name}: {error.message}", hint=error.hint) from error
+    return Loaded(wanted=wanted, spec=spec, request=request)
 
 
 def replicas(model: Loaded, node: NodeType) -> tuple[tuple[Replica, ...], str]:
@@ -70,7 +74,8 @@ def replicas(model: Loaded, node: NodeType) -> tuple[tuple[Replica, ...], str]:
     if opened.engine.facts.utilization_of_server and Limits.of(opened.setup.others) is None and ways[0] is not None:
         ways += [_part(opened, parts) for parts in (PARTS, PARTS // 2)]
     found = tuple(way for way in ways if way is not None)
-    return found, "" if found else "not one user is sure on a whole node"
+    within = "" if Limits.of(opened.setup.others) is None else " within the limits"
+    return found, "" if found else f"not one user is sure{within} on a whole node"
 
 
 def _part(opened: Occupancy, parts: int) -> Replica | None:

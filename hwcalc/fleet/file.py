@@ -5,13 +5,14 @@ Keys of a model are options of a plan, with their readers; faults name line and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
 from hwcalc.check.fields import Field, field_of
-from hwcalc.check.file import OTHER_KEYS, SCHEMA_VERSION, Entry, TreeReader, kept_defaults, parse_tree, settled
+from hwcalc.check.file import OTHER_KEYS, SCHEMA_VERSION, Entry, TreeReader, kept_defaults, misnamed, parse_tree, settled
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import counted, gpu_named, instance_device, instance_named
@@ -33,15 +34,31 @@ MOST_GROWTH: Final = 100
 MOST_USD: Final = 100_000
 """Dollars an hour for a node."""
 _APART: Final = ("batch", "rate", "offline", "token", "endpoint", *DIMENSIONS)
+
+
+def _counted(most: int) -> Callable[[Node, str], int]:
+    """A reader of a whole number up to ``most``."""
+
+    def read(node: Node, key: str) -> int:
+        with suppress(UsageError):
+            number: int = field_of(ROWS["batch"]).read(node, key)
+            if number <= most:
+                return number
+        raise UsageError(f"{key} is {shown(node.text, 40)}", hint=f"Allowed: a whole number from 1 to {most:,}.")
+
+    return read
+
+
 FIELDS: Final[Mapping[str, Field]] = {
     name: field_of(ROWS[name])
     for name in COMMANDS["recommend"]
     if name in ROWS and name not in _APART and (ROWS[name].group != "hardware" or name == "margin")
 } | {
-    "users": Field(field_of(ROWS["batch"]).read, "Users at once, each with a request in flight.", TYPES["count"].schema),
+    "users": Field(_counted(MOST_USERS), "Users at once, each with a request in flight.", TYPES["count"].schema),
     "output": Field(field_of(ROWS["seq"]).read, "Tokens of the answer; with prompt in place of seq.", TYPES["tokens"].schema),
 }
 """Key of a model -> how it is read: options of a plan that name no hardware, with ``users`` for the number of sequences."""
+_NODES: Final = Field(_counted(MOST_COUNT), "", TYPES["count"].schema)
 _OF_NODE: Final = ("name", "gpu", "gpus", "instance", "count", "rent", "price")
 _CONDITIONS: Final = ("survive", "growth", "rolling")
 _TOP: Final = ("schema_version", "defaults", "models", "nodes", *_CONDITIONS)
@@ -134,10 +151,13 @@ def read_growth(value: object) -> Fraction:
 
 def read_survive(value: int | str) -> int:
     """The number of nodes that may fail at once."""
-    number = parse_tokens(value, "survive", minimum=0)
-    if number > MOST_SURVIVED:
-        raise UsageError(f"survive is {number:,}.", hint=f"Allowed: how many nodes may fail at once, 0 to {MOST_SURVIVED}.")
-    return number
+    with suppress(UsageError):
+        number = parse_tokens(value, "survive", minimum=0)
+        if number <= MOST_SURVIVED:
+            return number
+    raise UsageError(
+        f"survive is {shown(str(value), 40)}.", hint=f"Allowed: how many nodes may fail at once, 0 to {MOST_SURVIVED}."
+    )
 
 
 class _Reader(TreeReader):
@@ -215,12 +235,12 @@ class _Reader(TreeReader):
                 self.fault(node, "a model has no id", "Write model: org/name, or the path of a folder or config.json.")
             if "batch" not in entries:
                 self.fault(node, "a model has no users", "Write users: 200, those who have a request in flight at once.")
-            if read.get("batch", 0) > MOST_USERS:
-                self.fault(entries["batch"].value, f"users are {read['batch']:,}", f"Allowed: up to {MOST_USERS:,}.")
             if is_auto(read.get("weights")):
                 self.fault(
                     entries["weights"].value, "auto chooses for one GPU, and a fleet has many", "Name a format: weights: fp8."
                 )
+            for fault in misnamed({key: entry.value for key, entry in entries.items()}, read):
+                self.fault(fault, printable(fault.error.message), fault.error.hint)
             output = read.pop("output", None)
             if output is not None and ("seq" in read or "prompt" not in read):
                 self.fault(
@@ -246,9 +266,7 @@ class _Reader(TreeReader):
         with self.keeping():
             own = self.mapping(node, "a node", _OF_NODE)
             own = {key: value for key, value in own.items() if value.value is not None}
-            counts = {key: self.read(own[key], key, field_of(ROWS["batch"])) for key in ("gpus", "count") if key in own}
-            if counts.get("count", 1) > MOST_COUNT:
-                raise self.error(own["count"], f"count is {counts['count']:,}", f"Allowed: up to {MOST_COUNT:,}.")
+            counts = {key: self.read(own[key], key, _NODES) for key in ("gpus", "count") if key in own}
             if ("gpu" in own) == ("instance" in own):
                 raise self.error(node, "a node has a gpu or an instance", "Write gpu: 8xh100-sxm, or instance: aws/p5.48xlarge.")
             if "instance" in own and "gpus" in own:
@@ -302,7 +320,7 @@ class _Reader(TreeReader):
         at_most = node.value.get("at_most") if isinstance(node.value, dict) and set(node.value) == {"at_most"} else None
         if at_most is None:
             raise self.error(node, "rent is true, or says how many at most", "Write rent: true, or rent: {at_most: 10}.")
-        return min(MOST_COUNT, int(self.read(at_most, "at_most", field_of(ROWS["batch"]))))
+        return int(self.read(at_most, "at_most", _NODES))
 
 
 def _flag(node: Node, key: str) -> bool:
@@ -312,8 +330,8 @@ def _flag(node: Node, key: str) -> bool:
 
 
 _CONDITION: Final = {
-    "survive": Field(lambda node, _: read_survive(node.value), "Nodes that may fail at once.", {"type": "integer", "minimum": 0}),
-    "growth": Field(lambda node, _: read_growth(node.value), "Times as many users.", {"type": ["number", "string"]}),
+    "survive": Field(lambda node, _: read_survive(node.text), "Nodes that may fail at once.", {"type": "integer", "minimum": 0}),
+    "growth": Field(lambda node, _: read_growth(node.text), "Times as many users.", {"type": ["number", "string"]}),
     "rolling": Field(_flag, "True: a replica more of one model at a time fits.", {"type": "boolean"}),
 }
 

@@ -137,7 +137,8 @@ class Fleet(Answer, Record):
             "all users are served" if self.holds else f"{sum(model.unserved for model in self.models):,} users are not served"
         )
         used = sum(nodes.count for nodes in self.nodes)
-        return f"{len(self.models)} models on {used:,} nodes, ${self.usd_per_hour:,.2f}/h: {served}"
+        models, nodes = ("" if count == 1 else "s" for count in (len(self.models), used))
+        return f"{len(self.models)} model{models} on {used:,} node{nodes}, ${self.usd_per_hour:,.2f}/h: {served}"
 
     def records(self) -> list[dict[str, Any]]:
         """One row for each group."""

@@ -38,6 +38,9 @@ _PER_USD: Final = 100_000
 _UNDECIDED: Final = Note(
     code="undecided", message="The search was cut short: perhaps the nodes would serve all users. Name fewer of them to know."
 )
+_TOO_MUCH: Final = Note(
+    code="too-much", message="The nodes that would have to be added are not said: they are too many, or the search was cut short."
+)
 _ANY: Final = 10**6
 """As many nodes as an addition may take."""
 
@@ -163,7 +166,7 @@ class _Search:
             self.ways += [
                 _Way(model=place, node=number, replica=replica) for number, (ways, _) in planned.items() for replica in ways
             ]
-            whys = [f"{read.nodes[number].name}: {why}" for number, (_, why) in planned.items() if why]
+            whys = [f"{read.nodes[number].name}: {why.rstrip('.')}" for number, (_, why) in planned.items() if why]
             if not any(way.model == place for way in self.ways):
                 line = command_line(model.spec, model.request, model=model.wanted.model).text.replace(
                     "kvplan", "kvplan recommend", 1
@@ -213,7 +216,7 @@ class _Search:
             broken = {kind: _sure_users(plans[kind, number]) for kind, number in used if not _is_sure(plans[kind, number])}
             if not broken:
                 additions = () if assignment is not None else self.additions()
-                notes = (_UNDECIDED,) if undecided else ()
+                notes = (_UNDECIDED,) if undecided else () if assignment or additions or self.reasons else (_TOO_MUCH,)
                 return self.told(problem, found, additions, {use: plans[use] for use in used}, notes)
             plans = {use: plan for use, plan in plans.items() if use[0] not in broken}
             for kind, sure in broken.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import Any, Final
 
 from hwcalc.planner.verdict import Verdict
@@ -74,7 +75,7 @@ def figure_file(title: str, caption: str, height: float, format_: str, draw: Cal
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
         figure.suptitle(_named(title, 120), x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
         draw(figure)
-        figure.supxlabel(_named(caption, 160), x=0.01, ha="left", fontsize=8, color=QUIET)
+        figure.supxlabel(fill(_named(caption, 260), 125), x=0.01, ha="left", fontsize=8, color=QUIET)
         out = io.BytesIO()
         metadata = {"Title": clean(title), **_METADATA[format_]}
         figure.savefig(out, format=format_, dpi=160, metadata=metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
@@ -51,10 +52,11 @@ def _head(fleet: Fleet) -> list[str]:
     ]
     under = "; ".join(filter(None, conditions))
     served = "All users are served" if fleet.holds else "Not all users are served"
-    where = f"on {plural(own, 'node')} of your own" if own or not fleet.rent else ""
+    where = f"{plural(own, 'node')} of your own" if own else ""
     rented = " and ".join(f"{rented.count:,} x {rented.node}" for rented in fleet.rent)
     cost = f"{rented} rented for {_usd(fleet.usd_per_hour)}/h ({_usd(fleet.usd_per_month)}/month)" if fleet.rent else ""
-    lines = [f"{served} {' and '.join(filter(None, (where, cost)))}{f' ({under})' if under else ''}."]
+    on = f" on {' and '.join(filter(None, (where, cost)))}" if used else ""
+    lines = [f"{served}{on}{f' ({under})' if under else ''}."]
     if not fleet.holds:
         lacking = [f"{model.name}: {model.unserved:,} of {model.planned_users:,}" for model in fleet.models if model.unserved]
         failed = ", once they fail" if fleet.survive else ""
@@ -116,8 +118,12 @@ def _tail(fleet: Fleet, *, quiet: bool) -> list[str]:
 
 def fleet_chart(fleet: Fleet) -> Chart:
     """The picture of a fleet: models against the nodes in use."""
-    columns = [(_column(nodes), nodes) for nodes in fleet.nodes]
-    cells = []
+    columns, seen, cells = [], Counter[str](), []
+    nothing = NodesInUse(node="node in use", rented=False, count=0, gpus=0, gpus_used=0, holds=())
+    for nodes in fleet.nodes or (nothing,):
+        name = f"{nodes.count} x {nodes.node}{' rented' if nodes.rented else ''}"
+        seen[name] += 1
+        columns.append((f"{name} ({seen[name]})" if seen[name] > 1 else name, nodes))
     for row, model in enumerate(fleet.models):
         for name, nodes in columns:
             held = [(each, fleet.groups[each.group]) for each in nodes.holds if fleet.groups[each.group].model == model.name]
@@ -139,17 +145,11 @@ def fleet_chart(fleet: Fleet) -> Chart:
     return Chart(
         kind="nodes",
         title="Replicas of models on nodes, and the users that each node serves for sure",
-        caption=" ".join(_head(fleet)),
+        caption=_head(fleet)[0],
         y_label="",
         cells=tuple(cells),
         remarks=tuple(f"{model.name}: {model.unserved:,} users are not served" for model in fleet.models if model.unserved),
     )
-
-
-def _column(nodes: NodesInUse) -> str:
-    """The name of a column: nodes of a type that are alike, told apart from others of the type by what they hold."""
-    held = "+".join(f"{each.replicas}g{each.group + 1}" for each in nodes.holds)
-    return f"{nodes.count} x {nodes.node}{' rented' if nodes.rented else ''} [{held}]"
 
 
 def check_emitted(what: str) -> None:

@@ -186,6 +186,30 @@ def test_no_command_starts_the_formulas(capsys: Capture, tmp_path: Path) -> None
         assert "engine: vllm" in err
 
 
+def test_options_of_no_plan() -> None:
+    """What is wrong on any hardware is wrong usage, which names the model, and no model that runs nowhere."""
+    (model,) = SMALL["models"]
+    for key, value in {"prompt": "9k", "weights": "q9", "dtype": "fp3", "engine_options": {"nonsense": 1}}.items():
+        with pytest.raises(UsageError, match=r"Qwen/Qwen3-8B: .*(9,216|q9|fp3|nonsense)"):
+            hwcalc.fleet({**SMALL, "models": [{**model, key: value}]})
+
+
+def test_all_faults_are_said(capsys: Capture, tmp_path: Path) -> None:
+    """A file with three of them has three places on the terminal."""
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "schema_version: 1\nmodels: [{model: m, users: 0}]\nnodes: [{gpu: l4, count: -1}]\nrolling: 3\n", encoding="utf-8"
+    )
+    status, _, err = run(capsys, "fleet", str(file))
+
+    assert status == 2
+    assert [line.split(": ")[1].rpartition("fleet.yaml:")[2] for line in err.splitlines() if line.startswith("kvplan")] == [
+        "2:28",
+        "3:26",
+        "4:10",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
