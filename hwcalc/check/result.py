@@ -176,14 +176,16 @@ class CheckDocument(Answer, Record):
     fixes: tuple[Fix, ...] = ()
 
     def headline(self) -> str:
+        """``4 checks: 2 hold, 1 probably holds, 1 fails``."""
         summary = self.summary
-        counts = {
-            "hold": summary.passed,
-            "probably": summary.warnings,
-            "fail": summary.failed,
-            "could not be made": summary.errors,
-        }
-        return f"{summary.checks:,} checks: {', '.join(f'{count:,} {what}' for what, count in counts.items() if count)}"
+        counts = (
+            (summary.passed, "hold" if summary.passed != 1 else "holds"),
+            (summary.warnings, "probably hold" if summary.warnings != 1 else "probably holds"),
+            (summary.failed, "fails" if summary.failed == 1 else "fail"),
+            (summary.errors, "could not be checked"),
+        )
+        words = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+        return f"{summary.checks:,} check{'' if summary.checks == 1 else 's'}{': ' if words else ''}{words}"
 
     def records(self) -> list[dict[str, Any]]:
         """A flat row for each check; ``why`` is what did not hold, or could not be read."""

@@ -228,10 +228,9 @@ def _remarks(document: CheckDocument) -> Iterator[str]:
         yield from fix.reasons
         if fix.written:
             yield f"wrote {fix.path}."
-    from hwcalc.report.check import summary_line
 
     told = any(fix.diff and not fix.written for fix in document.fixes)
-    yield f"{summary_line(document)}.{' Nothing is written without --write.' if told else ''}"
+    yield f"{document.headline()}.{' Nothing is written without --write.' if told else ''}"
 
 
 def _targets(outputs: list[str], view: View) -> dict[str, str]:

@@ -386,15 +386,28 @@ class Page(Record):
     notes: tuple[Note, ...] = ()
 
 
+class PageText(str):
+    """The text of a page. A notebook shows the page itself, in a frame."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        title = self.partition("<title>")[2].partition("</title>")[0]
+        return f"<PageText: {title}, {len(self):,} characters>"
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self)}" width="100%" height="700" style="border: 0"></iframe>'
+
+
 @takes(ExploreOptions)
-def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Unpack[ExploreOptions]) -> str:
+def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Unpack[ExploreOptions]) -> PageText:
     """One HTML page on which the memory of these models can be looked at, as text. It needs no network and no other file.
 
     ``gpu`` are the accelerators to choose from. ``seq``, ``batch``, ``dtype``, ``weights``, ``engine``, ``gpus`` and ``tp`` say what is
     chosen when the page opens; the other options are those of :func:`hwcalc.plan` that ``kvplan explore`` has. Without a model the page
     drives the bare equation. Raises a :class:`~hwcalc.errors.KvplanError` subclass, for a model that cannot be read too.
     """
-    return page_of(models, {"gpu": gpu, **options}).html.text
+    return PageText(page_of(models, {"gpu": gpu, **options}).html.text)
 
 
 def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *, live: bool = False) -> Page:

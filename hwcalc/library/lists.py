@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Words = str | Sequence[str] | None
 Numbers = int | str | Sequence[int | str] | None
+"""A number, a text of numbers and ranges, or a list: a ``range`` too, and an array of NumPy."""
 MOST_VALUES = 1_000_000
 """The most numbers in a list, and the most models in a file."""
 _LARGEST_FILE = 4 * 1024**2
@@ -48,11 +49,14 @@ def numbers(given: Numbers, what: str) -> tuple[int, ...]:
 
     In text, commas separate numbers; ``A..B`` doubles from A up to B, and ``A..B:STEP`` goes in equal steps.
 
-    >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch"), numbers([1, "2k"], "seq")
-    ((1024, 2048, 4096, 8192), (1, 5, 9, 8), (1, 2048))
+    >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch"), numbers([1, "2k"], "seq"), numbers(range(4, 12, 4), "batch")
+    ((1024, 2048, 4096, 8192), (1, 5, 9, 8), (1, 2048), (4, 8))
     """
     found: dict[int, None] = {}
-    entries: Sequence[Any] = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
+    several: Any = given.tolist() if hasattr(given, "tolist") else given
+    entries: Sequence[Any] = several if isinstance(several, (list, tuple, range)) else () if several is None else (several,)
+    if len(entries) > MOST_VALUES:
+        raise UsageError(f"{what} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step.")
     for entry in entries:
         if isinstance(entry, str):
             _add_numbers(found, entry, what)

@@ -784,7 +784,7 @@ def read_options(given: Mapping[str, Any]) -> Asked:
         value = given.get(row.name)
         if value is None and (row.default is None or row.name not in given):
             continue
-        if row.lists and isinstance(value, (str, list, tuple)):
+        if row.lists and isinstance(value, (str, list, tuple, range)):
             _check_single(row, value)
         # The default stands for itself, and most options of most plans have it.
         is_default = type(value) is type(row.default) and value == row.default

@@ -41,7 +41,7 @@ class Picture(Record):
         from hwcalc.files import write_file
 
         name = os.fspath(path)
-        write_file(name, self.data(format_of(name)), "output")
+        write_file(name, self.data(format_of(name, "path")), "output")
 
     def text(self, width: int = 80, *, ascii_only: bool = False, color: bool = False) -> str:
         """The picture in characters; with ``color`` in fine dots and colours, as a terminal has them. Needs plotext."""
@@ -156,5 +156,6 @@ def format_of(name: str, option: str = "--output", *others: str) -> str:
         return suffix[1:]
     if suffix not in SUFFIXES:
         what = f"the suffix {brief(suffix, 20)} of {option}" if suffix else f"{option} {shown(name, 60)}"
-        raise UsageError(f"{what} names no format.", hint=f"Use {', '.join((*SUFFIXES, *others))}: {option} picture.svg")
+        line = f": {option} picture.svg" if option.startswith("-") else "."
+        raise UsageError(f"{what} names no format.", hint=f"Use {', '.join((*SUFFIXES, *others))}{line}")
     return SUFFIXES[suffix]

@@ -29,7 +29,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
 from hwcalc.report.drawing import SCREEN
-from hwcalc.report.text import csv_text, escaped, markdown_table, plural
+from hwcalc.report.text import csv_text, escaped, markdown_table
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
@@ -159,19 +159,6 @@ def places(check: Checked) -> list[str]:
     return list(dict.fromkeys(place(check, one.line) for one in findings(check)))
 
 
-def summary_line(document: CheckDocument) -> str:
-    """``4 checks: 2 hold, 1 probably holds, 1 fails``."""
-    summary = document.summary
-    counts = (
-        (summary.passed, "hold" if summary.passed != 1 else "holds"),
-        (summary.warnings, "probably hold" if summary.warnings != 1 else "probably holds"),
-        (summary.failed, "fails" if summary.failed == 1 else "fail"),
-        (summary.errors, "could not be checked"),
-    )
-    words = ", ".join(f"{count:,} {word}" for count, word in counts if count)
-    return f"{plural(summary.checks, 'check')}{': ' if words else ''}{words}"
-
-
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
     """The checks that are listed: ``quiet`` leaves out those that pass and have no warning."""
     return [check for check in document.checks if not (quiet and check.status == "pass" and not check.warnings)]
@@ -227,7 +214,7 @@ def check_table(document: CheckDocument, view: View) -> str:
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
     lines += _definitions(document, view).splitlines()
-    counts = colored(summary_line(document), "pass" if document.summary.exit_code == 0 else "fail")
+    counts = colored(document.headline(), "pass" if document.summary.exit_code == 0 else "fail")
     return "\n".join([*([counts] if view.detail == "screen" and len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
 
 
@@ -253,7 +240,7 @@ def check_markdown(document: CheckDocument, view: View) -> str:
         failed = (f"fails {one.title}" for one in findings(check) if one.fails and one.rule != "fits" and check.error is None)
         verdict = "; ".join((*(() if check.verdict is None else (check.verdict.text,)), *failed))
         rows.append((_WORDS[check.status], _named(check, document), verdict, *sizes, cache))
-    out = [f"### kvplan check: {escaped(summary_line(document))}\n"]
+    out = [f"### kvplan check: {escaped(document.headline())}\n"]
     if rows:
         out.append(markdown_table(("", "check", "verdict", "a GPU needs", "may use", "cache"), rows))
     lists = []
@@ -307,7 +294,7 @@ def check_annotations(document: CheckDocument) -> str:
     lines += [
         _annotation("notice", check, (check.line, check.column), [note.message for note in check.warnings]) for check in warned
     ]
-    return "\n".join([*lines, f"::notice title=kvplan check::{_message(summary_line(document))}"]) + "\n"
+    return "\n".join([*lines, f"::notice title=kvplan check::{_message(document.headline())}"]) + "\n"
 
 
 def _annotation(level: str, check: Checked, at: tuple[int, int], lines: list[str]) -> str:

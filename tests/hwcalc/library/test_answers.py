@@ -85,6 +85,24 @@ def test_the_repr_is_one_short_line(answer: Answer) -> None:
     assert "\n" not in text
 
 
+def test_a_page_is_short_in_a_prompt() -> None:
+    """A line that names it; a notebook shows it in a frame, and as text it is whole."""
+    page = hwcalc.explore(QWEN, gpu="l4")
+
+    assert repr(page) == f"<PageText: kvplan: {QWEN}, {len(page):,} characters>"
+    assert page._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+
+
+def test_lists_are_ranges_and_arrays_too() -> None:
+    """As Python counts them; where one number is planned, the error names what takes several."""
+    lengths = [1024, 2048, 3072]
+    grids = [sweep(QWEN, seq=seq).records() for seq in (lengths, range(1024, 4096, 1024), pd.Series(lengths))]
+
+    assert grids[0] == grids[1] == grids[2]
+    with pytest.raises(UsageError, match=r"is a list.*hwcalc\.compare"):
+        plan(QWEN, seq=range(1024, 4096, 1024))  # type: ignore[arg-type]
+
+
 def test_records_are_frames(answer: Answer) -> None:
     """Flat rows with the same keys, of plain values; pandas and polars take them as they are."""
     rows = answer.records()
