@@ -277,7 +277,9 @@ def parse_check_file(text: str, path: str) -> CheckFile:
         with suppress(_EnoughError):
             reader.fault(name, printable(name.error.message), name.error.hint)
     reader.close()
-    return CheckFile(path=path, checks=checks)
+    names = ", ".join(sorted(reader.idle))
+    said = f"Left out, because no byte that is planned depends on it: {names}."
+    return CheckFile(path=path, checks=checks, notes=(Note(code="no-effect", message=said),) if names else ())
 
 
 class Entry(Record):
@@ -420,6 +422,18 @@ class _Reader(TreeReader):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.misnamed: dict[Fault, None] = {}
+        self.idle: dict[str, None] = {}
+        """Names of vLLM's flags that change no bytes, which checks or defaults have."""
+
+    def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
+        idle: set[str] = set()
+        if what in ("a check", "defaults") and isinstance(node.value, dict):
+            from hwcalc.profiles.engine_flags import engine_flags
+
+            takes = engine_flags("vllm").takes
+            idle = {key for key in node.value if key not in known and f"--{key.replace('_', '-')}" in takes}
+            self.idle |= dict.fromkeys(idle)
+        return {key: value for key, value in super().mapping(node, what, (*known, *idle)).items() if key not in idle}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
         top = self.mapping(root, "a check file", _TOP)

@@ -53,7 +53,9 @@ def numbers(given: Numbers, what: str) -> tuple[int, ...]:
     ((1024, 2048, 4096, 8192), (1, 5, 9, 8), (1, 2048), (4, 8))
     """
     found: dict[int, None] = {}
-    several: Any = given.tolist() if hasattr(given, "tolist") else given
+    several: Any = given
+    if hasattr(several, "tolist"):
+        several = several.tolist()
     entries: Sequence[Any] = several if isinstance(several, (list, tuple, range)) else () if several is None else (several,)
     if len(entries) > MOST_VALUES:
         raise UsageError(f"{what} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step.")

@@ -46,9 +46,9 @@ _AS_THE_FORMULAS: Final = "as the formulas"
 _MOST: Final = 3
 """Reasons in a row; JSON and CSV have all."""
 _NUMBER: Final = "number: exact by the formulas, or by the rule of the engine's own code"
-_ALL_GPUS: Final = "cache: on all GPUs together, each counted as the fullest"
+_ALL_GPUS: Final = "; on several GPUs each counted as the fullest"
 _POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory"
-_WHY: Final = "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache; where nothing is said, not at all"
+_WHY: Final = "why it differs: what an engine keeps more or less than the formulas, with the bytes of it in the cache; empty where it keeps the same"
 _BESIDE: Final = {"a token": "a token: bytes of each further token of a long sequence"}
 """Columns that have an engine's own number where engines stand beside each other."""
 _FREED: Final = "blocks freed"
@@ -315,9 +315,9 @@ def _meanings(variants: Sequence[Variant], view: View, shown: Sequence[str]) -> 
         header.append("its pool tokens are")
         cells = [[*cell, row.pool_is or "no pool"] for cell, row in zip(cells, rows.values(), strict=True)]
     several = any(variant.row is not None and variant.row.all_gpus_bytes != variant.cache_total_bytes for variant in variants)
-    meant = {"number": _NUMBER, "why it differs": _WHY}
+    meant = {"number": _NUMBER, "why it differs": _WHY + (_ALL_GPUS if several else "")}
     lines = [said] if (said := said_of(shown, _BESIDE)) else []
-    lines += [*([_ALL_GPUS] if several else []), *(meant[title] for title in meant if title in shown)]
+    lines += [meant[title] for title in meant if title in shown]
     lines += [_POOL_TOKENS] if pools and "pool tokens" in shown else []
     if view.format == "markdown":
         return [view.table(header, cells), f"{'; '.join(lines)}.\n"]

@@ -144,13 +144,13 @@ def meant(text: str) -> tuple[str, str] | None:
         family = [*ids, *filter(_described, begun)]
     clear = whole or (len(family) == len(ids) and any(letter.isdigit() for letter in text))
     if clear and len(ids) == 1:
-        return ids[0], f"{ids[0]} is taken: what was typed is not an id."
+        return ids[0], f"{shown(text, 100)} is read as {ids[0]}."
     if clear and (facts := _same_facts(ids)):
         # A copy of the published config needs no note about itself.
         published = [model_id for model_id, entry in facts.items() if str(entry.get("fidelity")).startswith("published")]
         first = (published or ids)[0]
         others = _listed([model_id for model_id in ids if model_id != first], "and")
-        return first, f"{first} is taken: what was typed is not an id; the plan of {others} would be the same."
+        return first, f"{shown(text, 100)} is read as {first}; the plan of {others} would be the same."
     hint = f"Did you mean {_listed(family, 'or')}?"
     if len(family) > _LISTED:
         hint += f" All of them: kvplan models {text}"

@@ -375,6 +375,19 @@ def test_vllms_names_are_keys() -> None:
         checks("  - {model: m, block-size: 16, engine_options: {block_size: 32}, max_cache: 1GiB}\n")
 
 
+def test_vllms_names_without_bytes_are_left_out() -> None:
+    """In defaults and checks, with a note; another name is a fault as before."""
+    rows = "  - {model: m, swap-space: 4, max_cache: 1GiB}\n"
+    read = parse_check_file(f"schema_version: 1\ndefaults: {{trust_remote_code: true}}\nchecks:\n{rows}", "f")
+
+    assert read.checks[0].options == {}
+    assert [note.message for note in read.notes] == [
+        "Left out, because no byte that is planned depends on it: swap-space, trust_remote_code."
+    ]
+    with pytest.raises(CheckUsageError, match="no key 'swap-spaces'"):
+        checks("  - {model: m, swap-spaces: 4, max_cache: 1GiB}\n")
+
+
 def test_a_gpu_may_say_how_many() -> None:
     """``4xh100`` is four; another number is a fault at its place."""
     assert one("  - {model: m, gpu: 4xh100}\n").options == {"gpu": "h100", "gpus": 4}

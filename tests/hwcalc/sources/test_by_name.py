@@ -38,7 +38,7 @@ def test_one_match_is_taken_with_a_note(given: str, model_id: str) -> None:
     raw = resolve(given)
 
     assert (raw.id, raw.config) == (model_id, resolve(model_id).config)
-    assert (raw.notes[0].code, raw.notes[0].message) == ("model-name", f"{model_id} is taken: what was typed is not an id.")
+    assert (raw.notes[0].code, raw.notes[0].message) == ("model-name", f"{given!r} is read as {model_id}.")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_models_with_the_same_plan_are_one_answer(given: str, model_id: str, oth
     assert two is not None
     assert one["config"] == two["config"]
     assert raw.id == model_id
-    assert raw.notes[0].message == f"{model_id} is taken: what was typed is not an id; the plan of {other} would be the same."
+    assert raw.notes[0].message == f"{given!r} is read as {model_id}; the plan of {other} would be the same."
 
 
 def test_two_are_never_guessed_between() -> None:
@@ -186,7 +186,7 @@ def test_what_a_person_sees(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     _, document, _ = run(capsys, "QWEN/qwen3-0.6b", "--seq", "4k", "--json")
 
     assert status == 0
-    assert "Qwen/Qwen3-0.6B is taken: what was typed is not an id." in table
+    assert "'qwen3-0.6b' is read as Qwen/Qwen3-0.6B." in table
     assert (refused_status, nothing) == (3, "")
     assert "Did you mean openai/gpt-oss-120b or openai/gpt-oss-20b?" in said
     assert json.loads(document)["model"]["id"] == "Qwen/Qwen3-0.6B"
