@@ -45,6 +45,8 @@ class StepParameters(Record):
     """Of the peak rate of 32-bit numbers, while quantised weights are unpacked: of ``blocks`` and of ``superblocks`` of GGUF."""
     expert_compute: float = 1.0
     """How much of those shares the matrices of experts reach."""
+    expert_rows: float = 0.0
+    """Rows that each expert of a step computes besides those of its tokens: kernels compute whole tiles, and its last one is not full."""
     attention_share: float = 0.4
     """Of the peak rate, in attention."""
     step_us: float = 0.0
@@ -106,6 +108,8 @@ class SpeedClass(Record):
     """Words in the names of the engine's backends, where it has several that differ."""
     usual_backend: bool = False
     """Whether the class holds where no backend is named."""
+    before_build: int | None = None
+    """The build of the engine from which on the class no longer holds, as its kernels changed."""
     family: str = ""
     """``local`` or ``server``: what parameters are taken from that the rows of the class do not determine."""
     parameters: StepParameters
@@ -149,8 +153,8 @@ class SpeedClass(Record):
         spread = self.ranges.get(kind) or self.ranges.get("decode") or self.ranges["serving"]
         return spread.low, spread.high
 
-    def covers(self, engine: str, gpu: Gpu, backend: str | None = None) -> bool:
-        """Whether the engine, with this backend, on this accelerator belongs to the class."""
+    def covers(self, engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None) -> bool:
+        """Whether the engine, with this backend and of this build, by default the newest, on this accelerator belongs to the class."""
         words = (backend or "").lower().replace("hip", "rocm").replace("rocwmma", "rocm")
         return (
             engine in self.engines
@@ -159,17 +163,31 @@ class SpeedClass(Record):
             and (not self.architectures or gpu.architecture in self.architectures)
             and (not self.memory_types or (gpu.memory_type or "").startswith(tuple(self.memory_types)))
             and (not self.backends or any(word in words for word in self.backends) or (self.usual_backend and not words))
+            and (self.before_build is None or (build is not None and build < self.before_build))
         )
 
 
 def narrowest_first(classes: Iterable[SpeedClass]) -> tuple[SpeedClass, ...]:
-    """Classes so that one of some accelerators comes before one of more of them."""
-    return tuple(sorted(classes, key=lambda one: (not one.architectures, not one.memory_types, not one.categories, one.id)))
+    """Classes so that one of some accelerators or builds comes before one of more of them, and so does one of a driver before one of all."""
+
+    def key(one: SpeedClass) -> tuple[Any, ...]:
+        return (
+            not one.architectures,
+            not one.memory_types,
+            not one.categories,
+            one.before_build is None,
+            one.usual_backend,
+            one.id,
+        )
+
+    return tuple(sorted(classes, key=key))
 
 
-def of_classes(classes: Iterable[SpeedClass], engine: str, gpu: Gpu, backend: str | None = None) -> SpeedClass | None:
+def of_classes(
+    classes: Iterable[SpeedClass], engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None
+) -> SpeedClass | None:
     """The first class that covers the engine on the accelerator."""
-    return next((one for one in classes if one.covers(engine, gpu, backend)), None)
+    return next((one for one in classes if one.covers(engine, gpu, backend, build)), None)
 
 
 @lru_cache(maxsize=1)
@@ -184,6 +202,6 @@ def measured_engines() -> frozenset[str]:
     return frozenset(name for one in speed_classes() for name in one.engines)
 
 
-def find_speed_class(engine: str, gpu: Gpu, backend: str | None = None) -> SpeedClass | None:
+def find_speed_class(engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None) -> SpeedClass | None:
     """The class of an engine on an accelerator; ``None`` if nothing like it was measured."""
-    return of_classes(speed_classes(), engine, gpu, backend)
+    return of_classes(speed_classes(), engine, gpu, backend, build)

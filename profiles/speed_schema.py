@@ -26,6 +26,7 @@ class ParametersFacts(Facts):
     compute_shares: dict[Multiplied, Share]
     unpack_shares: dict[Literal["blocks", "superblocks"], Times] = Field(default_factory=dict)
     expert_compute: Share = 1.0
+    expert_rows: Times = 0.0
     attention_share: Share = 0.4
     step_us: Times = 0.0
     sequence_us: Times = 0.0
@@ -58,6 +59,7 @@ class SpeedClassFile(FactFile):
     memory_types: Names = Field(default_factory=list)
     backends: Names = Field(default_factory=list)
     usual_backend: bool = False
+    before_build: Count | None = None
     family: Literal["local", "server"]
     parameters: ParametersFacts
     ranges: dict[Kind, RangeFacts]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -43,19 +43,20 @@ from hwcalc.planner.forecast import forecast  # noqa: E402
 from hwcalc.planner.step_time import StepTimes  # noqa: E402
 from hwcalc.profiles.catalog import built_in  # noqa: E402
 from hwcalc.profiles.gpus import find_gpu  # noqa: E402
-from hwcalc.profiles.speed import FEW, FOLDER, SpeedClass, SpeedRange, StepParameters, narrowest_first, of_classes  # noqa: E402
+from hwcalc.profiles.speed import FEW, FOLDER, SpeedClass, SpeedRange, StepParameters, narrowest_first, of_classes, speed_classes  # noqa: E402
 from scripts.speed_rows import UNTUNED, Row, is_plain, kind_of, opened_row, rows_of  # noqa: E402
 
 Array = Any
 MULTIPLIED: Final = ("floats", "eight_bit", "four_bit", "weight_only", "gguf")
+PACKED: Final = ("blocks", "superblocks")
 COUNTS: Final = (
-    "weights", "experts", "cache", "blocks", "superblocks", *(f"dense {one}" for one in MULTIPLIED), *(f"expert {one}" for one in MULTIPLIED),
+    "weights", "experts", "cache", *PACKED, *(f"dense {one}" for one in MULTIPLIED), *(f"expert {one}" for one in MULTIPLIED),
     "attention", "step", "sequence", "layer", "exchange", "peer", "link", "stage",
 )  # fmt: skip
 """What is counted of a row: seconds at the full rate, or how often something happens."""
 POWERS: Final = (0.5, 0.625, 0.75, 0.875, 1.0)
 STARTS: Final[Mapping[str, float]] = {
-    "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "expert_power": 0.8, "blocks": 1.5, "superblocks": 0.4,
+    "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "expert_power": 0.8, "blocks": 0.4, "superblocks": 0.1,
     "floats": 0.5, "eight_bit": 0.45, "four_bit": 0.35, "weight_only": 0.35, "gguf": 0.2, "expert_compute": 0.5, "attention": 0.25,
     "step": 100.0, "sequence": 2.0, "layer": 30.0, "expert_layer": 60.0, "exchange": 20.0, "peer": 5.0, "link": 0.5, "stage": 40.0,
     "together": 1.0,
@@ -65,7 +66,7 @@ NAMES: Final = tuple(STARTS)
 LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "bandwidth_share": (0.2, 0.97), "expert_bandwidth": (0.2, 1.0), "cache_times": (1.0, 4.0), "expert_power": (0.5, 1.0),
     **dict.fromkeys(MULTIPLIED, (0.005, 0.95)), "expert_compute": (0.05, 1.0), "attention": (0.005, 0.95), "link": (0.05, 0.95),
-    "blocks": (0.02, 50.0), "superblocks": (0.02, 50.0), "together": (0.05, 1.0),
+    **dict.fromkeys(PACKED, (0.005, 10.0)), "together": (0.05, 1.0),
 }  # fmt: skip
 FREE: Final = (0.1, 20_000.0)
 HELD: Final = 0.004
@@ -122,7 +123,7 @@ class Rows:
         return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask], self.stretches[mask])
 
 
-def counting(power: float) -> StepParameters:
+def counting(power: float, expert_rows: float) -> StepParameters:
     """Parameters with which a forecast gives the counts: place by place one term of the sum is left at its full rate."""
     index = {name: number for number, name in enumerate(COUNTS)}
 
@@ -150,8 +151,9 @@ def counting(power: float) -> StepParameters:
         "cache_times": cache_times,
         "expert_power": power,
         "compute_shares": shares,
-        "unpack_shares": {one: only(one) for one in ("blocks", "superblocks")},
+        "unpack_shares": {one: only(one) for one in PACKED},
         "expert_compute": dense,
+        "expert_rows": expert_rows,
         "attention_share": only("attention"),
         "step_us": times("step"),
         "sequence_us": times("sequence"),
@@ -166,7 +168,11 @@ def counting(power: float) -> StepParameters:
 
 def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
     """The counts of rows, and why others have none."""
-    classes = {power: _class_of(counting(power)) for power in POWERS}
+    classes = {
+        (power, number): _class_of(counting(power, number))
+        for power in POWERS
+        for number in {one.parameters.expert_rows for one in speed_classes()} | {0.0}
+    }
     kept, counts, seconds, bounds, experts, stretches, refused = [], [], [], [], [], [], []
     for row in rows:
         try:
@@ -174,8 +180,10 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
         except KvplanError as error:
             refused.append(f"{row.engine}, {row.model}: {error}")
             continue
+        owner = class_of(speed_classes(), found)
+        tile = 0.0 if owner is None else owner.parameters.expert_rows
         by_power = [
-            seconds_of(found, replace(times, speed_class=classes[power]))
+            seconds_of(found, replace(times, speed_class=classes[power, tile]))
             for power in (POWERS if times.has_experts else POWERS[-1:])
         ]
         kept.append(found)
@@ -186,6 +194,11 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
         stretches.append(stretch_of(found, times))
     arrays = map(np.array, (counts, seconds, bounds, experts, stretches))
     return Rows(kept, *arrays), refused
+
+
+def class_of(classes: Iterable[SpeedClass], row: Row) -> SpeedClass | None:
+    """The class that a row belongs to."""
+    return of_classes(classes, row.engine, find_gpu(row.gpu), row.backend, row.build)
 
 
 def stretch_of(row: Row, times: StepTimes) -> float:
@@ -233,8 +246,9 @@ def expected(rows: Rows, values: Mapping[str, float]) -> Array:
     counts = rows.counts[:, lower] * (1 - part) + rows.counts[:, lower + 1] * part
     count = dict(zip(COUNTS, counts.T, strict=True))
     share = values["bandwidth_share"]
-    total = (count["weights"] + count["experts"] / values["expert_bandwidth"] + values["cache_times"] * count["cache"]) / share
-    for one in ("blocks", "superblocks", "attention", "link"):
+    reading = (count["weights"] + count["experts"] / values["expert_bandwidth"]) / share
+    total = np.hypot(reading, sum(count[one] / values[one] for one in PACKED)) + values["cache_times"] * count["cache"] / share
+    for one in ("attention", "link"):
         total = total + count[one] / values[one]
     for one in MULTIPLIED:
         total = total + (count[f"dense {one}"] + count[f"expert {one}"] / values["expert_compute"]) / values[one]
@@ -309,7 +323,7 @@ class Fits:
             path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(built_in(FOLDER)).glob("*.yaml"))
         }
         classes = narrowest_first(convert({**data, "schema_version": None}, SpeedClass) for data in self.files.values())
-        of_rows = [of_classes(classes, row.engine, find_gpu(row.gpu), row.backend) for row in rows.rows]
+        of_rows = [class_of(classes, row) for row in rows.rows]
         self.owners = np.array([getattr(one, "id", "") for one in of_rows])
         self.families = np.array([getattr(one, "family", "") for one in of_rows])
         self.tuned = np.array([row.source not in UNTUNED for row in rows.rows])
@@ -377,7 +391,7 @@ def errors_of(rows: Rows, times: Array) -> dict[str, Any]:
 
 def parameters_of(values: Mapping[str, float]) -> dict[str, Any]:
     """The parameters as a file has them."""
-    packed = {one: round(values[one], 3) for one in ("blocks", "superblocks")}
+    packed = {one: round(values[one], 3) for one in PACKED}
     found: dict[str, Any] = {
         "bandwidth_share": round(values["bandwidth_share"], 3),
         "expert_bandwidth": round(values["expert_bandwidth"], 3),
@@ -502,7 +516,10 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         values = fits.fitted(name, np.zeros(len(rows), dtype=bool))
         apart = {by: fits.apart(name, by) for by in fits.marks}
-        data.update(fit_class(name, mine, values, apart, data["family"]))
+        # What is not fitted stays.
+        kept = {key: data["parameters"][key] for key in ("expert_rows",) if key in data["parameters"]}
+        found = fit_class(name, mine, values, apart, data["family"])
+        data.update(found | {"parameters": found["parameters"] | kept})
         untuned = rows.of((fits.owners == name) & ~fits.tuned)
         if len(untuned):
             report = errors_of(untuned, expected(untuned, values))

@@ -20,6 +20,7 @@ from hwcalc import load_model
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines import ENGINES as ENGINES_KNOWN
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.llamacpp.builds import OLDEST
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.plan import open_loaded
 from hwcalc.library.speed import speed
@@ -49,6 +50,9 @@ MODELS: Final[Mapping[str, Any]] = {
     "custom/gemma-3-12b": "google/gemma-3-12b-it",
     # GGUF files were made of the model in 16 bits.
     "nvidia/Gemma-4-31B-IT-NVFP4": "google/gemma-4-31B-it",
+    # The language part, which a file of llama.cpp has.
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": _LLAMA
+    | {"hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40, "vocab_size": 131072},
     # The language parts of mistralai/Ministral-3-8B-Instruct-2512 and Ministral-3-14B-Instruct-2512.
     "custom/ministral-3-8b": _LLAMA
     | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34, "vocab_size": 131072},
@@ -99,6 +103,8 @@ class Row(Struct, frozen=True):
     """The class and regime that the file itself names."""
     engine: str
     backend: str | None
+    build: int | None
+    """The build of llama.cpp, where the row names one."""
     gpu: str
     model: str
     keywords: Mapping[str, Any]
@@ -184,6 +190,7 @@ def rows_of(path: Path) -> Iterator[Row]:
             group=f"{data['class']} {data.get('regime')}",
             engine=engine,
             backend=data.get("backend"),
+            build=int(build[1]) if (build := re.fullmatch(r"b(\d{4,})", str(data.get("engine_version")))) else None,
             gpu=data["gpu"],
             model=data["model"],
             keywords={name: value for name, value in keywords.items() if value is not None},
@@ -249,7 +256,7 @@ def compared(rows: Iterable[Row], *, tuned: bool = True) -> tuple[list[Compared]
         try:
             answer = speed(
                 model_of(row.model),
-                engine=row.engine,
+                engine=row.engine if row.build is None or row.build < OLDEST else f"{row.engine}@b{row.build}",
                 prompt=row.prompt,
                 output=row.output,
                 concurrency="max" if row.saturated else row.concurrency,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -343,6 +344,42 @@ def test_backends_differ() -> None:
     named = {word: find_speed_class("llamacpp", shared, word) for word in (None, "vulkan_radv", "ROCm 7.2", "hip")}
 
     assert [one and one.id.rpartition("-")[2] for one in named.values()] == ["vulkan", "vulkan", "rocm", "rocm"]
+    amdvlk = find_speed_class("llamacpp", shared, "vulkan_amdvlk")
+    assert amdvlk is not None
+    assert amdvlk.id == "llamacpp-amd-shared-amdvlk"
+
+
+def test_builds_differ() -> None:
+    """llama.cpp multiplies quantised matrices on the matrix units of RDNA 3.5 since b7279 (#17576). The newest build is planned by default."""
+    before, since, newest = (
+        hwcalc.speed(
+            "meta-llama/Llama-2-7b-hf", engine=f"llamacpp{at}", gpu="strix-halo-128gb", weights="q4_0", prompt=512, backend="rocm"
+        )
+        for at in ("@b7278", "@b7279", "")
+    )
+
+    assert before.speed_class == "llamacpp-amd-shared-rocm-before-b7279"
+    assert since.speed_class == newest.speed_class == "llamacpp-amd-shared-rocm"
+    assert before.prefill_tokens_per_s.expected < since.prefill_tokens_per_s.expected == newest.prefill_tokens_per_s.expected
+
+
+@pytest.mark.parametrize(("gpu", "products"), [("apple-m2", 1), ("rtx-4090", 4)])
+@pytest.mark.parametrize(("weights", "packed", "reached"), [("q8_0", "blocks", 1), ("q6_k", "superblocks", 0.75)])
+def test_unpacking_by_hand(gpu: str, products: int, weights: str, packed: str, reached: float) -> None:
+    """Llama 2 7B has 32 x (4 x 4096^2 + 3 x 4096 x 11008) + 32000 x 4096 numbers that a step unpacks, while it reads them, and multiplies by."""
+    numbers = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 32_000 * 4096
+    profile = find_gpu(gpu)
+    found = find_speed_class("llamacpp", profile)
+    assert found is not None
+    terms = hwcalc.speed("meta-llama/Llama-2-7b-hf", engine="llamacpp", gpu=gpu, weights=weights, prompt=512).step_terms
+    rates = {name: rate for name, rate in profile.tflops_dense.items() if rate is not None}
+
+    unpacking = 2 * numbers / (products * rates["fp32"] * 1e12 * found.parameters.unpack_shares[packed])
+    assert terms["unpacking"] == pytest.approx(math.hypot(terms["weights"], unpacking) - terms["weights"], rel=1e-6)
+    rate = max(rates.get(name, 0) for name in ("int8", "fp16", "fp8"))
+    assert terms["matrices"] == pytest.approx(
+        2 * numbers / (rate * 1e12 * found.parameters.compute_shares["gguf"] * reached), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
