@@ -1,4 +1,4 @@
-"""The shape of the program: no circle of files, no state that a call leaves behind.
+"""The shape of the program: no circle of files, no state that a call leaves behind, nothing that runs text.
 
 Which room may import which is a contract of import-linter in ``pyproject.toml``.
 """
@@ -22,6 +22,10 @@ FOLDERS: Final = ("benchmarks", "formulas", "hwcalc", "profiles", "scripts", "te
 
 REGISTRIES: Final = frozenset({"hwcalc.formulas.kind.KINDS"})
 """What a module adds itself to when it is imported."""
+
+RUNNERS: Final = frozenset({"exec", "eval", "compile", "__import__", "execfile"})
+UNPICKLERS: Final = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"})
+"""What runs text, and what unpickles."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _MUTABLE: Final = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp, ast.GeneratorExp)
@@ -168,6 +172,26 @@ def test_no_state_between_calls() -> None:
     }
 
     assert found == REGISTRIES
+
+
+def test_no_part_of_the_program_can_run_text() -> None:
+    """No call of ``exec`` and its kin, and no import of anything that unpickles."""
+    found = []
+    for module, path in sources().items():
+        for node in nodes(path):
+            match node:
+                case ast.Call(func=ast.Name(id=name)) if name in RUNNERS:
+                    found.append(f"{module}: {name}")
+                case ast.Import(names=names) if UNPICKLERS & {one.name.partition(".")[0] for one in names}:
+                    found.append(f"{module}: {names[0].name}")
+                case ast.ImportFrom(module=str(name)) if name.partition(".")[0] in UNPICKLERS:
+                    found.append(f"{module}: {name}")
+                case ast.Constant(value="trust_remote_code"):
+                    found.append(f"{module}: trust_remote_code")
+                case _:
+                    pass
+
+    assert found == []
 
 
 def test_no_state_in_classes() -> None:

@@ -40,9 +40,10 @@ from hwcalc.formulas.tensor import (
     paged_positions,
     paged_sum,
 )
+from tests.effort import cases
 from tests.formulas.strategies import kinds
 
-CASES: Final = 3000
+CASES: Final = cases(1200, 3000)
 
 
 def spans(dice: random.Random) -> tuple[Span, ...]:

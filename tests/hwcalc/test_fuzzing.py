@@ -26,7 +26,7 @@ _CASE = Case(family="config", words=("config.json",), files={})
 _GOOD = Outcome(status=0, out="it fits\n", err="", seconds=0.1, memory_bytes=10**7)
 
 
-@pytest.mark.parametrize("path", sample(CORPUS, 24), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sample(CORPUS, 16), ids=lambda path: path.stem)
 def test_a_past_fault_stays_mended(path: Path) -> None:
     """Each input that once broke a promise keeps all of them, in a process of its own."""
     case = read_case(path)

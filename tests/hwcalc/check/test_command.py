@@ -92,7 +92,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, content: str | None, status: int) 
     assert "kvplan.yaml" in check["error"]["message"]
     assert check["error"]["hint"]
     assert found["files"] == [{"path": str(path), "checks": 0, "lock": None, "lock_written": False, "notes": []}]
-    jsonschema.validate(found, json_schema("check"))
+    jsonschema.Draft202012Validator(json_schema("check")).validate(found)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_one_file_of_several_that_is_wrong(
 
     assert (done.returncode, done.stderr, done.stdout) == (status, "", said["table"])
     found = json.loads(said["json"])
-    jsonschema.validate(found, json_schema("check"))
+    jsonschema.Draft202012Validator(json_schema("check")).validate(found)
     assert [check["status"] for check in found["checks"]] == ["pass", "error", "fail"]
     assert (found["checks"][1]["line"], found["checks"][1]["column"]) == (line, column)
     assert [file["checks"] for file in found["files"]] == [1, 0, 1]
@@ -336,7 +336,7 @@ def test_all_faults_of_a_file(tmp_path: Path, capsys: Capture) -> None:
         assert said in " ".join(out.split())
         assert any(check["line"] == line and said in check["error"]["message"] for check in found["checks"])
     assert len(found["checks"]) == found["summary"]["errors"] == 3
-    jsonschema.validate(found, json_schema("check"))
+    jsonschema.Draft202012Validator(json_schema("check")).validate(found)
     assert run(capsys, "check", path, "--format", "github")[1].count("::error file=") == 3
 
 

@@ -24,7 +24,8 @@ CHECK: Final = {"name": "one", "model": "./tiny", "seq": 1024, "max_cache": 1024
 OFFLINE: Final = {
     "PIP_NO_INDEX": "1",
     "PIP_NO_DEPS": "1",
-    "PIP_NO_COMPILE": "1",
+    # A false value of what pip calls compile is its --no-compile; PIP_NO_COMPILE=1 would compile.
+    "PIP_COMPILE": "0",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     # What pip calls no isolation is set by a false value of this.
     "PIP_NO_BUILD_ISOLATION": "0",

@@ -57,7 +57,7 @@ def test_all_formats_say_it(capsys: Capture) -> None:
     info = plan(QWEN, engine="vllm", gpu="h100", seq="32k", users=60, avg_seq="4k").overrun
 
     assert info is not None
-    jsonschema.validate(document, json_schema("plan"))
+    jsonschema.Draft202012Validator(json_schema("plan")).validate(document)
     assert document["overrun"]["chance"] == info.chance
     assert document["overrun"]["max_users"] == info.max_users <= info.expected_max_users
     assert document["request"]["avg_seq"] == "4k"

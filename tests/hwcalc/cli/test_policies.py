@@ -50,7 +50,7 @@ def test_documents_fit_their_schema(capsys: Capture, words: list[str]) -> None:
     """``kvplan schema policies``."""
     document = json.loads(run(capsys, *words, "--json")[1])
 
-    jsonschema.validate(document, json_schema("policies"))
+    jsonschema.Draft202012Validator(json_schema("policies")).validate(document)
     assert len(document["policies"]) == (1 if len(words) > 1 else len(policies()))
 
 
@@ -68,7 +68,7 @@ def test_what_is_kept_fits_its_schema(policy: str | None) -> None:
     """``kvplan schema keep``."""
     kept = keep("Qwen/Qwen3-8B", policy, prompt=1000, decode=200, offline=True)
 
-    jsonschema.validate(json.loads(json.dumps(kept.to_dict())), json_schema("keep"))
+    jsonschema.Draft202012Validator(json_schema("keep")).validate(json.loads(json.dumps(kept.to_dict())))
 
 
 def test_csv_has_a_row_for_each_option(capsys: Capture) -> None:

@@ -25,7 +25,7 @@ def test_all_formats_have_the_same_numbers(capsys: Capture) -> None:
     (row,) = csv.DictReader(io.StringIO(run(capsys, *LINE, "--format", "csv")[1]))
 
     assert status == 0
-    jsonschema.validate(document, json_schema("simulate"))
+    jsonschema.Draft202012Validator(json_schema("simulate")).validate(document)
     assert document == hwcalc.simulate("Qwen/Qwen3-8B", WORDS, blocks=600, step_time="25ms").to_dict()
     assert (document["requests"], document["finished"], document["clock"]) == (20, 20, "seconds")
     assert row["preemptions"] == str(document["totals"]["preemptions"])
@@ -100,7 +100,7 @@ def test_settings_side_by_side(capsys: Capture) -> None:
     told = [setting["traffic"] and setting["traffic"]["totals"]["peak_running"] for setting in document["settings"]]
 
     assert status == 0
-    jsonschema.validate(document, json_schema("simulate-compare"))
+    jsonschema.Draft202012Validator(json_schema("simulate-compare")).validate(document)
     assert told == [4, 4, None, 16]
     assert "vLLM refuses that" in run(capsys, *line)[1] or "max_num_seqs=16" in document["settings"][2]["error"]
 

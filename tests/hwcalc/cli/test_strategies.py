@@ -37,7 +37,7 @@ def test_documents_fit_their_schema(capsys: Capture, line: list[str]) -> None:
     document = json.loads(out)
 
     assert status == 0
-    jsonschema.validate(document, json_schema("strategies"))
+    jsonschema.Draft202012Validator(json_schema("strategies")).validate(document)
     names = [one["name"] for one in document["strategies"]]
     assert names == [*NAMES, *([ENGINE] if "--engine" in line else [])]
 

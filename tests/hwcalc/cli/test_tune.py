@@ -27,7 +27,7 @@ def test_all_formats_have_the_same_numbers(capsys: Capture) -> None:
     rows = list(csv.DictReader(io.StringIO(run(capsys, *LINE, "--ttft", "2s", "--format", "csv")[1])))
 
     assert status == 0
-    jsonschema.validate(document, json_schema("tune"))
+    jsonschema.Draft202012Validator(json_schema("tune")).validate(document)
     assert document["searched"]["max_num_seqs"] == ["default", "2", "4"]
     assert f"best: {document['best'][0]['goodput_per_gpu']:,.3g} requests a second of each GPU" in table
     assert f"start: {document['command']}\n" in table

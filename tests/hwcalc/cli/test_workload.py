@@ -25,7 +25,7 @@ def test_all_formats_have_the_same_numbers(capsys: Capture) -> None:
     rows = list(csv.DictReader(io.StringIO(run(capsys, "workload", TRACE, "--format", "csv")[1])))
 
     assert status == 0
-    jsonschema.validate(document, json_schema("workload"))
+    jsonschema.Draft202012Validator(json_schema("workload")).validate(document)
     assert document == hwcalc.workload(TRACE).summary().to_dict()
     assert (document["trace"], document["requests"], document["prompt"]["total"]) == ("mooncake", 6, 8540)
     assert [row["sum"] for row in rows] == ["8540", "1181", "9721"]

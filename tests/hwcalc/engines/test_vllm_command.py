@@ -34,7 +34,7 @@ def test_a_gpu_that_is_too_small(capsys: Capture) -> None:
     schema = json.loads(run(capsys, "schema", "plan")[1])
     code, told = document(capsys, LLAMA, "--gpu", "l4")
 
-    jsonschema.validate(told, schema)
+    jsonschema.Draft202012Validator(schema).validate(told)
     assert code == 1
     assert told["pool"]["definition"] == "engine"
     assert (told["fit"]["fits"], told["fit"]["gpu"]) == (False, "l4")

@@ -20,6 +20,7 @@ from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.report.fitting import fit_text
 from hwcalc.report.schema import json_schema
 from hwcalc.report.view import View
+from tests.effort import sample
 from tests.hwcalc.command import Capture, read_plan, run
 from tests.hwcalc.sources.gguf import given
 
@@ -53,7 +54,7 @@ def test_every_option_has_a_value_here() -> None:
     assert SAID.keys() == FitOptions.__annotations__.keys() - OTHER_NAMES.keys()
 
 
-@pytest.mark.parametrize("without", [*SAID, ""])
+@pytest.mark.parametrize("without", sample(["", *SAID], 8))
 def test_the_line_of_a_model_keeps_every_option(without: str) -> None:
     """Pasted, it plans what the row says: host memory, margin and all others are in it."""
     given = {name: value for name, value in SAID.items() if name not in (without, "memory_utilization")}
@@ -100,7 +101,7 @@ def test_a_longer_context_never_takes_a_larger_format() -> None:
 @pytest.mark.parametrize("engine", ["reference", "llamacpp"])
 def test_figures_are_those_of_the_plan(engine: str) -> None:
     """The line of a row plans the same bytes, verdict, longest sequence and speed."""
-    rows = fit(gpu="rtx-4060-ti", seq="16k", engine=engine, every=True, limit=0, max_params="40B").models
+    rows = fit(gpu="rtx-4060-ti", seq="16k", engine=engine, every=True, limit=0, max_params="14B").models
     for row in random.Random(14).sample(rows, 5):  # noqa: S311 - any choice will do
         planned = plan(row.id, gpu="rtx-4060-ti", seq="16k", engine=engine, weights=row.weights, offline=True)
         assert planned.fit is not None
@@ -372,7 +373,7 @@ def test_the_document_has_its_schema(capsys: Capture) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     status, out, _ = run(capsys, "fit", "qwen/qwen3-8b", "--gpu", "rtx-4060-ti", "--seq", "16k", "--json")
     document = json.loads(out)
-    jsonschema.validate(document, json_schema("fit"))
+    jsonschema.Draft202012Validator(json_schema("fit")).validate(document)
 
     assert status == 0
     assert [model["id"] for model in document["models"]] == ["Qwen/Qwen3-8B"]

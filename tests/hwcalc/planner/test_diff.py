@@ -43,7 +43,7 @@ def difference(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str,
     """The JSON document of a diff, valid by its schema."""
     assert main(["diff", *arguments, "--json"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(document, json_schema("diff"))
+    jsonschema.Draft202012Validator(json_schema("diff")).validate(document)
     return document
 
 

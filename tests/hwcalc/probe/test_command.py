@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from hwcalc.planner.policy import policy_info
 from hwcalc.probe import devices
 from hwcalc.report.schema import json_schema
+from tests.effort import cases
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 from tests.hwcalc.probe.fake_cuda import GPU_NAME, MIB, FakeTorch
 
@@ -194,7 +195,7 @@ def test_killed_at_any_moment(tmp_path: Path, number: int) -> None:
     """No receipt, or a whole one; never half of one. A process that is asked to end does so with its own status."""
     rng = random.Random(int(number))  # noqa: S311 - no secret
     statuses = set()
-    for turn in range(2):
+    for turn in range(cases(1, 4)):
         path = tmp_path / f"{turn}.json"
         command = [sys.executable, "-m", "hwcalc", "probe", QWEN, "--seq", "2k", "--offline", "--device", "cpu", "--fill"]
         with subprocess.Popen(

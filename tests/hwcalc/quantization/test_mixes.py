@@ -17,6 +17,7 @@ from hwcalc.model import GgufFacts, GgufTensor, ModelSpec
 from hwcalc.quantization.ggml import BY_IMATRIX, MIXES
 from hwcalc.quantization.gguf import PUBLISHED_MIXES, file_tensors, gguf_file
 from hwcalc.quantization.mixes import refused
+from tests.effort import sample
 from tests.paths import GOLDEN
 
 
@@ -62,7 +63,7 @@ def chosen(row: Mapping[str, Any], text: str) -> Iterator[tuple[str, str]]:
             yield stem if number < 0 else f"blk.{number}.{stem}", other.get(number, most or form)
 
 
-@pytest.mark.parametrize("name", MIXES)
+@pytest.mark.parametrize("name", sample(MIXES, 16))
 def test_every_tensor_of_every_file(name: str) -> None:
     """All of them; rows that llama.cpp refuses are refused here."""
     compared = 0

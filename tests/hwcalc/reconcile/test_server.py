@@ -435,7 +435,7 @@ def test_json_markdown_and_csv(capsys: Capture) -> None:
     schema = json.loads(run(capsys, "schema", "server")[1])
     for answers in (VLLM, SGLANG, LLAMACPP, TGI, TENSORRT):
         with Served(answers) as served:
-            jsonschema.validate(json.loads(run(capsys, "reconcile", served.address, "--json")[1]), schema)
+            jsonschema.Draft202012Validator(schema).validate(json.loads(run(capsys, "reconcile", served.address, "--json")[1]))
     with Served(VLLM) as served:
         assert "- in use: 50.0 %, 80,008 tokens\n" in run(capsys, "reconcile", served.address, "--format", "markdown")[1]
         rows = [line.split(",") for line in run(capsys, "reconcile", served.address, "--format", "csv")[1].splitlines()]

@@ -301,7 +301,7 @@ def test_sharing_says_what_the_document_says(engine: str, request_: dict[str, An
     document = one.to_dict()
     lines = dict(sharing_lines(one))
 
-    jsonschema.validate(document, json_schema("plan"))
+    jsonschema.Draft202012Validator(json_schema("plan")).validate(document)
     for text in (lines["own"], lines["memory"].partition(";")[0], *([lines["padding"]] if "padding" in lines else [])):
         told = {int(word.replace(",", "")) for word in re.findall(r"\b\d{1,3}(?:,\d{3})+\b(?!\.\d)", text)}
         assert told <= numbers(document), text

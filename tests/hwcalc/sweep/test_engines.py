@@ -16,9 +16,10 @@ from hwcalc.engines import ENGINES
 from hwcalc.profiles.catalog import list_models
 from hwcalc.sweep.grid import Grid
 from hwcalc.sweep.setting import SettingRows
+from tests.effort import cases
 from tests.hwcalc.sweep.test_sweep import agree, planned, rows
 
-GRIDS: Final = 20
+GRIDS: Final = cases(10, 20)
 LENGTHS: Final = (1, 2, 15, 16, 17, 127, 128, 255, 4_095, 4_096, 4_097, 8_192, 100_003, 2**20, 2**40)
 BATCHES: Final = (1, 1, 2, 3, 7, 8, 16, 100, 255, 256, 257, 1_025, 2**40)
 GPUS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -274,7 +274,7 @@ def test_wrong_from_the_start(capsys: Capture, words: list[str], status: int) ->
     if not {"--format", "--output"} & set(words):
         told, out, _ = run(capsys, "sweep", *words, "--json", *(["--seq", "8"] if "--seq" not in words else []))
         document = json.loads(out)
-        jsonschema.validate(document, json_schema("error"))
+        jsonschema.Draft202012Validator(json_schema("error")).validate(document)
         assert told == document["error"]["code"] == status
 
 
@@ -322,7 +322,7 @@ def test_formats_agree(mixed: Grid, tmp_path: Path) -> None:
     assert table == [{name: "" if value is None else csv_cell(str(value)) for name, value in row.items()} for row in lines]
     assert lines[0]["model"] == 'a,"b" %d %s 100%'
     assert {row["warning"] for row in lines if row["model"] == LLAMA} == {None, "beyond-maximum"}
-    jsonschema.validate(document, json_schema("sweep"))
+    jsonschema.Draft202012Validator(json_schema("sweep")).validate(document)
 
 
 def test_numbers_are_numbers() -> None:
