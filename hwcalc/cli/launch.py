@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hwcalc.cli.launch_line import starts_server
 from hwcalc.cli.options import DETAIL, OUTPUT, Option, command, given_options, plan_options, progress, say_unreachable
-from hwcalc.cli.output import Answer, answer, view_of
+from hwcalc.cli.output import Answer, answer, detail_of, view_of
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.files import decoded, standard_input
 from hwcalc.planner.options import WITHIN
@@ -88,7 +88,8 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
         if outcome.plan is None:
             pieces.append(f"{_heading(outcome.server)}\nnot planned: {outcome.failure}\n")
             continue
-        detail = "brief" if len(outcomes) > 1 and view.detail == "usual" else view.detail
+        several = len(outcomes) > 1 and view.detail == "usual"
+        detail = "brief" if several else detail_of(view, verdict=outcome.plan.fit is not None)
         style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": detail, "command": ""}
         text = plan_report(outcome.plan, view.format, **style)
         pieces.append(text if len(outcomes) == 1 else f"{_heading(outcome.server)}\n{text}")

@@ -122,6 +122,11 @@ def colored(color: str | None = None, *, no_color: bool = False) -> bool:
     return on_terminal() and os.environ.get("TERM") != "dumb"
 
 
+def detail_of(view: View, *, verdict: bool) -> Detail:
+    """How much of a plan is shown: with a verdict, a terminal gets the answer, and a pipe all of it."""
+    return "screen" if verdict and view.detail == "usual" and on_terminal() else view.detail
+
+
 def on_terminal() -> bool:
     """True if standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()

@@ -22,7 +22,7 @@ from hwcalc.cli.options import (
     say_unreachable,
     typed_again,
 )
-from hwcalc.cli.output import WIDTH, Answer, answer, colored, on_terminal, output_width, view_of, why_not
+from hwcalc.cli.output import WIDTH, Answer, answer, colored, detail_of, output_width, view_of, why_not
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
@@ -107,9 +107,8 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
         parted = manifest_form(emit) is not None
         return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks, commands=parted)
     command = typed_again("plan", model, options)
-    # With a verdict, a terminal gets the answer, and a pipe all of it.
-    detail = "screen" if view.detail == "usual" and planned.fit is not None and on_terminal() else view.detail
-    style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": detail, "command": command}
+    style = {"color": view.color, "width": view.width, "quiet": view.quiet, "command": command}
+    style["detail"] = detail_of(view, verdict=planned.fit is not None)
     text = plan_report(planned, view.format, **style)
     if plot:
         from hwcalc.plot.build import picture_of

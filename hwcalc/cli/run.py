@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.options import COMMANDS, DEFAULT, Option, find_command
 from hwcalc.cli.output import Answer, discard, on_screen, wants_json, write
 from hwcalc.documents import ErrorInfo, dumps, error_document
 from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
@@ -141,15 +141,18 @@ def is_typers(error: Exception, name: str) -> bool:
 _MOST_CHOICES: Final = 16
 
 
+def _options(words: Sequence[str]) -> tuple[Option, ...]:
+    """The options of the command that a line names."""
+    return find_command(words[0] if words and words[0] in COMMANDS else DEFAULT).options
+
+
 def _choices(words: Sequence[str], flag: str | None) -> list[str]:
     """Values for an option of a line that lacks its own, where they are a short list."""
     if flag is None or not words:
         return []
     from hwcalc.cli import completion
-    from hwcalc.cli.options import COMMANDS, find_command
 
-    options = find_command(words[0] if words[0] in COMMANDS else "plan").options
-    complete = next((option.complete for option in options if flag in option.flags), None)
+    complete = next((option.complete for option in _options(words) if flag in option.flags), None)
     values: list[str] = [] if complete is None else getattr(completion, complete)("")
     return values if len(values) <= _MOST_CHOICES else []
 
@@ -164,7 +167,11 @@ def describe(error: Exception, words: Sequence[str] = ()) -> ErrorInfo:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         said = safe_message(message.replace("\n", " "))
         choices = _choices(words, getattr(error, "option_name", None))
-        hint = f"Known: {', '.join(choices)}." if choices else f"See: {command} --help"
+        flag = getattr(error, "option_name", None)
+        write = next((f"{flag} {row.metavar}" for row in _options(words) if flag in row.flags and row.metavar), "")
+        named = words[0] if words and words[0] in COMMANDS else DEFAULT
+        see = f"Write: {write}. See: kvplan help {named} --all" if write else f"See: {command} --help"
+        hint = f"Known: {', '.join(choices)}." if choices else see
         return ErrorInfo(code=USAGE, type="usage", message=said, hint=hint)
     said = safe_message(f"internal error: {type(error).__name__}: {error}"[:500].replace("\n", " "))
     hint = "This is a fault in kvplan. Please report it with the output of the same command under KVPLAN_DEBUG=1."

@@ -262,7 +262,9 @@ def test_a_terminal_gets_the_answer_and_a_pipe_all_of_it(capsys: Capture, monkey
     line = (QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k")
     piped = run(capsys, *line)[1]
     brief = run(capsys, *line, "--brief")[1]
-    monkeypatch.setattr("hwcalc.cli.plan.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(PIPED_WIDTH))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("hwcalc.cli.output.on_terminal", lambda: True)
     screen = run(capsys, *line)[1]
 
     assert "\neach GPU\n" in piped
@@ -270,6 +272,7 @@ def test_a_terminal_gets_the_answer_and_a_pipe_all_of_it(capsys: Capture, monkey
     assert "  start    vllm serve Qwen/Qwen3-8B --max-model-len 8192\n" in screen
     assert "\neach GPU\n" in run(capsys, *line, "-v")[1]
     assert "\n36 layers: " in run(capsys, QWEN, "--seq", "8k")[1]
+    assert run(capsys, "--gpu", "h100", "--", "vllm", "serve", QWEN, "--max-model-len", "8192")[1] == screen
 
 
 @pytest.mark.parametrize(
@@ -284,8 +287,9 @@ def test_an_answer_with_limits_keeps_within_a_screen(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
 ) -> None:
     """24 lines of 80 columns, a long command in as many as it takes; what ``-v`` has is left out first."""
-    monkeypatch.setattr("hwcalc.cli.plan.on_terminal", lambda: True)
+    monkeypatch.setattr("hwcalc.cli.output.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
     limited = (*line, "--users", "8", "--ttft", "1s", "--itl", "30ms")
     screen, whole = run(capsys, *limited)[1], run(capsys, *limited, "-v")[1]
     rows = sum(-(-max(1, len(row)) // 80) for row in screen.splitlines())
@@ -326,4 +330,4 @@ def test_an_option_without_its_value_lists_what_may_stand_there(capsys: Capture,
     """Where that is a short list, of the command that is typed; a number or a name of hundreds has the help."""
     status, _, said = run(capsys, *words)
     assert (status, said) == (2, f"kvplan: Option '{words[-1]}' requires an argument.\nKnown: {known}.\n")
-    assert run(capsys, QWEN, "--seq")[2].endswith("See: kvplan --help\n")
+    assert run(capsys, QWEN, "--seq")[2].endswith("\nWrite: --seq N. See: kvplan help plan --all\n")
