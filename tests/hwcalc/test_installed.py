@@ -31,12 +31,17 @@ print(hwcalc.plan("Qwen/Qwen3-8B", seq="32k", dtype="fp8").cache.total_bytes)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the wheel."""
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """An environment with the wheel in it and, beside it, packages of the names of our folders."""
     home = tmp_path_factory.mktemp("environment")
     venv.EnvBuilder(symlinks=True).create(home)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(home)}))
-    wheel = build(tmp_path_factory.mktemp("wheel"))
     # The tests' own pip writes there: the environment needs none.
     pip = (sys.executable, "-m", "pip", "--python", str(python_of(home)), "install", "--quiet", "--no-deps", "--no-index")
     subprocess.run([*pip, "--no-compile", str(wheel)], check=True, capture_output=True, env=without_paths())
@@ -99,9 +104,8 @@ def test_a_checkout(folder: Path) -> None:
     assert run(sys.executable, "-c", here + LIBRARY, cwd=folder).splitlines()[-1] == str(BYTES)
 
 
-def test_a_wheel_on_the_path(tmp_path: Path) -> None:
+def test_a_wheel_on_the_path(wheel: Path, tmp_path: Path) -> None:
     """The archive itself, not installed: modules and data files are read out of it."""
-    wheel = build(tmp_path)
     program = f"import sys; sys.path.insert(0, {str(wheel)!r})\n{LIBRARY}"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=without_paths(), check=True, capture_output=True, text=True

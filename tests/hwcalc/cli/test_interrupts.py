@@ -23,6 +23,7 @@ from hwcalc.sources.request import tell
 from hwcalc.sweep import writers
 from hwcalc.unfinished import undo_all
 from scripts import interrupts
+from tests.effort import sample
 from tests.hub.repositories import COMMIT
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 
@@ -363,7 +364,7 @@ def test_a_commit_without_its_last_file_has_no_config(tmp_path: Path, monkeypatc
     assert [path.read_bytes() for path in tmp_path.rglob("blobs/*")] == [b'{"a": 1}']
 
 
-@pytest.mark.parametrize("only", ["check --output", "Hub"])
+@pytest.mark.parametrize("only", sample(["check --output", "Hub"], 1))
 def test_at_random_moments(only: str) -> None:
     """A share of what ``scripts/interrupts.py`` does."""
     given = interrupts.arguments(["--sigint", "1", "--sigterm", "1", "--sigkill", "1", "--only", only])

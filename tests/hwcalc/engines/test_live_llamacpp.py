@@ -145,7 +145,7 @@ def planned(name: str, options: Mapping[str, Any]) -> LlamacppOccupancy:
     return found
 
 
-@pytest.mark.parametrize("name", sample(models(), 80))
+@pytest.mark.parametrize("name", sample(models(), 54))
 def test_the_contexts_of_a_model_are_planned_to_the_byte(name: str, library: Library, tmp_path: Path) -> None:
     """Bytes, settings and cells are those of the library; what it refuses is refused.
 

@@ -343,7 +343,7 @@ def documents(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return short, json.loads(model.config.to_json_string(use_diff=False))
 
 
-@pytest.mark.parametrize("case", sample(CASES, 24), ids=lambda case: case.model_type)
+@pytest.mark.parametrize("case", sample(CASES, 18), ids=lambda case: case.model_type)
 def test_dynamic_cache(case: Case) -> None:
     """The model's own cache after prefill and decode takes the bytes planned for its config, short or written out."""
     model = build(case)
@@ -356,7 +356,7 @@ def test_dynamic_cache(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.model_type) for case in sample([case for case in CASES if case.static], 18)]
+    "case", [pytest.param(case, id=case.model_type) for case in sample([case for case in CASES if case.static], 13)]
 )
 def test_static_cache(case: Case) -> None:
     """A static cache of 48 positions takes the bytes planned for it, however few tokens are fed."""

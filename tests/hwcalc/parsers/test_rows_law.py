@@ -96,14 +96,14 @@ def remote() -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield name, config
 
 
-@pytest.mark.parametrize("model_id", sample(list_models(), 180))
+@pytest.mark.parametrize("model_id", sample(list_models(), 120))
 def test_catalog_models(model_id: str) -> None:
     """Every model of the catalog whose weights are counted."""
     spec = load_model(model_id)
     lawful(spec if spec.counted is not None else None)
 
 
-@pytest.mark.parametrize("model_type", sample(list(model_types()), 120))
+@pytest.mark.parametrize("model_type", sample(list(model_types()), 80))
 def test_model_types(model_type: str) -> None:
     """Every model type with its class's defaults, and with other dimensions at the top or in the language model's part."""
     for keys in ({}, SMALL, {"text_config": SMALL}, WINDOWED):

@@ -85,7 +85,7 @@ def total(config: Mapping[str, Any], engine: str) -> int | str:
         return f"{type(refused).__name__}: {refused.message}"
 
 
-@pytest.mark.parametrize("model", sample(LOADED, 160))
+@pytest.mark.parametrize("model", sample(LOADED, 110))
 def test_saved_again_it_is_the_same_model(model: str) -> None:
     """Both documents have the same plan, by the formulas and in the library's own cache."""
     config = config_of(model)

@@ -162,9 +162,8 @@ def test_layers_counted_by_token_are_those_of_their_tensors(
 ) -> None:
     """The short way of a search comes to the same plan as all tensors one by one: cache, prefill, growth, and every answer."""
     cases = [
-        {"policy": policy, "prompt": 2001, **sizes}
-        for policy in (POLICIES[1], POLICIES[8])
-        for sizes in ({"gpus": 2, "tp": 2, "batch": 3}, {"gpus": 2, "pp": 2, "batch": 5})
+        {"policy": POLICIES[1], "prompt": 2001, "gpus": 2, "tp": 2, "batch": 3},
+        {"policy": POLICIES[8], "prompt": 2001, "gpus": 2, "pp": 2, "batch": 5},
     ]
 
     def planned(case: dict[str, Any]) -> Plan:

@@ -11,6 +11,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import LogError, UsageError
 from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.facts import Facts, Range, compared, spread
+from tests.effort import sample
 from tests.hwcalc.engines.vllm_rows import Row as GoldenRow
 from tests.hwcalc.engines.vllm_rows import rows as golden_rows
 from tests.hwcalc.reconcile.logs import GIB, LLAMA, LOGS, figures
@@ -79,7 +80,7 @@ def _told_by_its_line(row: GoldenRow) -> bool:
     return plain and "log_line" in row["result"] and "H100" in row["result"]["gpu_emulated"]
 
 
-@pytest.mark.parametrize("name", [name for name, row in golden_rows().items() if _told_by_its_line(row)])
+@pytest.mark.parametrize("name", sample([name for name, row in golden_rows().items() if _told_by_its_line(row)], 110))
 def test_lines_of_vllms_own_planner(name: str) -> None:
     """The line that vLLM 0.33 prints for every model of its golden run, with the budget as its log rounds it."""
     row = golden_rows()[name]
