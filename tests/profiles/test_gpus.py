@@ -92,7 +92,7 @@ def test_the_data(gpu_id: str) -> None:
         assert max(gpu.memory_options_gb) == gpu.memory_marketing_gb
 
 
-@pytest.mark.parametrize("gpu_id", [gpu_id for gpu_id in IDS if content(gpu_id)["vendor"] == "nvidia"])
+@pytest.mark.parametrize("gpu_id", [gpu_id for gpu_id in IDS if find_gpu(gpu_id).vendor == "nvidia"])
 def test_the_capability_is_the_architecture(gpu_id: str) -> None:
     """``sm_103`` is 10.3; FP8 attention came with 8.9."""
     gpu = find_gpu(gpu_id)

@@ -6,9 +6,10 @@ import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 import polars as pl
@@ -24,29 +25,25 @@ CHECKS = ROOT / "tests" / "readme" / "kvplan.yaml"
 QWEN = "Qwen/Qwen3-8B"
 
 
-def _answers() -> dict[str, Answer]:
-    return {
-        "plan": plan(QWEN, seq="8k"),
-        "plan on a GPU": plan(QWEN, seq="8k", engine="vllm", gpu="l4"),
-        "explain": explain(QWEN, seq="8k", gpu="l4", engine="vllm"),
-        "compare": compare([QWEN, "openai/gpt-oss-20b"], seq="8k", dtype=["bf16", "fp8"]),
-        "recommend": recommend(QWEN, seq="8k", gpu=["l4", "h100"]),
-        "fit": fit("qwen3-8b", seq="8k", gpu="l4"),
-        "keep": keep(QWEN, "snapkv:compression_ratio=0.5", prompt="8k", decode=4),
-        "free_blocks": free_blocks(16_000, keep=range(0, 16_000, 10)),
-        "strategies": strategies(QWEN, seq="8k", gpu="l4"),
-        "sweep": sweep(QWEN, seq="1k..8k", dtype="bf16,fp8", gpu="l4"),
-        "check": check(str(CHECKS)),
-    }
+ANSWERS: Final[dict[str, Callable[[], Answer]]] = {
+    "plan": lambda: plan(QWEN, seq="8k"),
+    "plan on a GPU": lambda: plan(QWEN, seq="8k", engine="vllm", gpu="l4"),
+    "explain": lambda: explain(QWEN, seq="8k", gpu="l4", engine="vllm"),
+    "compare": lambda: compare([QWEN, "openai/gpt-oss-20b"], seq="8k", dtype=["bf16", "fp8"]),
+    "recommend": lambda: recommend(QWEN, seq="8k", gpu=["l4", "h100"]),
+    "fit": lambda: fit("qwen3-8b", seq="8k", gpu="l4"),
+    "keep": lambda: keep(QWEN, "snapkv:compression_ratio=0.5", prompt="8k", decode=4),
+    "free_blocks": lambda: free_blocks(16_000, keep=range(0, 16_000, 10)),
+    "strategies": lambda: strategies(QWEN, seq="8k", gpu="l4"),
+    "sweep": lambda: sweep(QWEN, seq="1k..8k", dtype="bf16,fp8", gpu="l4"),
+    "check": lambda: check(str(CHECKS)),
+}
 
 
-ANSWERS = _answers()
-
-
-@pytest.fixture(params=ANSWERS)
+@pytest.fixture(scope="module", params=ANSWERS)
 def answer(request: pytest.FixtureRequest) -> Answer:
     """Each answer in turn."""
-    return ANSWERS[request.param]
+    return ANSWERS[request.param]()
 
 
 class _Cells(HTMLParser):
