@@ -35,7 +35,7 @@ _CSV = (
             "search",
             (),
             "[SEARCH]...",
-            "An id or another name shows that one; else words that must all occur in the id, name, vendor or kind. local: this machine's.",
+            "An id or another name shows that one; else words that must all occur in the id, name, vendor or kind, or its memory: 24gb. local: this machine's.",
             "list",
             complete="gpus",
         ),
@@ -95,8 +95,14 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     wanted, aliases, texts = words.lower().split(), _aliases(), {}
     for gpu in everything:
         names = (gpu.id, gpu.name, gpu.vendor, gpu.category, gpu.architecture, *aliases.get(gpu.id, []))
-        texts[gpu.id] = " ".join(filter(None, names)).lower()
-    found = [gpu for gpu in everything if all(word in texts[gpu.id] for word in wanted)]
+        sizes = (f"{size:g}gb" for size in (gpu.memory_marketing_gb, *gpu.memory_options_gb) if size)
+        texts[gpu.id] = " ".join(filter(None, (*names, *sizes))).lower()
+    # A size of memory is a whole word: 4gb is no part of 24gb.
+    found = [
+        gpu
+        for gpu in everything
+        if all(word in (texts[gpu.id].split() if re.fullmatch(_SIZE, word) else texts[gpu.id]) for word in wanted)
+    ]
     # Whole words come first: m4 is a chip, and a part of sxm4.
     found.sort(key=lambda gpu: not set(wanted) <= set(re.findall(r"[a-z0-9]+", texts[gpu.id])))
     try:
@@ -107,6 +113,9 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
         # Raises an error that suggests similar names.
         return [gpu_named(words)], True, []
     return [one], True, [gpu.id for gpu in found if not one.id.startswith(gpu.id)]
+
+
+_SIZE = "[0-9]+gb"
 
 
 def _aliases() -> dict[str, list[str]]:

@@ -107,6 +107,9 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
                     # Where a list is taken, nodes of unlike size may be meant.
                     hint += "; compare takes nodes of unlike size: kvplan compare MODEL --gpu 4xh100,8xh200"
                 raise UsageError(f"{what} {shown(name, 40)} names more than one accelerator.", hint=hint) from error
+        if size := re.fullmatch(r"(?ai)([1-9]\d{0,3}) ?gi?b?", name.strip()):
+            hint = f"Name the accelerator. Those of {size[1]} GB: kvplan gpus {size[1]}gb"
+            raise UsageError(f"{what} {shown(name, 40)} is a size of memory.", hint=hint) from error
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
         raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus{macs}") from error

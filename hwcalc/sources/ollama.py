@@ -161,20 +161,25 @@ def _found(text: str) -> tuple[Path, OllamaModel, Path]:
             if tuple(map(str.lower, model)) == low:
                 return store, model, manifest
     there = [model.short for store in ollama_stores() for model, _ in ollama_models(store)]
+    from hwcalc.profiles.compiled import built_in_models
+    from hwcalc.sources.nearest import nearest
+
+    published = nearest(f"{asked.name}-{asked.tag}", built_in_models(), 1)
+    pull = f"Pull it: ollama pull {asked.short}"
+    if published:
+        pull += f". To plan it before: kvplan {published[0]} --engine ollama --weights auto"
     if not there:
         places = " nor in ".join(printable(str(store)) for store in ollama_stores())
         raise ModelNotFoundError(
             f"there is no Ollama model in {places}.",
-            hint=f"Pull it: ollama pull {asked.short}. A store elsewhere: OLLAMA_MODELS=FOLDER kvplan ...",
+            hint=f"{pull}. A store elsewhere: OLLAMA_MODELS=FOLDER kvplan ...",
         )
-    from hwcalc.sources.nearest import nearest
-
     near = nearest(asked.short, there)
     listed = ", ".join(there[:_LISTED]) + (f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else "")
     guess = f"Did you mean {' or '.join(OLLAMA + name for name in near)}? " if near else ""
     raise ModelNotFoundError(
         f"Ollama has no model {shown(asked.short)} here. It has: {printable(listed)}.",
-        hint=f"{guess}Pull it: ollama pull {asked.short}",
+        hint=f"{guess}{pull}",
     )
 
 

@@ -57,6 +57,15 @@ def test_words_filter(capsys: Capture) -> None:
     assert "h100-nvl-94gb" in run(capsys, "gpus", "sm_90")[1]
 
 
+def test_a_size_of_memory_is_a_word(capsys: Capture) -> None:
+    """Of every size that is sold, whole: 4gb is no part of 24gb; as an accelerator it is answered with this list."""
+    listed = run(capsys, "gpus", "24gb", "--format", "csv")[1]
+
+    assert {"l4", "rtx-4090", "apple-m4"} <= {line.partition(",")[0] for line in listed.splitlines()}
+    assert "rtx-4090" not in run(capsys, "gpus", "4gb")[1]
+    assert "kvplan gpus 24gb" in run(capsys, QWEN, "--gpu", "24 GB")[2]
+
+
 def test_one_in_full(capsys: Capture) -> None:
     """An alias is enough; sources, other names, instances, and the others that have the word in their name."""
     status, out, err = run(capsys, "gpus", "h100")
