@@ -210,7 +210,7 @@ def on_screen(line: str) -> str:
     return filled(whole, _columns(sys.stderr)).replace(_NO_BREAK, " ")
 
 
-_COMMAND: Final = re.compile(r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |$)|\bkvplan \S+")
+_COMMAND: Final = re.compile(r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)|\bkvplan \S+")
 """A command to type, and in other sentences the name with the word after it."""
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 

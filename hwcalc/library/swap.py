@@ -271,7 +271,8 @@ def _candidate(model: ModelLike, asked: Asked, drive_rate: float) -> _Candidate:
         awake=Sizes(low=fit.needed_low_bytes, expected=fit.needed_bytes, high=fit.needed_high_bytes),
         weights_bytes=on_gpu,
         file_bytes=files,
-        starts_with=idle.starts_with(total, fit.needed_bytes),
+        # No share of the GPU starts a model that is larger.
+        starts_with=idle.starts_with(total, fit.needed_bytes) if fit.needed_bytes <= total else (),
         rests=tuple(rests),
     )
     left = idle.left_free(total, fit.budget.requested_bytes)

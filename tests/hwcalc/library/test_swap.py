@@ -172,6 +172,7 @@ def test_what_cannot_be_awake_is_named_and_ends_with_1(capsys: Capture) -> None:
     document = json.loads(out)
     assert (status, document["never"]) == (1, ["Qwen/Qwen3-32B"])
     assert [each["models"] for each in document["together"]] == [[SMALL]]
+    assert [bool(each["starts_with"]) for each in document["models"]] == [True, False]
 
 
 def test_text_has_every_way_and_rows_have_numbers(found: Swapping) -> None:
