@@ -1,7 +1,7 @@
 """The bound on the speed of a decode step, for the page: what a step reads and computes, and what each GPU can.
 
 The page has the form of :func:`hwcalc.planner.speed_work.decode_form`, in pieces: the weights in each format, what is read and computed of the
-cache in each format for each number of ranks, and how many ranks share the experts in each layout.
+cache in each format for each number of ranks, and the ranks of each layout.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
         ]
         shares.append(pools.put("shares", rows) if rows else None)
     reads: dict[Place, int | None] = {}
-    experts: list[int | None] = []
+    ranks: list[list[int] | None] = []
     for number, sizes in enumerate(parallel):
         first = next(place for place, one in enumerate(parallel) if one.tp == sizes.tp)
         for dtype, name in enumerate(runs["dtypes"]):
@@ -45,8 +45,8 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
                 continue
             form = _form(requests.opened(sizes=Parallel(tp=sizes.tp), dtype=name if dtype else None))
             reads[dtype, number] = None if form is None else pools.put("reads", _reads(form, pools))
-        experts.append(_expert_ranks(requests.opened(sizes=sizes)))
-    return {"shares": shares, "reads": grid_of(reads, (len(runs["dtypes"]), len(parallel))), "experts": experts}
+        ranks.append(_ranks(requests.opened(sizes=sizes)))
+    return {"shares": shares, "reads": grid_of(reads, (len(runs["dtypes"]), len(parallel))), "ranks": ranks}
 
 
 def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:
@@ -57,11 +57,12 @@ def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:
     return None if is_divided(places) else decode_form(opened.model, workload_of(opened), shares_of(places) or None)
 
 
-def _expert_ranks(opened: Occupancy | KvplanError) -> int | None:
-    """The ranks that share the experts; ``None`` if the engine refuses the layout, or has no bound there."""
+def _ranks(opened: Occupancy | KvplanError) -> list[int] | None:
+    """``tp``, ``pp``, ``dp`` and the ranks that share the experts; ``None`` if the engine refuses the layout, or has no bound there."""
     if isinstance(opened, KvplanError) or is_divided(opened.devices.reads().value):
         return None
-    return opened.deployment.parallel.expert_ranks
+    parallel = opened.deployment.parallel
+    return [parallel.tp, parallel.pp, parallel.dp, parallel.expert_ranks]
 
 
 def _reads(form: DecodeForm, pools: Pools) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import { answerAt, sizesAt } from "./solve.js";
  * @param {number} place
  * @returns {T | undefined}
  */
-export function columnAt(column, place) {
+function columnAt(column, place) {
   return Array.isArray(column) ? column[place] : column;
 }
 

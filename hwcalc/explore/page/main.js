@@ -4,7 +4,7 @@ import { answersOf } from "./answer.js";
 import { commandOf, startOf } from "./command.js";
 import { controlsSection } from "./controls.js";
 import { commandSection } from "./copy.js";
-import { engineOf, formsOf, modelOf, unpacked } from "./data.js";
+import { formsOf, modelOf, unpacked } from "./data.js";
 import { enginesSection } from "./engines.js";
 import { gaugeSection, summarySection } from "./gauge.js";
 import { gpusSection } from "./gpus.js";
@@ -89,7 +89,7 @@ function pageOf(payload, wanted, changed) {
     changed: other,
     command: (state) => commandOf(payload, state),
     start: (state) => startOf(payload, pools, state),
-    speed: (state) => speedOf(pools(modelOf(payload, state)), state, engineOf(payload, state.engine).splits_layers),
+    speed: (state) => speedOf(pools(modelOf(payload, state)), state),
     opening: () => opening,
   };
   /**

@@ -41,7 +41,7 @@ export const countsOf = (payload) => [...new Set(payload.layouts.map((layout) =>
  * @param {Page} page @param {State} state
  * @returns {{ words: string, state: State, verdict: Verdict }[]}
  */
-export function mends(page, state) {
+function mends(page, state) {
   const now = verdictAt(page, state);
   if (now === "fits") return [];
   const model = modelOf(page.payload, state);

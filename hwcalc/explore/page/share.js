@@ -30,7 +30,7 @@ function cell(value) {
 }
 
 /** The choice and the answer, a line for each number. @param {Page} page @param {State} state */
-export function csvOf(page, state) {
+function csvOf(page, state) {
   const answer = page.answer(state);
   const { hand, ...rest } = state;
   /** @type {[string, unknown][]} */

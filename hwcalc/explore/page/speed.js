@@ -22,10 +22,9 @@ function sumOf(terms, tokens) {
  * Tokens a second of all sequences that no engine exceeds, and by what they are bound; null where that is not known.
  * @param {Payload} payload The one in whose pools the model's places lie.
  * @param {State} state
- * @param {boolean} splits
  * @returns {{ tokens: number, by: string } | null}
  */
-export function speedOf(payload, state, splits) {
+export function speedOf(payload, state) {
   const model = modelOf(payload, state);
   const speeds = model.speeds[state.engine];
   if (!speeds || state.policy !== null || state.hand !== null) return null;
@@ -34,10 +33,10 @@ export function speedOf(payload, state, splits) {
   const gpu = payload.gpus.find(({ id }) => id === state.gpu);
   const reads = payload.reads[gridAt(speeds.reads, [dtypes.indexOf(state.dtype), layout]) ?? -1];
   const shares = payload.shares[speeds.shares[weights.indexOf(state.weights)] ?? -1];
-  const experts = speeds.experts[layout] ?? null;
-  if (gpu === undefined || reads === undefined || shares === undefined || experts === null) return null;
-  const [tp, pp] = splits ? [1, state.count] : [state.tp, state.pp];
-  const replicas = Math.min(state.count / (tp * pp), state.batch);
+  const ranks = speeds.ranks[layout] ?? null;
+  if (gpu === undefined || reads === undefined || shares === undefined || ranks === null) return null;
+  const [tp, pp, dp, experts] = ranks;
+  const replicas = Math.min(dp, state.batch);
   const each = Math.max(1, state.batch / replicas / pp);
   const routed = each * (experts > tp ? replicas : 1);
   let read = each * sumOf(reads.cache, state.seq);
@@ -45,10 +44,10 @@ export function speedOf(payload, state, splits) {
   const operations = new Map([[reads.rate, each * sumOf(reads.attention, state.seq)]]);
   for (const [use, bytes, copies, active, flops, rate] of shares) {
     const tokens = use === "chosen" ? routed : each;
-    const ranks = use === "chosen" ? experts : tp;
+    const sharing = use === "chosen" ? experts : tp;
     const share = use === "chosen" ? 1 - (1 - active / copies) ** (Math.max(1, tokens) ** payload.experts_power) : use === "row" ? Math.min(1, tokens / copies) : 1;
-    read += (bytes * share) / ranks;
-    operations.set(rate, (operations.get(rate) ?? 0) + (tokens * flops) / ranks);
+    read += (bytes * share) / sharing;
+    operations.set(rate, (operations.get(rate) ?? 0) + (tokens * flops) / sharing);
   }
   const times = [...operations].flatMap(([rate, count]) => {
     const known = gpu.rates[rate] ?? null;

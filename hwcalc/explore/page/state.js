@@ -130,7 +130,7 @@ export function lackingOf(payload, wanted, state) {
  * @param {(state: State) => Form | NoAnswer} forms
  * @param {State} state
  */
-export function usualShare(payload, forms, state) {
+function usualShare(payload, forms, state) {
   const { shares } = modelOf(payload, state);
   const node = payload.gpus.find(({ id }) => id === state.gpu)?.node ?? state.count;
   const all = sharesOf(payload, state.engine, state.count);

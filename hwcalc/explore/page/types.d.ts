@@ -128,12 +128,12 @@ interface Starts {
   remarks: number[];
 }
 
-/** The pieces of the bound on speed: places in `shares` by format of the weights, in `reads` by format of the cache and layout, and how many
-    ranks share the experts in each layout (null: there is no bound). */
+/** The pieces of the bound on speed: places in `shares` by format of the weights, in `reads` by format of the cache and layout, and the ranks
+    of each layout (null: there is no bound). */
 interface Speeds {
   shares: (number | null)[];
   reads: Grid;
-  experts: (number | null)[];
+  ranks: ([tp: number, pp: number, dp: number, experts: number] | null)[];
 }
 
 /** Weights of a format and a use, and the operations of a token with them; `rate` is a place in `rates`. */

@@ -17,10 +17,7 @@ const functions = {
   opened: (fragment) => page.validState(payload, forms, page.wantedBy(fragment)),
   answer: (wanted) => answers.answer(page.validState(payload, forms, wanted)),
   sizes: (wanted) => answers.sizes(page.validState(payload, forms, wanted)),
-  speed: (wanted) => {
-    const state = page.validState(payload, forms, wanted);
-    return page.speedOf(payload, state, page.engineOf(payload, state.engine).splits_layers);
-  },
+  speed: (wanted) => page.speedOf(payload, page.validState(payload, forms, wanted)),
   command: (wanted) => page.commandOf(payload, page.validState(payload, forms, wanted)),
 };
 const results = calls.map(([name, ...given]) => functions[name](...given));
