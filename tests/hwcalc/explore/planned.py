@@ -25,8 +25,9 @@ def _read(name: str) -> ModelSpec:
     return load_model(name, offline=True)
 
 
+@cache
 def plan_of(command: str) -> Plan:
-    """The plan that a command line gives."""
+    """The plan that a command line gives. It is made once."""
     named, given = read_plan(command)
     # With other dimensions, or an assumed type, the config is read anew. Advice would take longer than the plans.
     model = named if given.keys() & {*DIMENSIONS, "assume"} else _read(named)
