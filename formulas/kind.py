@@ -112,8 +112,9 @@ def _terms(axis: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
 
 
 def _kept(formula: Callable[[Any], tuple[CacheTensor, ...]]) -> Callable[[Any], tuple[CacheTensor, ...]]:
-    """The formula of a kind, with the tokens that a policy leaves in place of all tokens."""
+    """The formula of a kind, with the tokens that a policy leaves in place of all tokens. Kinds that are equal share the answer."""
 
+    @lru_cache(maxsize=1024)
     def tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
         if kind.kept is None:
             return formula(kind)

@@ -381,7 +381,8 @@ class PartForm(Record):
     @classmethod
     def constant(cls, part: BudgetPart) -> PartForm:
         """A part that follows from neither length nor number of sequences."""
-        low, expected, high = map(Constant.of, (part.low, part.expected, part.high))
+        sizes = (part.low, part.expected, part.high)
+        low, expected, high = (Constant.of(part.low),) * 3 if len(set(sizes)) == 1 else map(Constant.of, sizes)
         return cls(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
     @property
@@ -488,9 +489,13 @@ class MemoryForm(Record):
     @cached_property
     def drawable(self) -> bool:
         """True if the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
-        amounts = (amount for part in self.parts for amount in part.amounts)
         ruled = self.pools is not None and not self.in_blocks
-        return not ruled and type(self.curve) is Curve and all(isinstance(one, DRAWN) for one in amounts)
+        return not ruled and type(self.curve) is Curve and all(issubclass(kind, DRAWN) for kind in self.amount_classes)
+
+    @cached_property
+    def amount_classes(self) -> frozenset[type[Amount]]:
+        """The classes of the amounts of all parts."""
+        return frozenset(type(amount) for part in self.parts for amount in (part.low, part.expected, part.high))
 
     def replica(self, sequences: int) -> int:
         """Sequences of the fullest replica."""

@@ -119,7 +119,7 @@ def general_curve(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> Curve
     dcp = opened.setup.parallel.dcp
     if any(tensor.position_bytes is None for tensor in stored):
         return None
-    if dcp > 1 and any(_stairs(opened, tensor, dcp) is None for tensor in stored):
+    if dcp > 1 and any(_stairs(tensor, _encoded(opened), dcp) is None for tensor in stored):
         return None
     outside, once_bytes = _outside(opened, extras), sum(tensor.bytes for tensor in extras if tensor.once)
     on_gpus = dict.fromkeys(((*_terms(opened, groups, ranked, dcp), *outside), _once(groups, ranked)) for groups in gpus)
@@ -147,9 +147,14 @@ def _once(groups: Iterable[Group], stored: Mapping[LayerKind, tuple[StoredTensor
     return sum(group.count * tensor.bytes for group in groups for tensor in stored[group.kind] if tensor.once)
 
 
-def _stairs(opened: Occupancy, tensor: StoredTensor, dcp: int = 1) -> Stairs | None:
+def _encoded(opened: Occupancy) -> int | None:
+    """Tokens of the encoder's output; ``None`` if it is as long as the sequence."""
+    return None if follows_output(opened.model, opened.load) else opened.encoder_tokens
+
+
+def _stairs(tensor: StoredTensor, encoded: int | None, dcp: int) -> Stairs | None:
     """The positions of a tensor on the fullest of the ranks that share its tokens; ``None`` if they are no stairs."""
-    stairs = tensor.span.stairs(None if follows_output(opened.model, opened.load) else opened.encoder_tokens)
+    stairs = tensor.span.stairs(encoded)
     if dcp == 1 or tensor.role not in DEALT:
         return stairs
     shared = stairs[0].shared(dcp) if len(stairs) == 1 else None
@@ -177,8 +182,9 @@ def _alike(
 ) -> tuple[Term, ...]:
     sizes: dict[Stairs, int] = {}
     rules: dict[Stairs, str] = {}
+    encoded = _encoded(opened)
     for tensor in tensors:
-        stairs = _stairs(opened, tensor, dcp)
+        stairs = _stairs(tensor, encoded, dcp)
         if tensor.once or not tensor.position_bytes or not stairs:
             continue
         sizes[stairs] = sizes.get(stairs, 0) + tensor.position_bytes

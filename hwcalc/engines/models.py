@@ -146,8 +146,11 @@ def loads_as_published(model: ModelSpec, weight_dtype: str) -> bool:
 
 def has_cross(model: ModelSpec) -> bool:
     """True if any layer attends to the output of an encoder."""
-    tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())
-    return model.once("has_cross", lambda: any(isinstance(tensor.span, Encoder) for tensor in tensors))
+
+    def attends() -> bool:
+        return any(isinstance(tensor.span, Encoder) for group in model.stack.groups for tensor in group.kind.tensors())
+
+    return model.once("has_cross", attends)
 
 
 def follows_output(model: ModelSpec, load: Load) -> bool:

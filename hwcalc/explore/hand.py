@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of
+from hwcalc.explore.runs import AS_PUBLISHED, Pools, cell_of, cells_of, drawn_form, every, grid_of, numbered, rule_of
 from hwcalc.explore.tables import Place
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
@@ -401,6 +401,7 @@ class _Runs:
         self._still: set[int] = set()
         self._irregular: set[tuple[Any, ...]] = set()
         self._forms: dict[tuple[Any, ...], MemoryForm | None] = {}
+        self._trees: dict[tuple[Any, ...], Any] = {}
         self._whole: set[Place] = set()
         """The places that give parts too that may follow from dimensions: there whole forms are made."""
         self._made: dict[tuple[Place, int], int] = {}
@@ -421,15 +422,16 @@ class _Runs:
         rests: dict[Place, int | None] = {}
         parts: list[dict[Place, int | None]] = [{} for _ in own["parts"]]
         cells_at: dict[Place, list[int | None]] = {}
-        for place in every(sizes):
-            refused[place] = self._not_itself(cell_of(own["refused"], place))
+        columns = [cells_of(grid, sizes) for grid in (own["refused"], own["curve"], *own["parts"])]
+        for place, why, *cells in zip(every(sizes), *columns, strict=True):
+            refused[place] = self._not_itself(why)
             if refused[place] is not None:
                 continue
             if self._sizes[place[2]].pp > 1:
                 # Each GPU has a run of layers, and their number is free: as many on each is the exception.
                 refused[place] = self._pools.text(_ONE_GPU)
                 continue
-            cells_at[place] = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
+            cells_at[place] = cells
         first = self._firsts(cells_at)
         self._whole = {place for (_, number, cell), place in first.items() if number and not self._is_overhead(cell)}
         for place, cells in cells_at.items():
@@ -463,13 +465,13 @@ class _Runs:
 
         Pieces that are the same as the model has them are the same by hand, on as many ranks: each is made of the forms of one place.
         """
-        keys = {
-            place: frozenset((self._sizes[place[2]].tp, number, cell) for number, cell in enumerate(cells))
-            for place, cells in cells_at.items()
+        rows: dict[tuple[int | None, ...], Place] = {}
+        for place, cells in cells_at.items():
+            rows.setdefault((self._sizes[place[2]].tp, *cells), place)
+        alike = {
+            frozenset((self._sizes[place[2]].tp, number, cell) for number, cell in enumerate(cells_at[place])): place
+            for place in rows.values()
         }
-        alike: dict[frozenset[tuple[int, int, int | None]], Place] = {}
-        for place, pieces in keys.items():
-            alike.setdefault(pieces, place)
         first: dict[tuple[int, int, int | None], Place] = {}
         while alike:
             best = max(alike, key=lambda pieces: len(pieces - first.keys()))
@@ -584,6 +586,12 @@ class _Runs:
 
     def _piece(self, place: Place, dimensions: Dimensions, part: tuple[str, int] | None) -> Any:
         """The curve or a part of the form of a place with these dimensions, as JSON, all in one."""
+        key = (place, *dimensions.values(), part)
+        if key not in self._trees:
+            self._trees[key] = self._tree(place, dimensions, part)
+        return self._trees[key]
+
+    def _tree(self, place: Place, dimensions: Dimensions, part: tuple[str, int] | None) -> Any:
         inline = _Inline()
         if part is None:
             budget = None if place in self._whole else self._requests.cache_budget

@@ -5,10 +5,12 @@ Equal pieces of forms are in pools, and what one engine has for one model is a g
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, product
+from math import prod
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -107,6 +109,8 @@ class PageAxes(Record):
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
+_LONG_NUMBER: Final = re.compile(rb"\d{16}")
+"""Of as many digits as :data:`LARGEST`."""
 _REST: Final = frozenset({"gpu", "limits", "replicas", "lengths", "host", OPEN})
 """The pieces of a form beside its cache and parts (:meth:`Pools.rest_pieces`)."""
 
@@ -119,15 +123,12 @@ def drawn_form(opened: Occupancy) -> forms.MemoryForm | None:
     form = closed_form(opened)
     if form is None or not form.drawable:
         return None
-    early = [one for part in form.parts for one in part.amounts if isinstance(one, forms.Early)]
-    if not early:
+    if forms.Early not in form.amount_classes:
         return replace(form, least_tokens=LEAST_TOKENS)
-    least = max(one.before for one in early)
-    if least <= LEAST_TOKENS:
-        return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=LEAST_TOKENS)
+    least = max(one.before for part in form.parts for one in part.amounts if isinstance(one, forms.Early))
     # None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
-    if form.holds(least, form.most_sequences or 1, "low") or form.at(1, 1).left("high") < 0:
-        return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=least)
+    if least <= LEAST_TOKENS or form.holds(least, form.most_sequences or 1, "low") or form.at(1, 1).left("high") < 0:
+        return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=max(least, LEAST_TOKENS))
 
     def rule_if_same(amount: forms.Amount) -> forms.Amount:
         return rule_of(amount) if isinstance(amount, forms.Early) and set(amount.first) == {amount.rule.at(1, 1)} else amount
@@ -164,7 +165,8 @@ class Pools:
         text = piece if isinstance(piece, str) else encode(piece)
         place = self._places.get((pool, text))
         if place is None:
-            _check(piece)
+            if not isinstance(text, str) and _LONG_NUMBER.search(text):
+                _check(piece)
             pieces = self.pieces[pool]
             place = self._places[pool, text] = len(pieces)
             pieces.append(piece)
@@ -348,6 +350,19 @@ def cell_of(grid: Any, place: Place) -> int | None:
         grid = grid[0 if len(grid) == 1 else number]
     found: int | None = grid
     return found
+
+
+def cells_of(grid: Any, sizes: Sequence[int]) -> list[Any]:
+    """What a grid has at all places of :func:`every`; of an axis that is longer, at the first ones.
+
+    >>> cells_of([[7, 8]], (2, 2)), cells_of([[5], [7, 8]], (1, 2))
+    ([7, 8, 7, 8], [5, 5])
+    """
+    if not isinstance(grid, list) or not sizes:
+        return [grid] * prod(sizes)
+    size, *inner = sizes
+    rows = [cells_of(row, inner) for row in grid[:size]]
+    return [cell for row in (rows * size if len(grid) == 1 else rows) for cell in row]
 
 
 def every(sizes: Sequence[int]) -> tuple[Place, ...]:

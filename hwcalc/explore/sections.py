@@ -29,9 +29,9 @@ from hwcalc.explore.runs import (
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Full, Window
-from hwcalc.library.strategies import strategies
 from hwcalc.model import Definition
-from hwcalc.planner.strategies import GROWTH, RECOMPUTE
+from hwcalc.planner.context import open_request
+from hwcalc.planner.strategies import GROWTH, RECOMPUTE, setting_of, strategies_of
 from hwcalc.planner.strategies_cost import head_what_ifs, with_kinds
 from hwcalc.policies.base import AskedPolicy, Effect
 from hwcalc.policies.parse import parse_policy
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hwcalc.explore.runs import PageAxes, Requests
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec
-    from hwcalc.planner.strategies_result import Strategies, Strategy
+    from hwcalc.planner.strategies_result import Strategy
     from hwcalc.policies.base import Chosen
 
 _LATENT, _ROPE = 512, 64
@@ -313,7 +313,10 @@ def sections_of(
     saved: dict[str, Any] | None = None
     of_strategies: dict[str, Any] | None = None
     with suppress(KvplanError):
-        found = [strategies(model, engine="reference", seq=seq, encoder_seq=encoder_seq) for seq in lengths]
+        found = {}
+        for seq in lengths:
+            opened = open_request(model, engine="reference", seq=seq, encoder_seq=encoder_seq)
+            found[seq] = strategies_of(setting_of(opened, ((seq // 2, 1),)))
         saved, of_strategies = _saved(found), _strategy_rows(found)
     return {
         "variants": variants_of(model, axes, pools, runs, requests),
@@ -323,10 +326,10 @@ def sections_of(
     }
 
 
-def _saved(found: Sequence[Strategies]) -> dict[str, Any]:
+def _saved(found: Mapping[int, Sequence[Strategy]]) -> dict[str, Any]:
     """Operations at each sampled length (``Saved`` in ``page/types.d.ts``); those of attention alone where the weights are not counted."""
     cached, recomputed = (
-        [next(one for one in each.strategies if one.name == name) for each in found] for name in (GROWTH, RECOMPUTE)
+        [next(one for one in each if one.name == name) for each in found.values()] for name in (GROWTH, RECOMPUTE)
     )
     weights = all(one.flops_per_step is not None for one in (*cached, *recomputed))
     each, whole = ("flops_per_step", "total_flops") if weights else ("attention_flops_per_step", "attention_total_flops")
@@ -337,7 +340,7 @@ def _saved(found: Sequence[Strategies]) -> dict[str, Any]:
         return [value if value <= LARGEST else str(value) for value in values]
 
     return {
-        "lengths": [one.seq for one in found],
+        "lengths": list(found),
         "with_cache": numbers(cached, each),
         "without_cache": numbers(recomputed, each),
         "total_with_cache": numbers(cached, whole),
@@ -347,7 +350,7 @@ def _saved(found: Sequence[Strategies]) -> dict[str, Any]:
     }
 
 
-def _strategy_rows(found: Sequence[Strategies]) -> dict[str, Any]:
+def _strategy_rows(found: Mapping[int, Sequence[Strategy]]) -> dict[str, Any]:
     """What each strategy takes at each sampled length (``StrategyRows`` in ``page/types.d.ts``)."""
     rows = [
         {
@@ -356,8 +359,8 @@ def _strategy_rows(found: Sequence[Strategies]) -> dict[str, Any]:
             "note": first.trades,
             "used_by": first.used_by,
             "peak_is_bound": first.peak_definition is Definition.BOUND,
-            **{name: [getattr(answer.strategies[number], figure) for answer in found] for name, figure in _SIZES.items()},
+            **{name: [getattr(answer[number], figure) for answer in found.values()] for name, figure in _SIZES.items()},
         }
-        for number, first in enumerate(found[0].strategies)
+        for number, first in enumerate(next(iter(found.values())))
     ]
-    return {"lengths": [one.seq for one in found], "rows": rows}
+    return {"lengths": list(found), "rows": rows}

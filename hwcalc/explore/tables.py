@@ -233,7 +233,7 @@ class _Search:
         """Why each place is refused: on that GPU, or in that layout, for the sake of either format."""
         import numpy as np
 
-        dtypes, weights, layouts, _ = self._making.sizes
+        dtypes, weights = self._making.sizes[:2]
         by_layout = {pair: self._of_layouts(*pair) for pair in ((0, 0), *self._formats())}
         refused = np.full(self._making.sizes, ABSENT, dtype=np.int64)
         for gpu, why in self._making.nowhere.items():
@@ -242,10 +242,9 @@ class _Search:
         for dtype, weight in product(range(dtypes), range(weights)):
             pairs = tuple(dict.fromkeys(((dtype, 0), (0, weight)))) if dtype and weight else ((dtype, weight),)
             for gpu in self._gpus:
-                there = {self._seen((*pair, 0, gpu)).get(REFUSED) for pair in pairs}
-                for layout in range(layouts):
-                    reasons = (*there, *(by_layout[pair][layout] for pair in pairs))
-                    whys = frozenset(why for why in reasons if why is not None)
+                there = [self._seen((*pair, 0, gpu)).get(REFUSED) for pair in pairs]
+                for layout, reasons in enumerate(zip(*(by_layout[pair] for pair in pairs), strict=True)):
+                    whys = frozenset(why for why in (*there, *reasons) if why is not None)
                     if len(whys) > 1 and whys not in answers:
                         # Which of several reasons an engine gives is its order.
                         answers[whys] = self._cell((dtype, weight, layout, gpu)).get(REFUSED, ABSENT)

@@ -20,7 +20,7 @@ from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner import strategies as ways
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Asked, StrategiesOptions, take_options, takes
-from hwcalc.planner.strategies_cost import Lengths, head_choices, rounded
+from hwcalc.planner.strategies_cost import head_choices, rounded
 from hwcalc.planner.strategies_result import Strategies
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_share, parse_tokens, parse_uniform
@@ -72,13 +72,9 @@ def strategies(
     asked = _with_lengths(asked, named, uniform)
     spec, request = load_request(model, asked)
     opened = open_request(spec, **request)
-    seq, batch = opened.tokens, opened.batch
-    now: tuple[tuple[int, int], ...] = tuple(Counter(named).items())
-    if not named and uniform is None:
-        now = ((int(seq * share), batch),)
-    prompt = 1 if asked.prompt is None else asked.prompt
-    load = Lengths(seq=seq, batch=batch, prompt=prompt, encoder_tokens=opened.encoder_tokens, now=now, uniform=uniform)
-    setting = ways.setting_of(opened, load, ways.block_sizes(opened, size))
+    filled = ((int(opened.tokens * share), opened.batch),)
+    now = tuple(Counter(named).items()) if named or uniform is not None else filled
+    setting = ways.setting_of(opened, now, prompt=1 if asked.prompt is None else asked.prompt, uniform=uniform, block_size=size)
     return _answer(setting, share if lengths is None else None)
 
 

@@ -193,9 +193,24 @@ class Setting(Record):
         return max(sizes, default=0)
 
 
-def setting_of(opened: Occupancy, lengths: Lengths, block_sizes: dict[str, int]) -> Setting:
-    """The setting that all strategies of an occupancy share, for these lengths and block sizes."""
-    cells = cells_of(opened, block_sizes)
+def setting_of(
+    opened: Occupancy,
+    now: tuple[tuple[int, int], ...],
+    *,
+    prompt: int = 1,
+    uniform: tuple[int, int] | None = None,
+    block_size: int | None = None,
+) -> Setting:
+    """The setting that all strategies of an occupancy share. The lengths ``now``, or ``uniform``, are those of :class:`Lengths`."""
+    lengths = Lengths(
+        seq=opened.tokens,
+        batch=opened.batch,
+        prompt=prompt,
+        encoder_tokens=opened.encoder_tokens,
+        now=now,
+        uniform=uniform,
+    )
+    cells = cells_of(opened, block_sizes(opened, block_size))
     cached, recomputed = costs(opened, lengths)
     full, full_steps = summed(_FULL, lengths, cells, full_places)
     needed, needed_steps = summed(_NEEDED, lengths, cells, now_places)

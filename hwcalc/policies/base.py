@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from msgspec import field
@@ -290,7 +291,7 @@ class Chosen(Record):
     def __repr__(self) -> str:
         return f"Chosen({self.text!r})"
 
-    @property
+    @cached_property
     def inner(self) -> tuple[Chosen, ...]:
         """The policies inside, in their order."""
         found: list[Chosen] = []
@@ -301,7 +302,7 @@ class Chosen(Record):
                 found += [one for one in value if isinstance(one, Chosen)]
         return tuple(found)
 
-    @property
+    @cached_property
     def whole(self) -> tuple[Chosen, ...]:
         """The policy and all those inside."""
         return (self, *(one for inner in self.inner for one in inner.whole))

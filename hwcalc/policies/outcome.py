@@ -55,7 +55,7 @@ def after_prefill(chosen: Chosen | None, prompt: int, setting: Setting) -> State
         )
     state = State(
         hidden=prompt,
-        layers=tuple(Left(stored=Count.of(prompt)) for _ in setting.layers),
+        layers=(Left(stored=Count.of(prompt)),) * len(setting.layers),
         ranges=((0, prompt),) if chosen is None else None,
     )
     return state if chosen is None else chosen.policy.prefill(chosen, state, setting)

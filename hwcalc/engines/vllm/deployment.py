@@ -61,7 +61,7 @@ class VllmDeployment(Deployment):
     @cached_property
     def layout(self) -> PoolLayout:
         """The layers in groups that share blocks, where a batch is full."""
-        return plan_layout(self.model, self.settings)
+        return self.model.once(("vllm layout", self.settings), lambda: plan_layout(self.model, self.settings))
 
     @cached_property
     def block_pool(self) -> BlockPool | None:
@@ -95,7 +95,9 @@ class VllmDeployment(Deployment):
     @cached_property
     def curve(self) -> Curve:
         """The cache of sequences that are alike and keep everything, at every length and for every number of them."""
-        return plan_curve(self)
+        if self.layout.encodes:
+            return plan_curve(self)
+        return self.model.once(("vllm curve", self.settings), lambda: plan_curve(self))
 
     @cached_property
     def form(self) -> MemoryForm | None:
