@@ -6,7 +6,7 @@ They are taken where the line names the engine or a GGUF file. ``-c`` is the con
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
@@ -25,13 +25,6 @@ MODEL_FLAGS: Final = tuple(
 )
 """Flags that name the model."""
 _SIZES: Final = ("n_ctx", "n_seq_max")
-WITH_VALUE: Final[Mapping[str, str]] = {
-    each: flag.engine_option
-    for flag in _FLAGS.flags
-    if flag.engine_option is not None and flag.takes != "switch" and flag.engine_option not in _SIZES
-    for each in flag.spellings
-}
-"""Flag with a value -> the engine option."""
 _PLANNED: Final = {
     each
     for flag in _FLAGS.flags

@@ -8,20 +8,9 @@ import pytest
 
 from hwcalc.cli.completion import engine_options
 from hwcalc.cli.line import translated
-from hwcalc.cli.llamacpp import MODEL_FLAGS, WITH_VALUE
-from hwcalc.profiles.engine_flags import engine_flags
 from tests.hwcalc.command import QWEN, Capture, run
 
 HUB = "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"
-
-
-def test_the_flags_are_those_that_are_written() -> None:
-    """What ``--emit llamacpp`` writes can be read."""
-    rows = engine_flags("llamacpp").flags
-    flags = {flag.engine_option: flag.spellings for flag in rows if flag.engine_option and flag.takes != "switch"}
-    assert {name: value for names in flags.values() for name in names for value in [WITH_VALUE.get(name)] if value} == WITH_VALUE
-    assert {name for name, names in flags.items() if not set(names) & WITH_VALUE.keys()} == {"n_ctx", "n_seq_max"}
-    assert not set(MODEL_FLAGS) & WITH_VALUE.keys()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hwcalc.cli.line import translated
-from hwcalc.cli.llamacpp import MODEL_FLAGS, SERVER_FLAGS, WITH_VALUE
+from hwcalc.cli.llamacpp import MODEL_FLAGS, SERVER_FLAGS
 from hwcalc.engines.llamacpp.command import flag_text, modelfile, ollama_flag, serve
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
@@ -42,7 +42,7 @@ def test_the_flags_are_llama_servers_own() -> None:
     } == {"value"}
     switches = {flag_text(name, "true") for name in ("kv_unified", "swa_full", "cpu_moe", "no_kv_offload", "no_extra_bufts")}
     assert {KNOWN[flag] for flag in (*switches, flag_text("kv_unified", "false"))} == {"switch"}
-    assert {KNOWN[flag] for flag in (*WITH_VALUE, *MODEL_FLAGS)} == {"value"}
+    assert {KNOWN[flag] for flag in MODEL_FLAGS} == {"value"}
 
 
 COMMANDS: list[tuple[dict[str, Any], str]] = [
