@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program, starts_server
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.planner.options import ROWS, options_of
+from hwcalc.planner.options import ROWS
 from hwcalc.profiles.engine_flags import VALUE, engine_flags
 from hwcalc.text import brief, shell_word, shown
 
@@ -556,8 +556,8 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
         return f"{_NOTES.get(name, 'kvplan calls it')} {answer}{value}"
     if first == "kvplan":
         return answer
-    row = next((row for row in options_of("plan") if name in row.spellings), None)
-    if row is not None and "--seq" in own:
+    row = next((row for row in find_command(DEFAULT).options if name in row.flags), None)
+    if row is not None and command != DEFAULT and "--seq" in own:
         return f"It is an option of a single plan: kvplan MODEL {' '.join(filter(None, (name, row.metavar)))}"
     from difflib import get_close_matches
 

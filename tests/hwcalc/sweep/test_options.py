@@ -35,7 +35,7 @@ VALUES = {
 }
 
 
-SINGLE = ("ram", "avg_seq")
+SINGLE = ("ram", "avg_seq", "measured")
 """Options of a single plan, which both commands refuse."""
 LEFT = {"sweep": (*SINGLE, *PRICED), "compare": SINGLE}
 """The options that each refuses: rows of a sweep have no prices."""
