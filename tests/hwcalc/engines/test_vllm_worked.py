@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model
+from hwcalc import load_model, plan
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.sources import resolve
@@ -403,3 +403,10 @@ def test_a_model_for_embeddings_schedules_no_batch_ahead(architecture: str, batc
     for options, blocks in (({}, window), ({"async_scheduling": "true"}, -(-(4095 + 2 * 2048) // 16) + 1)):
         made = groups(config, seq=8192, options={"max_num_batched_tokens": "2048", **options})
         assert {group.blocks_per_request for group in made if group.kind == "sliding"} == {blocks}
+
+
+def test_a_draft_is_planned_with_its_model() -> None:
+    """Its layers are in the pool beside the model's: 28 of 8 heads of 128, keys and values, on top of 36 alike, at 2 bytes."""
+    pools = [plan("Qwen/Qwen3-8B", seq=8192, engine="vllm", gpu="h100", draft=draft).pool for draft in (None, "Qwen/Qwen3-0.6B")]
+
+    assert [pool is not None and pool.bytes_per_token for pool in pools] == [(36 + more) * 2 * 8 * 128 * 2 for more in (0, 28)]
