@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
 
-T = TypeVar("T")
-
 
 _ROLES: Final = {
     "latent": Role.LATENT,
@@ -63,13 +61,7 @@ class VllmDeployment(Deployment):
     @cached_property
     def layout(self) -> PoolLayout:
         """The layers in groups that share blocks, where a batch is full."""
-        return self._kept("vllm layout", lambda: plan_layout(self.model, self.settings))
-
-    def _kept(self, what: str, make: Callable[[], T]) -> T:
-        """The result of ``make`` for these settings, computed once. A draft model is no part of a key: with one it is not kept."""
-        speculation = self.settings.speculation
-        drafted = speculation is not None and speculation.model is not None
-        return make() if drafted else self.model.once((what, self.settings), make)
+        return plan_layout(self.model, self.settings)
 
     @cached_property
     def block_pool(self) -> BlockPool | None:
@@ -103,9 +95,7 @@ class VllmDeployment(Deployment):
     @cached_property
     def curve(self) -> Curve:
         """The cache of sequences that are alike and keep everything, at every length and for every number of them."""
-        if self.layout.encodes:
-            return plan_curve(self)
-        return self._kept("vllm curve", lambda: plan_curve(self))
+        return plan_curve(self)
 
     @cached_property
     def form(self) -> MemoryForm | None:
