@@ -146,6 +146,8 @@ def _ends(seq: Any) -> tuple[int, ...] | None:
         # 1k..100k doubles to 64k in a list; a picture goes on to its end.
         lasts = [part.partition("..")[2].partition(":")[0] for part in seq.split(",")]
         lengths += numbers([last for last in lasts if last], "seq")
+    if not lengths:
+        raise UsageError("seq has no length.", hint="Write: seq=8192, or seq=range(1024, 8193, 1024)")
     return lengths
 
 
