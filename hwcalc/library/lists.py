@@ -54,9 +54,9 @@ def numbers(given: Numbers, what: str) -> tuple[int, ...]:
     """
     found: dict[int, None] = {}
     several: Any = given
-    if hasattr(several, "tolist"):
+    if hasattr(several, "tolist") and not isinstance(several, type):
         several = several.tolist()
-    entries: Sequence[Any] = several if isinstance(several, (list, tuple, range)) else () if several is None else (several,)
+    entries: Sequence[Any] = several if isinstance(several, (list, tuple, range)) else () if given is None else (several,)
     if len(entries) > MOST_VALUES:
         raise UsageError(f"{what} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step.")
     for entry in entries:
