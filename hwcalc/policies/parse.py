@@ -151,16 +151,10 @@ def policies() -> Mapping[str, Policy]:
     return MappingProxyType({policy.name: policy for table in tables for policy in table})
 
 
-@lru_cache(maxsize=1)
-def _by_bare_name() -> Mapping[str, Policy]:
-    """All policies by each of their names."""
-    table = policies().values()
-    return {_bare(one): policy for policy in table for one in (policy.name, policy.press, *policy.aliases) if one}
-
-
 def find_policy(name: str) -> Policy:
     """The policy of this name, in any case, with ``Press`` or without. Raises :class:`~hwcalc.errors.UnknownNameError`."""
-    known, bare = _by_bare_name(), _bare(name[:200])
+    table, bare = policies().values(), _bare(name[:200])
+    known = {_bare(one): policy for policy in table for one in (policy.name, policy.press, *policy.aliases) if one}
     if bare in known:
         return known[bare]
     if bare in NOT_COUNTED:

@@ -62,9 +62,9 @@ def _fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two models instead of twenty: 8 cases of the allocator."""
-    monkeypatch.setattr(memory, "MODELS", MODELS[:2])
-    monkeypatch.setattr(memory, "POOLED", POOLED[:2])
+    """Four models instead of twenty: 16 cases of the allocator."""
+    monkeypatch.setattr(memory, "MODELS", MODELS[:4])
+    monkeypatch.setattr(memory, "POOLED", POOLED[:4])
 
 
 @pytest.mark.usefixtures("few_models")

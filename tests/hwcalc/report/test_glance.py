@@ -51,7 +51,7 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = ({"seq": "32k", "batch": 20}, {"se
 def plans() -> tuple[Plan, ...]:
     """Every model on all hardware with each engine and request, where the engine takes it."""
     out = []
-    for model, engine, hardware, request in sample([*product(MODELS, ("reference", "vllm"), HARDWARE, REQUESTS)], 45):
+    for model, engine, hardware, request in sample([*product(MODELS, ("reference", "vllm"), HARDWARE, REQUESTS)], 65):
         try:
             out.append(plan(model, engine=engine, **hardware, **request))
         except KvplanError:
