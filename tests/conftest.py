@@ -62,13 +62,14 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A browser that runs as long as this process of tests."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    from playwright import sync_api
+
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip("there is no Chromium on this machine: apt-get install chromium")
     # Debian's own sandbox does not start for root.
     arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with playwright.sync_playwright() as started:
+    with sync_api.sync_playwright() as started:
         running = started.chromium.launch(executable_path=path, args=[*arguments, "--disable-gpu", "--disable-dev-shm-usage"])
         yield running
         running.close()

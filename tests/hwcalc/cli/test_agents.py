@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import mcp
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -18,7 +19,6 @@ from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
 from tests.tiny_configs import TINY_LLAMA
 
-mcp = pytest.importorskip("mcp")
 CHECKS = {
     "schema_version": 1,
     "checks": [{"name": "chat", "model": QWEN, "engine": "vllm", "gpu": "h100", "seq": "16k", "min_concurrency": 4}],

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -116,8 +115,6 @@ def test_a_command_has_three_examples(capsys: Capture, name: str) -> None:
 @pytest.mark.usefixtures("folder")
 def test_every_example_runs(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str, example: Example) -> None:
     """Without network, with status 0, or 1 where the answer is no. A server ends at once."""
-    if name == "probe" and find_spec("torch") is None:
-        pytest.skip("torch is not installed")
     with Served(SERVER) as served:
         monkeypatch.setattr("socketserver.BaseServer.serve_forever", lambda _server: None)
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))

@@ -72,7 +72,6 @@ def test_rows_as_files(capsys: Capture, tmp_path: Path) -> None:
 
 def test_a_picture(capsys: Capture, tmp_path: Path) -> None:
     """A picture has the format of its suffix, and is drawn beside the table; another suffix is refused before anything is replayed."""
-    pytest.importorskip("matplotlib")
     target = tmp_path / "pool.svg"
     status, out, _ = run(capsys, *LINE, "--plot", str(target))
     refused = run(capsys, *LINE, "--plot", str(tmp_path / "pool.gif"))

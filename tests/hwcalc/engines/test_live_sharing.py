@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
+import torch
+import transformers
 
 from hwcalc import plan
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 SMALL: Final[dict[str, Any]] = {
     "model_type": "llama",

@@ -74,8 +74,9 @@ def two_processes() -> Iterator[Executor]:
 @pytest.fixture(scope="module")
 def two_of_dask() -> Iterator[Executor]:
     """The workers of a cluster that takes a part for lost when one worker has died with it."""
-    distributed = pytest.importorskip("distributed")
-    dask = pytest.importorskip("dask")
+    import dask
+    import distributed
+
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
@@ -253,7 +254,6 @@ def test_options(
 
 def test_no_scheduler_answers() -> None:
     """It is said at once how to start one."""
-    pytest.importorskip("distributed")
     with pytest.raises(ServerError, match=r"no Dask scheduler answers at '127\.0\.0\.1:1'\. Start one: dask scheduler"):
         dask_executor("127.0.0.1:1").__enter__()
 

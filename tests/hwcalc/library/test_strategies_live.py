@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from hwcalc import strategies
 from hwcalc.planner.strategies_result import Strategies
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 SIZES = {
     "num_hidden_layers": 3,

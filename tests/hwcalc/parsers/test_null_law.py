@@ -125,7 +125,6 @@ def ours(document: Mapping[str, Any]) -> list[Layer] | None:
 @pytest.mark.parametrize("model_type", sample(decoders(), 26))
 def test_the_layers_are_those_of_the_config_object(model_type: str) -> None:
     """What the class accepts gives the same layers here, or an error: never other ones."""
-    pytest.importorskip("transformers")
     for name, document in documents(model_type).items():
         expected, found = theirs(document), ours(document)
         if expected is not None and found is not None and all(layer[1] is not None for layer in expected):
@@ -134,7 +133,6 @@ def test_the_layers_are_those_of_the_config_object(model_type: str) -> None:
 
 def test_most_documents_are_compared() -> None:
     """The law is not empty: of every twelfth type both sides read over 150 documents, nulls and keys of other types among them."""
-    pytest.importorskip("transformers")
     both = [
         name
         for model_type in decoders()[::12]
@@ -176,8 +174,9 @@ SMALL: Final[Mapping[str, Any]] = {
 )
 def test_a_key_that_the_class_does_not_have_bears_all_the_same(model_type: str, key: str, value: int) -> None:
     """A small model is built and run: it has as many parameters, and its cache takes as many bytes, as planned."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     known = class_defaults(model_type)
     assert known is not None
     assert known.defaults.get(key) is None

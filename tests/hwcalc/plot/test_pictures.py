@@ -19,8 +19,6 @@ from hwcalc.plot.build import Picture
 from hwcalc.plot.series import KINDS
 from tests.hwcalc.command import QWEN, Capture, run
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("plotext")
 MODELS = [QWEN, "google/gemma-3-12b-it"]
 
 

@@ -87,8 +87,9 @@ def test_a_format_is_known_by_its_content_and_read(tmp_path: Path, text: str, na
 
 def test_parquet_with_named_columns(tmp_path: Path) -> None:
     """Columns by their usual names."""
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     table = pa.table({"timestamp": [10.0, 12.0], "prompt_tokens": [5, 6], "completion_tokens": [1, 2], "text": ["a", "b"]})
     pq.write_table(table, tmp_path / "trace.parquet")
     opened = workload(tmp_path / "trace.parquet")

@@ -102,7 +102,8 @@ def test_tokens_are_counted_and_not_kept(order: str, longest: int) -> None:
 
 def test_files_that_llama_cpps_package_writes(tmp_path: Path) -> None:
     """The same keys and tensors that were written; big-endian files too."""
-    gguf = pytest.importorskip("gguf")
+    import gguf
+
     keys = {"qwen3.block_count": 2, "qwen3.rope.freq_base": 1e6, "general.tags": ["a", "b"], "qwen3.heads": [4, 0, 2]}
     tensors = {"token_embd.weight": (64, 32), "blk.0.ffn_gate_exps.weight": (32, 8, 4), "output_norm.weight": (64,)}
     for more in ({}, {"endianess": gguf.GGUFEndian.BIG}):
@@ -117,7 +118,8 @@ def test_files_that_llama_cpps_package_writes(tmp_path: Path) -> None:
 
 def test_the_types_are_those_of_llama_cpps_package() -> None:
     """Numbers, blocks and bytes agree wherever both know a type."""
-    gguf = pytest.importorskip("gguf")
+    import gguf
+
     from hwcalc.quantization.ggml import GGML_TYPES
 
     mine = {number: (form.name.upper(), form.block, form.block_bytes) for number, form in GGML_TYPES.items()}
