@@ -25,6 +25,8 @@ class ParametersFacts(Facts):
     expert_power: Annotated[float, Field(ge=0.5, le=1, description="a number from 0.5 to 1")] = 1.0
     compute_shares: dict[Multiplied, Share]
     unpack_shares: dict[Literal["blocks", "superblocks"], Times] = Field(default_factory=dict)
+    integer_products: Times = 4.0
+    superblock_share: Share = 0.75
     expert_compute: Share = 1.0
     expert_rows: Times = 0.0
     attention_share: Share = 0.4

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -54,6 +55,8 @@ COUNTS: Final = (
     "attention", "step", "sequence", "layer", "exchange", "peer", "link", "stage",
 )  # fmt: skip
 """What is counted of a row: seconds at the full rate, or how often something happens."""
+BY_HAND: Final = ("expert_rows", "integer_products", "superblock_share")
+"""Parameters that are not fitted: a file has them where they are not the usual ones."""
 POWERS: Final = (0.5, 0.625, 0.75, 0.875, 1.0)
 STARTS: Final[Mapping[str, float]] = {
     "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "expert_power": 0.8, "blocks": 0.4, "superblocks": 0.1,
@@ -123,8 +126,11 @@ class Rows:
         return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask], self.stretches[mask])
 
 
-def counting(power: float, expert_rows: float) -> StepParameters:
-    """Parameters with which a forecast gives the counts: place by place one term of the sum is left at its full rate."""
+def counting(power: float, by_hand: Sequence[float]) -> StepParameters:
+    """Parameters with which a forecast gives the counts: place by place one term of the sum is left at its full rate.
+
+    ``by_hand`` are those of :data:`BY_HAND`.
+    """
     index = {name: number for number, name in enumerate(COUNTS)}
 
     def only(name: str, rate: float = 1.0, others: float = 1e30) -> Array:
@@ -153,7 +159,6 @@ def counting(power: float, expert_rows: float) -> StepParameters:
         "compute_shares": shares,
         "unpack_shares": {one: only(one) for one in PACKED},
         "expert_compute": dense,
-        "expert_rows": expert_rows,
         "attention_share": only("attention"),
         "step_us": times("step"),
         "sequence_us": times("sequence"),
@@ -163,15 +168,17 @@ def counting(power: float, expert_rows: float) -> StepParameters:
         "link_share": only("link"),
         "stage_us": times("stage"),
     }
-    return StepParameters(**values)
+    return StepParameters(**values, **dict(zip(BY_HAND, by_hand, strict=True)))
 
 
 def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
     """The counts of rows, and why others have none."""
+    usual = StepParameters(bandwidth_share=1.0, compute_shares={})
+    by_hand = attrgetter(*BY_HAND)
     classes = {
-        (power, number): _class_of(counting(power, number))
+        (power, numbers): _class_of(counting(power, numbers))
         for power in POWERS
-        for number in {one.parameters.expert_rows for one in speed_classes()} | {0.0}
+        for numbers in {by_hand(one.parameters) for one in speed_classes()} | {by_hand(usual)}
     }
     kept, counts, seconds, bounds, experts, stretches, refused = [], [], [], [], [], [], []
     for row in rows:
@@ -181,9 +188,9 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
             refused.append(f"{row.engine}, {row.model}: {error}")
             continue
         owner = class_of(speed_classes(), found)
-        tile = 0.0 if owner is None else owner.parameters.expert_rows
+        numbers = by_hand(usual if owner is None else owner.parameters)
         by_power = [
-            seconds_of(found, replace(times, speed_class=classes[power, tile]))
+            seconds_of(found, replace(times, speed_class=classes[power, numbers]))
             for power in (POWERS if times.has_experts else POWERS[-1:])
         ]
         kept.append(found)
@@ -517,7 +524,7 @@ def main(arguments: list[str] | None = None) -> int:
         values = fits.fitted(name, np.zeros(len(rows), dtype=bool))
         apart = {by: fits.apart(name, by) for by in fits.marks}
         # What is not fitted stays.
-        kept = {key: data["parameters"][key] for key in ("expert_rows",) if key in data["parameters"]}
+        kept = {key: data["parameters"][key] for key in BY_HAND if key in data["parameters"]}
         found = fit_class(name, mine, values, apart, data["family"])
         data.update(found | {"parameters": found["parameters"] | kept})
         untuned = rows.of((fits.owners == name) & ~fits.tuned)

@@ -58,11 +58,6 @@ _FLOATS: Final = frozenset({"fp32", "fp16", "bf16"})
 _EIGHT: Final = frozenset({"fp8", "fp8_channel", "fp8_block", "mxfp8", "int8", "bnb8"})
 _FOUR: Final = frozenset({"mxfp4", "nvfp4"})
 _WEIGHT_ONLY: Final = frozenset({"int4", "gptq", "awq", "bnb4", "bnb4_double", "ternary"})
-_SUPERBLOCKS: Final = 0.75
-"""How much of the share of blocks of GGUF its superblocks reach, while matrices are multiplied: their scales are packed as well, so that unpacking takes
-more instructions. It was measured from 0.73 (Metal) and 0.77 (CUDA) to 0.84 (HIP), and holds for all, so that sources of other formats tell of both."""
-_PRODUCTS: Final = 4
-"""Products of 8-bit integers that an instruction of a GPU adds up (DP4A), by which llama.cpp multiplies unpacked weights; Metal has none."""
 _HOST_LOW: Final = 0.6
 """How much lower the low end is where the host has a part of the model."""
 _HIDDEN_BYTES: Final = 2
@@ -335,7 +330,7 @@ class StepTimes(Struct, frozen=True):
                     terms[term], reading = terms[term] + seconds, reading + seconds
                 unpacked = chosen.unpack_shares.get(packed(share.format))
                 if unpacked is not None and vectors is not None and share.use is not Use.ROW:
-                    rate = vectors * 1e12 * unpacked * (1 if self.gpu.vendor == "apple" else _PRODUCTS)
+                    rate = vectors * 1e12 * unpacked * chosen.integer_products
                     unpacking = unpacking + 2 * share.parameters * touched / rate
             # A kernel unpacks some weights while it reads others: what is longer counts nearly alone.
             terms["unpacking"] = terms["unpacking"] + (reading**2 + unpacking**2) ** 0.5 - reading
@@ -346,7 +341,7 @@ class StepTimes(Struct, frozen=True):
             if peak is not None:
                 reached = chosen.compute_shares[multiplied(share.format)]
                 if packed(share.format) == "superblocks":
-                    reached = reached * _SUPERBLOCKS
+                    reached = reached * chosen.superblock_share
                 if share.use is Use.CHOSEN:
                     reached = reached * chosen.expert_compute
                     touched = self._touched(share, work, chosen.expert_power, fullest=True)
