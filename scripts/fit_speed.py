@@ -168,7 +168,8 @@ def counting(power: float, by_hand: Sequence[float]) -> StepParameters:
         "link_share": only("link"),
         "stage_us": times("stage"),
     }
-    return StepParameters(**values, **dict(zip(BY_HAND, by_hand, strict=True)))
+    values.update(zip(BY_HAND, by_hand, strict=True))
+    return StepParameters(**values)
 
 
 def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
