@@ -338,8 +338,6 @@ QUESTIONS: Final = (
 """Questions of most people, with commands."""
 _HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
 """Stands for the hyphens of options while lines are broken, which would else end behind one."""
-_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
-"""Stands for the blank of two words that are an entry of the glossary."""
 _OPTION: Final = r"(?<![\w-])--?[a-z][a-z-]+"
 _WIDEST: Final = 26
 """The most columns of the options' names; longer ones have a line of their own."""
@@ -461,11 +459,12 @@ def _knob_explained(name: str, columns: int) -> list[str]:
 def _all_words(columns: int) -> str:
     """All words, group by group."""
     from hwcalc.profiles.glossary import groups, terms
+    from hwcalc.report.text import filled, together
 
-    parts = []
+    parts: list[str] = []
     for group, title in groups().items():
-        words = ", ".join(term.word.replace(" ", _NO_BREAK) for term in terms() if term.group == group)
-        parts.append("\n".join((title, *(f"  {line}" for line in _wrapped(words, columns - 2)))).replace(_NO_BREAK, " "))
+        words = ", ".join(together(term.word) for term in terms() if term.group == group)
+        parts += [title, filled(f"  {words}", columns)]
     return "\n".join([*parts, "", "What one of them means: kvplan help WORD"]) + "\n"
 
 

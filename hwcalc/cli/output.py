@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.report.text import PIPED_WIDTH, filled, records_csv
+from hwcalc.report.text import PIPED_WIDTH, filled, records_csv, together
 from hwcalc.report.view import Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
@@ -206,13 +206,11 @@ def on_screen(line: str) -> str:
     """A line for standard error, broken at blanks where that is a terminal. A command in it stays whole, so that it can be copied."""
     if sys.stderr is None or not sys.stderr.isatty() or "First: " in line:
         return line
-    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _NO_BREAK), line)
-    return filled(whole, _columns(sys.stderr)).replace(_NO_BREAK, " ")
+    return filled(_COMMAND.sub(lambda match: together(match[0]), line), _columns(sys.stderr))
 
 
 _COMMAND: Final = re.compile(r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)|\bkvplan \S+")
 """A command to type, and in other sentences the name with the word after it."""
-_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 
 
 def discard(stream: TextIO) -> None:

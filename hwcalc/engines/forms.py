@@ -381,8 +381,7 @@ class PartForm(Record):
     @classmethod
     def constant(cls, part: BudgetPart) -> PartForm:
         """A part that follows from neither length nor number of sequences."""
-        sizes = (part.low, part.expected, part.high)
-        low, expected, high = (Constant.of(part.low),) * 3 if len(set(sizes)) == 1 else map(Constant.of, sizes)
+        low, expected, high = map(Constant.of, (part.low, part.expected, part.high))
         return cls(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
     @property

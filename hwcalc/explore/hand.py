@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import AS_PUBLISHED, Pools, cell_of, cells_of, drawn_form, every, grid_of, numbered, rule_of
+from hwcalc.explore.runs import AS_PUBLISHED, Pools, all_cells, cell_of, drawn_form, every, grid_of, numbered, rule_of
 from hwcalc.explore.tables import Place
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
@@ -422,7 +422,7 @@ class _Runs:
         rests: dict[Place, int | None] = {}
         parts: list[dict[Place, int | None]] = [{} for _ in own["parts"]]
         cells_at: dict[Place, list[int | None]] = {}
-        columns = [cells_of(grid, sizes) for grid in (own["refused"], own["curve"], *own["parts"])]
+        columns = [all_cells(grid, sizes) for grid in (own["refused"], own["curve"], *own["parts"])]
         for place, why, *cells in zip(every(sizes), *columns, strict=True):
             refused[place] = self._not_itself(why)
             if refused[place] is not None:

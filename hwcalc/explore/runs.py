@@ -5,7 +5,6 @@ Equal pieces of forms are in pools, and what one engine has for one model is a g
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -109,8 +108,6 @@ class PageAxes(Record):
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
-_LONG_NUMBER: Final = re.compile(rb"\d{16}")
-"""Of as many digits as :data:`LARGEST`."""
 _REST: Final = frozenset({"gpu", "limits", "replicas", "lengths", "host", OPEN})
 """The pieces of a form beside its cache and parts (:meth:`Pools.rest_pieces`)."""
 
@@ -165,8 +162,7 @@ class Pools:
         text = piece if isinstance(piece, str) else encode(piece)
         place = self._places.get((pool, text))
         if place is None:
-            if not isinstance(text, str) and _LONG_NUMBER.search(text):
-                _check(piece)
+            _check(piece)
             pieces = self.pieces[pool]
             place = self._places[pool, text] = len(pieces)
             pieces.append(piece)
@@ -352,16 +348,16 @@ def cell_of(grid: Any, place: Place) -> int | None:
     return found
 
 
-def cells_of(grid: Any, sizes: Sequence[int]) -> list[Any]:
+def all_cells(grid: Any, sizes: Sequence[int]) -> list[Any]:
     """What a grid has at all places of :func:`every`; of an axis that is longer, at the first ones.
 
-    >>> cells_of([[7, 8]], (2, 2)), cells_of([[5], [7, 8]], (1, 2))
+    >>> all_cells([[7, 8]], (2, 2)), all_cells([[5], [7, 8]], (1, 2))
     ([7, 8, 7, 8], [5, 5])
     """
     if not isinstance(grid, list) or not sizes:
         return [grid] * prod(sizes)
     size, *inner = sizes
-    rows = [cells_of(row, inner) for row in grid[:size]]
+    rows = [all_cells(row, inner) for row in grid[:size]]
     return [cell for row in (rows * size if len(grid) == 1 else rows) for cell in row]
 
 

@@ -108,14 +108,9 @@ class Names(Record):
             self._matched[key] = any(pattern.match(name) for pattern in patterns for name in names)
         return self._matched[key]
 
-    @cached_property
-    def _sizes(self) -> frozenset[int]:
-        """How many parts the names of :attr:`literal` have."""
-        return frozenset(name.count(".") + 1 for name in self.literal)
-
     def _look_up(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
         first = _spellings(module, part, numbers[0], self.depth) if self.literal else ()
-        if any(not self.literal.isdisjoint(_runs(name.split("."), self._sizes)) for name in first):
+        if any(not self.literal.isdisjoint(_windows(name)) for name in first):
             return frozenset(numbers)
         if self.general and self._matches(module, part, numbers[0], general=True):
             return frozenset(numbers)
@@ -251,15 +246,6 @@ def _spellings(module: str, part: Part, number: int, depth: int) -> tuple[str, .
     return tuple(dict.fromkeys(names))
 
 
-def _runs(parts: Sequence[str], sizes: Iterable[int]) -> Iterator[str]:
-    """Every run of so many consecutive parts of a name.
-
-    >>> list(_runs(["a", "b", "c"], (2,)))
-    ['a.b', 'b.c']
-    """
-    return (".".join(parts[i : i + size]) for size in sizes for i in range(len(parts) - size + 1))
-
-
 @lru_cache(maxsize=8192)
 def _windows(name: str) -> frozenset[str]:
     """Every run of consecutive parts of a name.
@@ -268,7 +254,7 @@ def _windows(name: str) -> frozenset[str]:
     ['a', 'a.b', 'b']
     """
     parts = name.split(".")
-    return frozenset(_runs(parts, range(1, len(parts) + 1)))
+    return frozenset(".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from hwcalc.units import human_bytes
 
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output. No line is that long: what reads a pipe has no width."""
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
 
@@ -21,12 +22,18 @@ def escaped(text: str) -> str:
 
 
 def filled(text: str, width: int) -> str:
-    """Lines of at most ``width`` characters with a hanging indent; an id or a command is never cut."""
+    """Lines of at most ``width`` characters with a hanging indent; an id is never cut, nor what is :func:`together`."""
     if len(text) <= width and text.isprintable() and text == text.strip():
         return text
     from textwrap import fill
 
-    return fill(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    lines = fill(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return lines.replace(_NO_BREAK, " ")
+
+
+def together(words: str) -> str:
+    """Words between which :func:`filled` breaks no line, such as a command to copy."""
+    return words.replace(" ", _NO_BREAK)
 
 
 def exact(count: int) -> str:
