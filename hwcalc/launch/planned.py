@@ -26,7 +26,7 @@ from hwcalc.planner.options import ROWS, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
 from hwcalc.sources.local import has_path_syntax
-from hwcalc.text import brief, shown
+from hwcalc.text import brief, quoted, shown
 
 if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
@@ -135,11 +135,12 @@ class TooFewGpusError(UsageError):
 
 
 def _check_sizes(flags: EngineFlags, server: Server) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` for a parallel size below 1, which no engine takes."""
+    """Raise :class:`~hwcalc.errors.UsageError` for a parallel size that is no whole number or below 1, which no engine takes."""
     for flag, value in _said(flags, server):
-        if flag.option in _LAYOUT and isinstance(value, int) and value < 1:
+        if flag.option in _LAYOUT and (not isinstance(value, int) or value < 1):
             label = find_engine(flags.engine)[0].label
-            raise UsageError(f"{flag.spelled} {value:,} is below 1, and {label} will not start.", hint="Give 1 or more.")
+            said = f"{value:,} is below 1" if isinstance(value, int) else f"is not a number: {quoted(value, 40)}"
+            raise UsageError(f"{flag.spelled} {said}, and {label} will not start.", hint="Give 1 or more.")
 
 
 def in_flags(error: KvplanError, server: Server, given: Container[str]) -> KvplanError:

@@ -99,6 +99,7 @@ def test_a_variable_that_the_text_sets_is_not_demanded(text: str, capsys: Captur
     ("line", "said"),
     [
         (f"vllm serve {QWEN} --tensor-parallel-size -2", "--tensor-parallel-size -2 is below 1, and vLLM will not start."),
+        (f"vllm serve {QWEN} -dp.a 2", "--data-parallel-size is not a number: {'a': 2}, and vLLM will not start."),
         (f"text-generation-launcher --model-id {QWEN} --quantize bitsandbytes-nf4", "Leave out --quantize"),
     ],
 )
