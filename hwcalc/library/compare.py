@@ -25,8 +25,9 @@ from hwcalc.library.lists import Numbers, Words, models_or_equation, numbers, po
 from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
+from hwcalc.planner.command_line import command_line
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import CompareOptions, by_name, counted_once, take_options, takes, with_policy
+from hwcalc.planner.options import Asked, CompareOptions, by_name, counted_once, read_options, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
 from hwcalc.planner.result import CostInfo, Plan, cost_row
@@ -84,7 +85,7 @@ class Variant(Record):
     than the policy saves. ``gpus`` are those of the node, ``layout`` is how the model lies on several: ``dp 8, ep 8``. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
     says what this one stores, what its numbers are, and why they are not those of the formulas. Within limits of time ``users_within`` are
     served by the expected times and ``users_within_low`` by the slow end of their range, and ``limited_by`` binds; the times are the expected
-    ones of the planned sequences. ``cost`` is what the hardware costs.
+    ones of the planned sequences. ``cost`` is what the hardware costs. ``command`` is the line that plans it alone, which says what to try where it does not fit.
     """
 
     model: str
@@ -141,6 +142,7 @@ class Variant(Record):
     itl_s: float | None = None
     e2e_s: float | None = None
     cost: CostInfo | None = None
+    command: str | None = None
 
 
 class Comparison(Answer, Record):
@@ -237,7 +239,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     def draft_of(engine: str | None) -> ModelSpec | None:
         return option_draft(engine or asked.engine, asked.engine_options, asked.access, asked.assume)
 
-    comparison, notes = _planned(specs, axes, one_for_all, draft_of)
+    comparison, notes = _planned(specs, axes, one_for_all, draft_of, asked)
     return comparison, (*said, *notes)
 
 
@@ -265,10 +267,11 @@ def _planned(
     axes: Mapping[str, tuple[Any, ...]],
     options: Mapping[str, Any],
     draft_of: Callable[[str | None], ModelSpec | None],
+    given: Asked,
 ) -> tuple[Comparison, tuple[Note, ...]]:
     """Plan every combination of the models and the other :data:`AXES`. An entry of ``None`` leaves the keyword out.
 
-    ``draft_of`` gives the draft that the options of an engine name.
+    ``draft_of`` gives the draft that the options of an engine name; ``given`` are all options of the caller's that take one value.
     """
     lists = [tuple(models), *(axes[name] for name in AXES[1:])]
     # A model that could not be read is one variant.
@@ -305,7 +308,8 @@ def _planned(
         warned.extend(note for note in planned.warnings if note.code in _WARNED)
         base = planned.cache.total_bytes if base is None else base
         row = _row(model, opened, planned, formulas) if len(axes["engine"]) > 1 else None
-        variants.append(_variant(planned, node, base, row))
+        line = command_line(model, read_options(keywords).values, asked=given).text
+        variants.append(_variant(planned, node, base, row, line))
     unknown = _unknown(errors, axes["engine"])
     if unknown is not None:
         raise unknown
@@ -377,7 +381,7 @@ def _unknown(errors: Iterable[tuple[Mapping[str, Any], KvplanError]], engines: t
     return None
 
 
-def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Variant:
+def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None, command: str) -> Variant:
     """The row of a comparison for one plan; ``base`` are the cache bytes with which it is compared."""
     request, cache, memory, fit = plan.request, plan.cache, plan.memory, plan.fit
     known: dict[str, Any] = {}
@@ -432,6 +436,7 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Varian
         total_bytes=memory.total_bytes,
         total_per_gpu_bytes=memory.per_gpu.total,
         row=row,
+        command=command,
         **known,
     )
 

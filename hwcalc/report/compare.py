@@ -36,7 +36,7 @@ from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many, parameters
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
-from hwcalc.text import clean, shell_word
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 _REASONS_WIDTH: Final = 30
@@ -109,11 +109,9 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts.append(view.paragraphs(told))
     if dropped and not view.quiet:
         parts.append(f"{filled(left_out(dropped), view.width)}\n")
-    refused = next((variant for variant in variants if variant.fits is False), None)
+    refused = next((variant for variant in variants if variant.fits is False and variant.command), None)
     if refused is not None and not view.quiet:
-        parts.append(
-            view.paragraphs([f"What to try where it does not fit: kvplan {shell_word(refused.model)}, with its options."])
-        )
+        parts.append(view.command("What to try where it does not fit", refused.command or ""))
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [view.paragraphs(_lacking(as_if))] if as_if else []
     pairs = ((variant.model, variant.definition) for variant in variants if variant not in as_if)

@@ -322,7 +322,7 @@ def fit_text(runnables: Runnables, view: View) -> str:
     if lines:
         blocks.append(view.paragraphs(lines))
     if runnables.models and not view.quiet:
-        blocks.append(_next(runnables.models[0].command, view))
+        blocks.append(view.command("plan one", runnables.models[0].command))
     return "\n".join(blocks)
 
 
@@ -393,21 +393,3 @@ def models_left_out(runnables: Runnables) -> list[str]:
         if count:
             out.append(f"{count:,} of {runnables.considered:,} {of_one if count == 1 else of_several}.")
     return out
-
-
-def _next(command: str, view: View) -> str:
-    """The next command. Over several lines a shell still reads it as one; one with quoted words is left as it is."""
-    if view.format == "markdown":
-        ticks = "``" if "`" in command else "`"
-        return f"- plan one: {ticks}{command}{ticks}\n"
-    line = f"plan one: {command}"
-    if len(line) <= view.width or "'" in command:
-        return f"{line}\n"
-    lines = [""]
-    for part in command.split(" --"):
-        word = f"--{part}" if lines[-1] else part
-        if lines[-1] and len(lines[-1]) + len(word) + 5 > view.width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".lstrip()
-    return "plan one:\n  " + " \\\n    ".join(lines) + "\n"

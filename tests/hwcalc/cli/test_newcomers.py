@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
 
+import hwcalc
 from hwcalc import plan
 from hwcalc.report.summary import notes_of
 from tests.hwcalc.command import Capture, run
@@ -152,13 +155,23 @@ def test_the_policies_that_an_engine_lacks_are_named(capsys: Capture, monkeypatc
 
 
 def test_what_does_not_fit_is_led_to_what_to_try(capsys: Capture) -> None:
-    """A comparison has no room for it, and a plan has."""
-    words = ("--seq", "8k", "--gpu", "l4", "--offline")
-    _, out, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B", *words)
-    _, small, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-1.7B", *words)
+    """A comparison has no room for it, and a plan has: the line that is printed plans that row, with the options that were given."""
+    words = ("--seq", "8k", "--batch", "2", "--offline")
+    nodes = ("--gpu", "4xh100,l4", "--engine", "vllm", "--engine-option", "max_num_seqs=64")
+    _, out, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B", *words, *nodes)
+    _, small, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-1.7B", *words, "--gpu", "l4")
+    line = out.partition("What to try where it does not fit: ")[2].partition("\n")[0]
+    told, plan, _ = run(capsys, *shlex.split(line)[1:])
 
-    assert "What to try where it does not fit: kvplan Qwen/Qwen3-32B, with its options." in out
+    assert line == "kvplan Qwen/Qwen3-32B --seq 8k --batch 2 --engine vllm --gpu l4 --engine-option max_num_seqs=64 --offline"
+    assert told == 1
+    assert "\n  try " in plan
     assert "What to try" not in small
+    comparison = hwcalc.compare("Qwen/Qwen3-32B", gpu="4xh100,l4", engine="vllm,sglang", seq="8k")
+    for variant in comparison.variants:
+        told, plan, _ = run(capsys, *shlex.split(variant.command or "")[1:], "--json")
+        assert json.loads(plan)["memory"]["per_gpu"]["total"] == variant.total_per_gpu_bytes
+        assert told == (0 if variant.fits else 1)
 
 
 def test_the_help_of_a_page_says_where_it_is_written(capsys: Capture) -> None:
