@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import ProfileError, changed, is_date, own, read_text
-from hwcalc.profiles.hardware_file import is_id
+from hwcalc.profiles.hardware_file import is_file_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ def enabled() -> bool:
 
 def calibration_path(gpu: str, kind: str) -> Path | None:
     """The path of this file, whether or not it exists; ``None`` without a home folder. Raises ``ValueError`` for a bad name."""
-    if not is_id(gpu) or re.fullmatch(_KIND, kind) is None:
+    if not is_file_name(gpu) or re.fullmatch(_KIND, kind) is None:
         raise ValueError(f"no calibration is kept of {gpu[:64]!r}, {kind[:64]!r}")
     from pathlib import Path
 
@@ -117,7 +117,7 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
 def calibration_exists(gpu: str, kind: str) -> bool:
     """Whether there is a file of this kind about this accelerator, broken or not."""
     place = own("calibration", f"{gpu}.{kind}.json")
-    return place is not None and os.path.lexists(place) and is_id(gpu)
+    return place is not None and os.path.lexists(place) and is_file_name(gpu)
 
 
 def calibrated_gpus(kind: str) -> frozenset[str] | None:

@@ -28,7 +28,7 @@ def names(folder: str) -> KeysView[str]:
     """The names of the fact files of a folder, in alphabetical order.
 
     >>> "vllm" in names("engines"), list(names(TOP))
-    (True, ['glossary', 'gpu_aliases', 'hardware', 'launch', 'links', 'models'])
+    (True, ['glossary', 'gpu_aliases', 'hardware', 'launch', 'links', 'mig', 'models'])
     """
     return _lines()[folder].keys()
 

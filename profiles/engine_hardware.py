@@ -101,7 +101,7 @@ _Names: TypeAlias = tuple[str, str | None, str | None]
 
 
 def _names_of(gpu: Gpu) -> _Names:
-    return gpu.id, architecture_of(gpu), gpu.compute_capability
+    return gpu.slice_of or gpu.id, architecture_of(gpu), gpu.compute_capability
 
 
 def names_gpu(pattern: str, gpu: Gpu) -> bool:

@@ -21,6 +21,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import ProfileError, changed, own
 from hwcalc.profiles.compiled import TOP, Estimate, names, record, records
 from hwcalc.profiles.hardware_file import LONGEST_ID, Gpu, gpu_of, is_id
+from hwcalc.profiles.mig import cuts, slice_id, slice_named, sliced
 
 _MIB: Final = 1024**2
 
@@ -117,25 +118,31 @@ _MACHINE: Final = r"(?ai)\A\s*(?:apple[ _-]+)?(?:macbook|imac|mac)(?:[ _-]+(?:pr
 
 
 class UnknownGpuError(LookupError):
-    """There is no accelerator of this name. ``nearest`` holds similar ids."""
+    """There is no accelerator of this name. ``nearest`` holds similar ids, ``why`` says what is wrong with a slice."""
 
-    def __init__(self, wanted: str, near: tuple[str, ...]) -> None:
+    def __init__(self, wanted: str, near: tuple[str, ...], why: str = "is not known") -> None:
         super().__init__(f"{wanted!r} is not a known accelerator")
         self.wanted = wanted
         self.nearest = near
+        self.why = why
 
 
 def find_gpu(name: str) -> Gpu:
     """The accelerator with this id or alias. Capitals, hyphens, spaces and the vendor's name do not matter.
 
-    A number at the end (``m4-max-64``, ``m4-max-64gb``) selects a size of memory; ``mobile`` is ``laptop``. Raises :class:`UnknownGpuError` if there is no
+    A number at the end (``m4-max-64``, ``m4-max-64gb``) selects a size of memory, ``mig-1g.10gb`` a slice; ``mobile`` is ``laptop``. Raises :class:`UnknownGpuError` if there is no
     such accelerator, and :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if its file is broken.
 
     >>> [find_gpu(name).id for name in ("h100", "RTX 4090", "4090", "mi300x", "NVIDIA L4", "m4-max-128", "m4-max-36")]
     ['h100-sxm5-80gb', 'rtx-4090', 'rtx-4090', 'mi300x', 'l4', 'apple-m4-max-40c-128gb', 'apple-m4-max-32c-36gb']
+    >>> [find_gpu(name).id for name in ("h100:1g.10gb", "H100 MIG 1g.12gb", "NVIDIA A100 80GB PCIe MIG 1g.10gb")]
+    ['h100-sxm5-80gb-mig-1g.10gb', 'h100-nvl-94gb-mig-1g.12gb', 'a100-pcie-80gb-mig-1g.10gb']
     >>> [find_gpu(name).id for name in ("Mac mini M4 24GB", "MacBook Air M2", "RTX 3070 Mobile", "RTX 4070 12 GB", "rtx-4070-12gb")]
     ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop', 'rtx-4070', 'rtx-4070']
     """
+    cut = slice_named(name)
+    if cut is not None:
+        return _slice(name, *cut)
     spoken = re.sub(_MACHINE, "", name) if "mac" in name.lower() else name
     text = spoken.strip().lower()
     place, sized = _resolve(text), None
@@ -163,6 +170,24 @@ def find_gpu(name: str) -> Gpu:
     raise UnknownGpuError(spoken[:LONGEST_ID], tuple(gpu_id for _, gpu_id in sizes[:3]) or nearest(spoken))
 
 
+def _slice(name: str, whole: str, part: str) -> Gpu:
+    """A slice of the accelerator, or of the first of its other forms that has such a one."""
+    wanted = name[:LONGEST_ID]
+    if not whole:
+        with_it = tuple(slice_id(gpu_id, part) for gpu_id, cut in cuts().items() if part in cut.slices)
+        raise UnknownGpuError(wanted, with_it[:3], "is a slice, and does not say of which accelerator")
+    gpu = find_gpu(whole)
+    # A form on the same socket comes first.
+    socket = re.sub(r"-[0-9]+gb$", "", gpu.id)
+    forms = (gpu.id, *sorted(other_forms(whole, gpu.id), key=lambda form: not form.startswith(socket)))
+    chosen = next((form for form in forms if form in cuts() and part in cuts()[form].slices), None)
+    if chosen is not None:
+        return sliced(gpu if chosen == gpu.id else find_gpu(chosen), part)
+    known = cuts()[gpu.id].slices if gpu.id in cuts() else {}
+    why = "is a slice of whose memory no reading is known" if known else f"is a slice, and none of {gpu.id} is known"
+    raise UnknownGpuError(wanted, tuple(slice_id(gpu.id, each) for each in known), why)
+
+
 def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
     """This accelerator with one of its sizes of memory and with that size in its id. Readings of another size are dropped."""
     readings = ("memory_total_mib", "memory_total_basis", "torch_total_mib", "torch_total_mib_seen", "torch_total_basis")
@@ -184,9 +209,17 @@ def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
 
     An id, or a name that says all of this, has none.
 
+    >>> other_forms("h100:1g.10gb", "h100-sxm5-80gb-mig-1g.10gb")
+    ('h100-pcie-80gb-mig-1g.10gb',)
     >>> other_forms("h100", "h100-sxm5-80gb"), other_forms("a100-80gb", "a100-sxm4-80gb"), other_forms("4090", "rtx-4090")
     (('h100-nvl-94gb', 'h100-pcie-80gb'), ('a100-pcie-80gb',), ())
     """
+    cut = slice_named(name)
+    if cut is not None:
+        whole = slice_named(gpu_id) or (gpu_id, "")
+        return tuple(
+            slice_id(form, cut[1]) for form in other_forms(cut[0], whole[0]) if form in cuts() and cut[1] in cuts()[form].slices
+        )
     if name.strip().lower() == gpu_id:
         return ()
     query, family = _squashed(name), re.sub(_FORM, "", gpu_id)

@@ -67,7 +67,9 @@ class Gpu(Record):
     user: bool = False
     """Whether the file is the user's own."""
     part: bool = False
-    """Whether it is a part of an accelerator that an instance shares with others."""
+    """Whether it is a part of an accelerator that others share."""
+    slice_of: str | None = None
+    """The id of the accelerator of which this is a MIG slice."""
 
     @property
     def whole_machine(self) -> bool:
@@ -117,6 +119,7 @@ def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
     values["interconnect"] = MappingProxyType(told("interconnect") or {})
     values["source"] = "; ".join(data["source"].values())
     values["path"], values["user"], values["part"] = own, own is not None, False
+    values["slice_of"] = None
     return Gpu(**values)
 
 

@@ -385,6 +385,51 @@ class LinksFile(FactFile):
         return self
 
 
+class MigSlice(Facts):
+    """A slice of an accelerator."""
+
+    multiprocessors: Whole
+    memory_slices: Whole
+    starts: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, description="parts of the memory, from 0")]
+    memory_mib: Annotated[
+        Annotated[list[Mib], Field(min_length=2, max_length=2), AfterValidator(_rising)],
+        Field(description="two numbers of MiB, the lower first"),
+    ]
+
+
+class MigCut(Facts):
+    """How accelerators can be cut."""
+
+    accelerators: Annotated[list[GpuId], Field(min_length=1, description="ids of accelerators")]
+    multiprocessors: Whole
+    memory_slices: Whole
+    slices: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[1-9]g\.[0-9]{1,3}gb$")], MigSlice],
+        Field(min_length=1, description="slices by name, such as 1g.10gb"),
+    ]
+
+    @model_validator(mode="after")
+    def _has_its_slices(self) -> Self:
+        for name, part in self.slices.items():
+            if part.multiprocessors > self.multiprocessors or max(part.starts) + part.memory_slices > self.memory_slices:
+                raise WrongKeyError(f"slices.{name}", "is more than the accelerator has")
+            if part.memory_mib[1] > int(name.partition(".")[2].removesuffix("gb")) * 1024:
+                raise WrongKeyError(f"slices.{name}.memory_mib", "is more than its name says")
+        return self
+
+
+class MigFile(FactFile):
+    """``mig.yaml``."""
+
+    id: Words
+    recorded: Date
+    source: Sources
+    gpus: Annotated[list[MigCut], Field(min_length=1, description="a list of accelerators with their slices")]
+
+    def place(self) -> tuple[str, ...]:
+        return ("mig.yaml",)
+
+
 class Aliases(RootModel[dict[GpuId, GpuId]]):
     """``gpu_aliases.yaml``: other name -> id."""
 

@@ -208,5 +208,5 @@ def measured_engines() -> frozenset[str]:
 
 
 def find_speed_class(engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None) -> SpeedClass | None:
-    """The class of an engine on an accelerator; ``None`` if nothing like it was measured."""
-    return of_classes(speed_classes(), engine, gpu, backend, build)
+    """The class of an engine on an accelerator; ``None`` if nothing like it was measured, such as a part of an accelerator."""
+    return None if gpu.part else of_classes(speed_classes(), engine, gpu, backend, build)

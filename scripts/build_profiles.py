@@ -26,6 +26,7 @@ from hwcalc.profiles.schema import (
     HardwareFile,
     InstanceFile,
     LinksFile,
+    MigFile,
     PriceFile,
     check,
     read_yaml,
@@ -87,6 +88,7 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
     yield TOP, "glossary", Path(built_in("glossary.yaml")), GlossaryFile
     yield TOP, "launch", Path(built_in("launch.yaml")), LaunchFile
     yield TOP, "links", Path(built_in("links.yaml")), LinksFile
+    yield TOP, "mig", Path(built_in("mig.yaml")), MigFile
     yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
 
 

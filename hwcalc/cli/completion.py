@@ -174,8 +174,14 @@ def gpus(incomplete: str) -> list[str]:
     """Ids of accelerators and the one of this machine; aliases too, if a part of the name is written."""
     from hwcalc.hardware.named import LOCAL
     from hwcalc.profiles.gpus import find_gpu, gpu_aliases, list_gpus
+    from hwcalc.profiles.mig import cuts, slice_id
 
     with suppress(Exception):
+        whole, mig, _ = incomplete.lower().partition("-mig")
+        if mig:
+            return _starting(
+                [slice_id(whole, part) for part in cuts()[gpu_aliases().get(whole, whole)].slices], incomplete.lower()
+            )
         known = [*list_gpus(), LOCAL]
         names = _starting([*known, *sorted(gpu_aliases())] if incomplete else known, incomplete.lower())
         # With a size, such as ``m4-max-48gb``, if the accelerator is sold with several sizes of memory.

@@ -35,7 +35,7 @@ _CSV = (
             "search",
             (),
             "[SEARCH]...",
-            "An id or another name shows that one; else words that must all occur in the id, name, vendor or kind, or its memory: 24gb. local: this machine's.",
+            "An id or another name shows that one; else words that must all occur in the id, name, vendor or kind, or its memory: 24gb. mig: slices. local: this machine's.",
             "list",
             complete="gpus",
         ),
@@ -86,12 +86,15 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     from hwcalc.hardware.named import LOCAL, gpu_named, load_gpu
     from hwcalc.hardware.profiles import known_gpus
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.mig import cuts, sliced
 
     if words.lower() == LOCAL:
         return [load_gpu(words, notes)], True, []
     everything = [gpu for _, gpu in known_gpus(notes)]
     if not words:
         return everything, False, []
+    if "mig" in words.lower().split():
+        everything = [sliced(gpu, name) for gpu in everything if gpu.id in cuts() for name in cuts()[gpu.id].slices]
     wanted, aliases, texts = words.lower().split(), _aliases(), {}
     for gpu in everything:
         names = (gpu.id, gpu.name, gpu.vendor, gpu.category, gpu.architecture, *aliases.get(gpu.id, []))
@@ -191,6 +194,7 @@ def _one(info: GpuInfo, view: View) -> str:
         ("visible", visible),
         ("bandwidth", _sized(info.memory_bandwidth_gbps, "GB/s")),
         ("dense TFLOPS", ", ".join(rates)),
+        ("MIG slices", ", ".join(f"{most} x {name}" for name, most in info.mig_slices.items())),
         ("interconnect", ", ".join(filter(None, joined))),
         ("power", _sized(info.tdp_w, "W")),
         ("devices", "" if info.devices_per_package is None else f"{info.devices_per_package} in one package"),

@@ -55,7 +55,7 @@ class Candidate(Record):
 
         if self.instance is not None:
             return Availability.RENT
-        base, rented = self.gpu.id, _rented()
+        base, rented = self.gpu.slice_of or self.gpu.id, _rented()
         if base in UNCOMMON:
             return Availability.RARE
         if base in rented:

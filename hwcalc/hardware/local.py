@@ -401,9 +401,14 @@ def _mac(device: FoundGpu, notes: list[Note]) -> Gpu | None:
 
 
 def _named(name: str, notes: list[Note]) -> list[Gpu]:
-    """The profiles with the same words in their name, or those with the same words except for a form factor."""
+    """The slice of this name, the profiles with the same words in their name, or those with the same words except for a form factor."""
     from hwcalc.hardware.profiles import known_gpus
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.mig import slice_named
 
+    if slice_named(name) is not None:
+        with suppress(UnknownGpuError):
+            return [find_gpu(name)]
     words, gpus = _words(name), [gpu for _, gpu in known_gpus(notes)]
     exact = [gpu for gpu in gpus if _words(gpu.name) == words]
     return exact or [gpu for gpu in gpus if words and _words(gpu.name) == words - _FORMS]

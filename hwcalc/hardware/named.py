@@ -111,8 +111,9 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
             hint = f"Name the accelerator. Those of {size[1]} GB: kvplan gpus {size[1]}gb"
             raise UsageError(f"{what} {shown(name, 40)} is a size of memory.", hint=hint) from error
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
-        macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
-        raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus{macs}") from error
+        more = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
+        more = " mig" if "a slice" in error.why else more
+        raise UsageError(f"{what} {shown(name, 60)} {error.why}.", hint=f"{perhaps}See: kvplan gpus{more}") from error
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
@@ -201,12 +202,14 @@ def instance_named(name: str, what: str = "instance") -> Instance:
 
 
 def _remarks(gpu: Gpu, notes: list[Note]) -> None:
-    """Add notes about the user's own profile and the limit of a Mac."""
+    """Add notes about the user's own profile, a slice and the limit of a Mac."""
     from hwcalc.profiles.gpus import visible_memory
     from hwcalc.text import printable
 
     if gpu.user:
         notes.append(Note(code="user-profile", message=f"The accelerator is your own: {printable(str(gpu.path))}."))
+    if gpu.slice_of is not None:
+        notes.append(Note(code="mig-slice", message=f"{gpu.id}: {gpu.note}"))
     if gpu.vendor == "apple" and gpu.torch_total_mib is None:
         visible = visible_memory(gpu)
         if visible is not None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, servers_with
-from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
+from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs, slice_of
 from hwcalc.launch.server import Server
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, mappings, number, rows, sizes_of, text, texts
 from hwcalc.launch.words import Word
@@ -62,9 +62,7 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
         pods = stages if isinstance(model.get("raySpec"), Mapping) and isinstance(stages, int) else 1
         settings["gpus_per_replica"] = count * pods
         extra |= {"gpus_per_pod": count} if pods > 1 else {}
-    kind = text(model.get("requestGPUType"))
-    if kind is not None and "mig-" in kind:
-        settings["gpu"] = f"MIG {kind.partition('mig-')[2]}"
+    kind = text(model.get("requestGPUType")) or ""
     if at(model, "lmcacheConfig", "enabled") is True:
         extra["lmcache"] = True
     image = _image(model.get("repository"), model.get("tag"))
@@ -78,6 +76,9 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
     place = Place(settings=settings, extra=extra, name=text(model.get("name")) or "", selector=selector)
     around = around_of({"image": image}, {}, cluster, place)
     around = replace(around, variables={**around.variables, **own})
+    if "mig-" in kind:
+        named = slice_of(around.settings.get("gpu"), f"MIG {kind.partition('mig-')[2]}")
+        around = replace(around, settings={**around.settings, "gpu": named})
     _take_model(reading, model, "modelURL", cluster)
     if count is not None and not {"gpu", "instance"} & around.settings.keys():
         reading.say("gpu")

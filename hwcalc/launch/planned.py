@@ -18,6 +18,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import counted, gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.commands import all_flags
+from hwcalc.launch.kubernetes import slice_of
 from hwcalc.launch.server import FILE_NAME, Server
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
@@ -25,6 +26,7 @@ from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.options import ROWS, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.launch import launch_words
+from hwcalc.profiles.mig import slice_named
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.text import brief, quoted, shown
 
@@ -395,7 +397,7 @@ def _gpu_of(server: Server, remarks: list[str]) -> str | None:
                 remarks.append(
                     f"{_called(server)} has {given:,} GPUs, and {sold.id} has {sold.count:,}: no such node can run it."
                 )
-            return sold.accelerator
+            return sold.accelerator if slice_named(gpu or "") is None else gpu_named(slice_of(sold.accelerator, str(gpu))).id
         remarks.append(f"the instance type {shown(instance, 40)} is not known: add --gpu.")
     if not isinstance(gpu, str):
         return None

@@ -23,6 +23,7 @@ from hwcalc.formulas import LayerKind
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec
 from hwcalc.planner.verdict import Layout
+from hwcalc.profiles.mig import ALONE
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
@@ -195,6 +196,11 @@ def sizes_for(
     if engine.facts.splits_layers:
         check_stages(engine.label, sizes)
     ranks = sizes.tp * sizes.pp * sizes.dp
+    if gpu is not None and gpu.slice_of is not None and max(gpus or 1, ranks) > 1:
+        raise UsageError(
+            f"a model runs on one MIG slice, not on {max(gpus or 1, ranks):,}: {ALONE}.",
+            hint=f"Plan a server of one: --gpu {gpu.id}",
+        )
     if gpus is not None and gpus != ranks and not (instance and 1 < ranks < gpus):
         if ranks == 1:
             if engine.facts.splits_layers:

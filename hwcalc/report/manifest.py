@@ -18,8 +18,9 @@ from hwcalc.engines.engine import Engine
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.engine_flags import EngineFlags, engine_flags
-from hwcalc.profiles.gpus import product_name
+from hwcalc.profiles.gpus import find_gpu, product_name
 from hwcalc.profiles.launch import Vendor, launch_words
+from hwcalc.profiles.mig import slice_named
 from hwcalc.text import brief, shell_word
 from hwcalc.units import GIB
 
@@ -90,6 +91,13 @@ class _Served(Record):
     @property
     def vendor(self) -> Vendor | None:
         return launch_words().vendors.get(self.vendor_name)
+
+    @property
+    def resource(self) -> str:
+        """The resource of Kubernetes that its accelerators are: that of the vendor, or that of a slice."""
+        assert self.vendor is not None
+        cut = None if self.gpu is None else slice_named(self.gpu.id)
+        return self.vendor.resource if cut is None else f"{launch_words().slices}{cut[1]}"
 
 
 def manifest(plan: Plan, form: str, rules: Engine, given: CommandInput, replicas: int = 1, suffix: str = "") -> str:
@@ -249,7 +257,10 @@ def _compose(served: _Served, plan: Plan) -> list[dict[str, Any]]:
             if served.vendor.visible is not None:
                 environment |= {served.vendor.visible: ",".join(map(str, range(served.gpus)))}
         else:
-            devices = [{"driver": served.vendor_name, "count": served.gpus, "capabilities": ["gpu"]}]
+            # The container toolkit counts whole GPUs; the first slice of the first is 0:0.
+            of_slice = served.gpu is not None and served.gpu.slice_of is not None
+            which = {"device_ids": ["0:0"]} if of_slice else {"count": served.gpus}
+            devices = [{"driver": served.vendor_name, **which, "capabilities": ["gpu"]}]
             service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     service["environment"] = environment
     document: dict[str, Any] = {"services": {served.name: service}}
@@ -315,7 +326,7 @@ def _resources(served: _Served) -> dict[str, Any]:
     if served.host_bytes:
         out["requests"] = {"memory": f"{-(-served.host_bytes // GIB)}Gi"}
     if served.vendor is not None:
-        out["limits"] = {served.vendor.resource: served.gpus}
+        out["limits"] = {served.resource: served.gpus}
     return out
 
 
@@ -323,7 +334,8 @@ def _label(served: _Served) -> tuple[str, str] | None:
     """The label of nodes with the accelerator, as the vendor's discovery writes it; ``None`` where its value is not known."""
     if served.gpu is None or served.vendor is None or served.vendor.label is None:
         return None
-    return served.vendor.label, product_name(served.gpu).replace(" ", "-")
+    whole = served.gpu if served.gpu.slice_of is None else find_gpu(served.gpu.slice_of)
+    return served.vendor.label, product_name(whole).replace(" ", "-")
 
 
 def _helm(served: _Served, plan: Plan) -> list[dict[str, Any]]:
@@ -373,7 +385,7 @@ def _helm(served: _Served, plan: Plan) -> list[dict[str, Any]]:
         "requestGPU": served.gpus,
     }
     if served.vendor is not None:
-        spec["requestGPUType"] = served.vendor.resource
+        spec["requestGPUType"] = served.resource
     if "tensorParallelSize" in config:
         spec["shmSize"] = launch_words().shared_memory
     label = _label(served)

@@ -155,7 +155,8 @@ class VisibleInfo(Record):
 class GpuInfo(Record):
     """One accelerator. Null is unknown. ``memory_marketing_gb`` is of 1,024 MiB each, bandwidth of 10^9 bytes a second.
 
-    Rates are dense TFLOPS (TOPS for int8), and ``instances`` are the clouds' and boxes that have it.
+    Rates are dense TFLOPS (TOPS for int8), and ``instances`` are the clouds' and boxes that have it. ``mig_slices`` are how many MIG slices of
+    each name stand side by side on it, and ``slice_of`` is the accelerator of which this is such a slice.
     """
 
     id: str
@@ -177,6 +178,8 @@ class GpuInfo(Record):
     visible: VisibleInfo | None
     memory_bandwidth_gbps: float | None
     tflops_dense: dict[str, float | None]
+    slice_of: str | None
+    mig_slices: dict[str, int]
     interconnect: dict[str, str | float | None]
     tdp_w: float | None
     devices_per_package: int | None
@@ -223,9 +226,11 @@ class InstanceInfo(Record):
 def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuInfo:
     """The record of an accelerator, with its aliases and the instances that have it."""
     from hwcalc.profiles.gpus import visible_memory
+    from hwcalc.profiles.mig import cuts
 
-    visible = visible_memory(gpu)
+    visible, cut = visible_memory(gpu), cuts().get(gpu.id)
     made: dict[str, Any] = {
+        "mig_slices": {} if cut is None else {name: cut.most(name) for name in cut.slices},
         "aliases": tuple(aliases),
         "torch_total_mib_seen": gpu.torch_total_mib_seen or (),
         "visible": None if visible is None else VisibleInfo(**asdict(visible)),

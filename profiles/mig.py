@@ -1,0 +1,123 @@
+"""Slices of NVIDIA's Multi-Instance GPU, by ``mig.yaml``: what each has of its accelerator, and which of them stand side by side.
+
+A slice is an accelerator of its own, named as the driver names it: ``h100-sxm5-80gb-mig-1g.10gb``; ``h100:1g.10gb`` is short for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import convert
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
+from hwcalc.profiles.compiled import TOP, record
+from hwcalc.profiles.hardware_file import Gpu
+
+_NAMED: Final = r"(?ai)(.*?)(?:(?:^|[ _-])mig[ _-]|:) *([1-9]g\.[0-9]{1,3}gb)"
+ALONE: Final = (
+    "NCCL supports slices as an experiment and without P2P (NVIDIA/nccl#1716, 2026-08-23), "
+    "and no engine is known to run a model on several"
+)
+"""Why a server has a single slice."""
+
+
+class Slice(Record):
+    """A slice: its multiprocessors and parts of the memory, the parts at which it may begin, and the lowest and the highest reading of its memory."""
+
+    multiprocessors: int
+    memory_slices: int
+    starts: tuple[int, ...]
+    memory_mib: tuple[int, int]
+
+
+class Cut(Record):
+    """How an accelerator can be cut: all of its multiprocessors and parts of the memory, and its slices by name."""
+
+    accelerators: tuple[str, ...]
+    multiprocessors: int
+    memory_slices: int
+    slices: Mapping[str, Slice]
+
+    def together(self, names: Sequence[str]) -> bool:
+        """Whether slices of these names stand side by side on one accelerator.
+
+        >>> cuts()["h100-sxm5-80gb"].together(["3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"]), cuts()["h100-sxm5-80gb"].together(["1g.20gb"] * 5)
+        (True, False)
+        """
+
+        def placed(left: Sequence[Slice], taken: frozenset[int]) -> bool:
+            if not left:
+                return True
+            first, *rest = left
+            spans = (frozenset(range(start, start + first.memory_slices)) for start in first.starts)
+            return any(not span & taken and placed(rest, taken | span) for span in spans)
+
+        if sum(self.slices[name].memory_slices for name in names) > self.memory_slices:
+            return False
+        return placed(sorted((self.slices[name] for name in names), key=lambda each: -each.memory_slices), frozenset())
+
+    def most(self, name: str) -> int:
+        """The most slices of one name that stand side by side."""
+        return next(count for count in range(self.memory_slices, 0, -1) if self.together([name] * count))
+
+
+@lru_cache(maxsize=1)
+def cuts() -> Mapping[str, Cut]:
+    """How each accelerator can be cut, by its id, of those of which that is known."""
+    every = convert(record(TOP, "mig")["gpus"], tuple[Cut, ...])
+    return MappingProxyType({name: cut for cut in every for name in cut.accelerators})
+
+
+def slice_named(name: str) -> tuple[str, str] | None:
+    """The accelerator and the slice that a name has; ``None`` for whole accelerators.
+
+    >>> slice_named("h100:1g.10gb"), slice_named("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"), slice_named("MIG 2g.20gb"), slice_named("h100")
+    (('h100', '1g.10gb'), ('NVIDIA-H100-80GB-HBM3', '1g.10gb'), ('', '2g.20gb'), None)
+    """
+    found = re.fullmatch(_NAMED, name.strip())
+    return None if found is None else (found[1].strip(" _-"), found[2].lower())
+
+
+def slice_id(gpu_id: str, name: str) -> str:
+    """The id of a slice."""
+    return f"{gpu_id}-mig-{name}"
+
+
+def sliced(gpu: Gpu, name: str) -> Gpu:
+    """A slice of the accelerator as an accelerator of its own.
+
+    It has the bandwidth of its parts of the memory, and the rates of its multiprocessors, by their number.
+    """
+    cut = cuts()[gpu.id]
+    part = cut.slices[name]
+    low, high = part.memory_mib
+    bandwidth, compute = part.memory_slices / cut.memory_slices, part.multiprocessors / cut.multiprocessors
+    rates = {kind: None if rate is None else rate * compute for kind, rate in gpu.tflops_dense.items()}
+    return replace(
+        gpu,
+        id=slice_id(gpu.id, name),
+        name=f"{gpu.name} MIG {name}",
+        slice_of=gpu.id,
+        part=True,
+        gpus_per_node=None,
+        memory_marketing_gb=int(name.partition(".")[2].removesuffix("gb")),
+        memory_total_mib=high,
+        memory_total_basis="nvidia-smi mig -lgip",
+        torch_total_mib=low,
+        torch_total_mib_seen=part.memory_mib,
+        torch_total_basis="nvidia-smi mig -lgip, which is what torch sees in a slice",
+        memory_bandwidth_gbps=None if gpu.memory_bandwidth_gbps is None else gpu.memory_bandwidth_gbps * bandwidth,
+        tflops_dense=MappingProxyType(rates),
+        interconnect=MappingProxyType({"host": gpu.interconnect.get("host")}),
+        tdp_w=None,
+        note=(
+            f"{part.memory_slices} of {cut.memory_slices} parts of the memory and {part.multiprocessors} of {cut.multiprocessors} "
+            f"multiprocessors of {gpu.id}; its bandwidth and rates are taken as these shares. Up to {cut.most(name)} stand side by side."
+        ),
+        source="; ".join([*record(TOP, "mig")["source"].values(), gpu.source]),
+    )
