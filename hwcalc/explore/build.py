@@ -50,6 +50,7 @@ from hwcalc.planner.speed_work import ALIKE
 from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.dtypes import format_spellings
+from hwcalc.profiles.speed import MOST_REACHED
 from hwcalc.quantization.planned import format_name
 from hwcalc.sources.request import tell
 from hwcalc.text import clean, cut, shell_word
@@ -84,7 +85,7 @@ _ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 """What could end the element of the payload, as JSON writes it."""
 
 
-_PACKED: Final = {"shapes", "terms", "curves", "parts", "rests", "reads"}
+_PACKED: Final = {"shapes", "terms", "curves", "parts", "rests", "reads", "shares"}
 """Lists of records that are so long that the names of their fields would take most of the page."""
 
 
@@ -297,6 +298,7 @@ def payload_of(
         "gpus": [_gpu(load_gpu(name, []), pools, sorted({layout.count for layout in axes.layouts})) for name in axes.gpus],
         "formats": format_spellings(),
         "experts_power": ALIKE,
+        "most_reached": MOST_REACHED,
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
         **pools.pieces,

@@ -152,7 +152,7 @@ class Pools:
     """Pieces that many forms have in common. Each is written once, and is known by its place."""
 
     def __init__(self) -> None:
-        pools = ("texts", "shapes", "terms", "curves", "sums", "parts", "rests", "shares", "reads", "rates")
+        pools = ("texts", "shapes", "terms", "curves", "sums", "parts", "rests", "shares", "weights", "reads", "rates", "classes")
         self.pieces: dict[str, list[Any]] = {name: [] for name in pools}
         self._places: dict[tuple[str, str | bytes], int] = {}
         self._records: dict[Hashable, int] = {}

@@ -1,7 +1,7 @@
-"""The bound on the speed of a decode step, for the page: what a step reads and computes, and what each GPU can.
+"""The speed of a decode step, for the page: what a step reads and computes, what each GPU can, and what share of that an engine reaches.
 
 The page has the form of :func:`hwcalc.planner.speed_work.decode_form`, in pieces: the weights in each format, what is read and computed of the
-cache in each format for each number of ranks, and the ranks of each layout.
+cache in each format for each number of ranks, and the ranks of each layout. Beside them are the parameters of the engine's class on each GPU.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.explore.runs import AS_PUBLISHED, grid_of
 from hwcalc.explore.tables import Place
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
-from hwcalc.planner.speed_work import DecodeForm, Growing, decode_form, fastest, workload_of
+from hwcalc.planner.speed_work import DecodeForm, Growing, WeightShare, decode_form, fastest, workload_of
+from hwcalc.planner.step_time import link_rate, multiplied, packed, speed_class_of
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -27,14 +30,11 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
     if "curve" not in runs:
         return None
     parallel = [layout.parallel(requests.engine) for layout in requests.axes.layouts]
-    shares: list[int | None] = []
+    weights: list[int | None] = []
     for name in runs["weights"]:
         form = _form(requests.opened(weights=None if name == AS_PUBLISHED else name))
-        rows = [
-            [str(share.use), share.bytes, share.copies, share.active, share.flops_per_token, _rates(rates, pools)]
-            for share, rates in (() if form is None else form.shares)
-        ]
-        shares.append(pools.put("shares", rows) if rows else None)
+        places = [pools.put("shares", _share(share, rates, pools)) for share, rates in (() if form is None else form.shares)]
+        weights.append(pools.put("weights", places) if places else None)
     reads: dict[Place, int | None] = {}
     ranks: list[list[int] | None] = []
     for number, sizes in enumerate(parallel):
@@ -46,7 +46,22 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
             form = _form(requests.opened(sizes=Parallel(tp=sizes.tp), dtype=name if dtype else None))
             reads[dtype, number] = None if form is None else pools.put("reads", _reads(form, pools))
         ranks.append(_ranks(requests.opened(sizes=sizes)))
-    return {"shares": shares, "reads": grid_of(reads, (len(runs["dtypes"]), len(parallel))), "ranks": ranks}
+    return {
+        "weights": weights,
+        "reads": grid_of(reads, (len(runs["dtypes"]), len(parallel))),
+        "ranks": ranks,
+        "layers": sum(group.count for group in requests.plain.deployment.plain_stack.groups),
+        "hidden_size": requests.model.hidden_size or 0,
+        "classes": [_class(requests.opened(gpu=gpu), pools) for gpu in requests.axes.gpus],
+    }
+
+
+def _class(opened: Occupancy | KvplanError, pools: Pools) -> int | None:
+    """The parameters of the engine's class on the accelerator; ``None`` if the engine refuses it, or nothing like it was measured."""
+    found = None if isinstance(opened, KvplanError) else speed_class_of(opened)
+    if found is None:
+        return None
+    return pools.put("classes", {**to_builtins(found.parameters), "range": list(found.range_of("decode"))})
 
 
 def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:
@@ -63,6 +78,20 @@ def _ranks(opened: Occupancy | KvplanError) -> list[int] | None:
         return None
     parallel = opened.deployment.parallel
     return [parallel.tp, parallel.pp, parallel.dp, parallel.expert_ranks]
+
+
+def _share(share: WeightShare, rates: Sequence[str], pools: Pools) -> dict[str, Any]:
+    return {
+        "use": str(share.use),
+        "bytes": share.bytes,
+        "parameters": share.parameters,
+        "copies": share.copies,
+        "active": share.active,
+        "flops": share.flops_per_token,
+        "rate": _rates(rates, pools),
+        "multiplied": multiplied(share.format),
+        "packed": packed(share.format),
+    }
 
 
 def _reads(form: DecodeForm, pools: Pools) -> dict[str, Any]:
@@ -85,4 +114,10 @@ def _rates(names: Sequence[str], pools: Pools) -> int:
 def gpu_rates(gpu: Gpu, rates: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What an accelerator reads and computes in a second; ``None`` where its profile does not say it."""
     found = [fastest(gpu, tuple(names)) for names in rates]
-    return {"bandwidth": known_bandwidth(gpu), "rates": [None if rate is None else rate[1] for rate in found]}
+    vectors = gpu.tflops_dense.get("fp32")
+    return {
+        "bandwidth": known_bandwidth(gpu),
+        "rates": [None if rate is None else rate[1] for rate in found],
+        "vectors": None if vectors is None else vectors * 1e12,
+        "link": link_rate(gpu),
+    }

@@ -73,18 +73,19 @@ function limits({ fit, sampled }, state, page) {
   ];
 }
 
-/** The bound on speed in a line, where there is one. @param {Page} page @param {State} state */
+/** The speed in a line, where there is a bound. @param {Page} page @param {State} state */
 function speedLine(page, state) {
   const speed = page.speed(state);
   return speed === null ? [] : [html("li", {}, term("Speed", "speed"), ": ", speedWords(speed, state.batch))];
 }
 
-/** The price of the GPUs in a line, and of the tokens that no engine exceeds, where one is known. @param {Page} page @param {State} state */
+/** The price of the GPUs in a line, and of a million tokens, where one is known. @param {Page} page @param {State} state */
 function priceLine(page, state) {
   const price = priceOf(page.payload, state.gpu, state.count);
   if (price === null) return [];
   const speed = page.speed(state);
-  const tokens = speed === null ? "" : `, at least ${dollars((price.usd / 3600 / speed.tokens) * 1e6)} for a million tokens`;
+  const million = (/** @type {number} */ tokens) => dollars((price.usd / 3600 / tokens) * 1e6);
+  const tokens = speed === null ? "" : speed.expected === null ? `, at least ${million(speed.tokens)} for a million tokens` : `, ${million(speed.expected.tokens)} for a million tokens, from ${million(speed.expected.high)} to ${million(speed.expected.low)}`;
   return [html("li", {}, `Price: ${dollars(price.usd)} an hour, ${dollars(price.usd * HOURS_PER_MONTH)} a month${tokens} (${price.of}).`)];
 }
 

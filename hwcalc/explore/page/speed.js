@@ -1,4 +1,4 @@
-// The bound on the speed of a decode step, from its form: hwcalc/planner/speed_work.py in another language.
+// The speed of a decode step: hwcalc/planner/speed_work.py and step_time.py in another language.
 
 import { formatsOf, gridAt, modelOf } from "./data.js";
 import { exact } from "./tables.js";
@@ -19,10 +19,10 @@ function sumOf(terms, tokens) {
 }
 
 /**
- * Tokens a second of all sequences that no engine exceeds, and by what they are bound; null where that is not known.
+ * Tokens a second of all sequences: the bound that no engine exceeds, what it follows from, and what is expected; null where there is no bound.
  * @param {Payload} payload The one in whose pools the model's places lie.
  * @param {State} state
- * @returns {{ tokens: number, by: string } | null}
+ * @returns {Speed | null}
  */
 export function speedOf(payload, state) {
   const model = modelOf(payload, state);
@@ -30,24 +30,25 @@ export function speedOf(payload, state) {
   if (!speeds || state.policy !== null || state.hand !== null) return null;
   const { dtypes, weights } = formatsOf(model, state.engine, false);
   const layout = payload.layouts.findIndex(({ count, tp, pp }) => count === state.count && tp === state.tp && pp === state.pp);
-  const gpu = payload.gpus.find(({ id }) => id === state.gpu);
+  const place = payload.gpus.findIndex(({ id }) => id === state.gpu);
+  const gpu = payload.gpus[place];
   const reads = payload.reads[gridAt(speeds.reads, [dtypes.indexOf(state.dtype), layout]) ?? -1];
-  const shares = payload.shares[speeds.shares[weights.indexOf(state.weights)] ?? -1];
+  const shares = payload.weights[speeds.weights[weights.indexOf(state.weights)] ?? -1]?.flatMap((number) => payload.shares[number] ?? []);
   const ranks = speeds.ranks[layout] ?? null;
   if (gpu === undefined || reads === undefined || shares === undefined || ranks === null) return null;
   const [tp, pp, dp, experts] = ranks;
   const replicas = Math.min(dp, state.batch);
   const each = Math.max(1, state.batch / replicas / pp);
+  const step = { each, cache: each * sumOf(reads.cache, state.seq), attention: each * sumOf(reads.attention, state.seq), rate: reads.rate };
   const routed = each * (experts > tp ? replicas : 1);
-  let read = each * sumOf(reads.cache, state.seq);
+  let read = step.cache;
   /** @type {Map<number, number>} */
-  const operations = new Map([[reads.rate, each * sumOf(reads.attention, state.seq)]]);
-  for (const [use, bytes, copies, active, flops, rate] of shares) {
-    const tokens = use === "chosen" ? routed : each;
+  const operations = new Map([[step.rate, step.attention]]);
+  for (const share of shares) {
+    const { use, bytes, flops, rate } = share;
     const sharing = use === "chosen" ? experts : tp;
-    const share = use === "chosen" ? 1 - (1 - active / copies) ** (Math.max(1, tokens) ** payload.experts_power) : use === "row" ? Math.min(1, tokens / copies) : 1;
-    read += (bytes * share) / sharing;
-    operations.set(rate, (operations.get(rate) ?? 0) + (tokens * flops) / sharing);
+    read += (bytes * touched(share, each, routed, payload.experts_power)) / sharing;
+    operations.set(rate, (operations.get(rate) ?? 0) + ((use === "chosen" ? routed : each) * flops) / sharing);
   }
   const times = [...operations].flatMap(([rate, count]) => {
     const known = gpu.rates[rate] ?? null;
@@ -57,11 +58,76 @@ export function speedOf(payload, state) {
   const reading = gpu.bandwidth === null ? null : read / gpu.bandwidth;
   const seconds = Math.max(reading ?? 0, computing ?? 0);
   if (seconds === 0) return null;
-  return { tokens: state.batch / seconds, by: computing === null || (reading !== null && reading >= computing) ? "memory bandwidth" : "compute" };
+  const reached = payload.classes[speeds.classes[place] ?? -1];
+  const time = reached && ranged(expectedSeconds(step, shares, speeds, ranks, gpu, reached), seconds, reached.range, payload.most_reached);
+  return {
+    tokens: state.batch / seconds,
+    by: computing === null || (reading !== null && reading >= computing) ? "memory bandwidth" : "compute",
+    expected: time ? { tokens: state.batch / time.expected, low: state.batch / time.longest, high: state.batch / time.shortest } : null,
+  };
 }
 
-/** @param {{ tokens: number, by: string }} speed @param {number} batch */
-export function speedWords({ tokens, by }, batch) {
+/**
+ * The share of some weights that a step reads, of those of all ranks.
+ * @param {Share} share @param {number} each Tokens of the step. @param {number} routed Tokens that choose among the experts. @param {number} power
+ */
+function touched({ use, copies, active }, each, routed, power) {
+  if (use === "chosen") return 1 - (1 - active / copies) ** (Math.max(1, routed) ** power);
+  return use === "row" ? Math.min(1, each / copies) : 1;
+}
+
+/**
+ * The seconds of a step: the sum of its terms, each at the share of the GPU's rate that engines of the class reach.
+ * @param {{ each: number, cache: number, attention: number, rate: number }} step
+ * @param {Share[]} shares @param {Speeds} speeds @param {[tp: number, pp: number, dp: number, experts: number]} ranks @param {Gpu} gpu @param {SpeedClass} reached
+ */
+function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts], gpu, reached) {
+  const { each } = step;
+  const bandwidth = gpu.bandwidth === null ? Infinity : gpu.bandwidth * reached.bandwidth_share;
+  const replicas = experts > tp ? dp : 1;
+  let seconds = (reached.cache_times * step.cache) / bandwidth;
+  let reading = 0;
+  let unpacking = 0;
+  for (const share of shares) {
+    const { use, bytes, flops, rate, parameters, multiplied, packed } = share;
+    const chosen = use === "chosen";
+    const used = touched(share, each, each * replicas, reached.expert_power) / (chosen ? experts : tp);
+    reading += (bytes * used) / (bandwidth * (chosen ? reached.expert_bandwidth : 1));
+    const unpacked = reached.unpack_shares[packed];
+    if (unpacked !== undefined && gpu.vectors !== null && use !== "row") unpacking += (2 * parameters * used) / (gpu.vectors * unpacked * reached.integer_products);
+    const peak = gpu.rates[rate] ?? null;
+    if (peak === null || use === "row") continue;
+    const count = (each * flops) / (chosen ? experts / replicas : tp) + (chosen ? reached.expert_rows * 2 * parameters * used : 0);
+    const part = (reached.compute_shares[multiplied] ?? 1) * (packed === "superblocks" ? reached.superblock_share : 1) * (chosen ? reached.expert_compute : 1);
+    seconds += count / (peak * part);
+  }
+  // A kernel unpacks some weights while it reads others: what is longer counts nearly alone.
+  seconds += Math.hypot(reading, unpacking);
+  const attention = gpu.rates[step.rate] ?? null;
+  if (attention !== null) seconds += step.attention / (attention * reached.attention_share);
+  const layer = shares.some(({ use }) => use === "chosen") ? (reached.expert_layer_us ?? reached.layer_us) : reached.layer_us;
+  seconds += 1e-6 * (reached.step_us + speeds.layers * layer + (pp - 1) * reached.stage_us + reached.sequence_us * each);
+  const exchanging = Math.max(tp, Math.min(experts, tp * replicas));
+  if (exchanging === 1) return seconds;
+  // All ranks exchange 16-bit hidden states twice a layer.
+  const sent = ((8 * (exchanging - 1)) / exchanging) * each * speeds.hidden_size;
+  const moving = gpu.link === null ? 0 : sent / (gpu.link * reached.link_share);
+  return seconds + speeds.layers * (1e-6 * (reached.exchange_us + reached.peer_us * (exchanging - 1)) + moving);
+}
+
+/**
+ * An expected time with its ends, none of which is shorter than the bound.
+ * @param {number} expected @param {number} bound @param {[low: number, high: number]} range Factors of the speed. @param {number} most
+ */
+function ranged(expected, bound, [low, high], most) {
+  const shortest = Math.max(expected / high, Math.min(expected, bound / most), bound);
+  return { expected: Math.max(expected, bound), shortest, longest: Math.max(expected / low, bound) };
+}
+
+/** @param {Speed} speed @param {number} batch */
+export function speedWords({ tokens, by, expected }, batch) {
   const rounded = (/** @type {number} */ number) => (number >= 100 ? exact(Math.round(number)) : number.toLocaleString("en-US", { maximumSignificantDigits: 3 }));
-  return `at most ${rounded(tokens)} tokens a second${batch > 1 ? ` of all, ${rounded(tokens / batch)} for each` : ""}, bound by ${by}.`;
+  const told = (/** @type {number} */ number) => `${rounded(number)} tokens a second${batch > 1 ? ` of all, ${rounded(number / batch)} for each` : ""}`;
+  if (expected === null) return `at most ${told(tokens)}, bound by ${by}.`;
+  return `${told(expected.tokens)}, from ${rounded(expected.low)} to ${rounded(expected.high)}; at most ${rounded(tokens)}, bound by ${by}.`;
 }

@@ -30,7 +30,7 @@ const TERMS = {
   GQA: "Grouped-query attention: several query heads share a key and a value.",
   MQA: "Multi-query attention: all query heads share one key and one value.",
   MLA: "Multi-head latent attention: a small latent in the place of keys and values.",
-  speed: "A bound by the bandwidth of the memory and the rate of the units: no engine is faster, and most are slower.",
+  speed: "What the engine is expected to decode on this GPU, and the range in which four of five measurements lie. No engine is faster than the bound, which the bandwidth of the memory or the rate of the units sets.",
 };
 
 /**

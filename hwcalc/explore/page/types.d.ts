@@ -128,16 +128,61 @@ interface Starts {
   remarks: number[];
 }
 
-/** The pieces of the bound on speed: places in `shares` by format of the weights, in `reads` by format of the cache and layout, and the ranks
-    of each layout (null: there is no bound). */
+/** The pieces of the speed: places in `weights` by format of the weights, in `reads` by format of the cache and layout, in `classes` by GPU (null:
+    nothing like it was measured), and the ranks of each layout (null: there is no bound). */
 interface Speeds {
-  shares: (number | null)[];
+  weights: (number | null)[];
   reads: Grid;
   ranks: ([tp: number, pp: number, dp: number, experts: number] | null)[];
+  classes: (number | null)[];
+  layers: number;
+  hidden_size: number;
 }
 
 /** Weights of a format and a use, and the operations of a token with them; `rate` is a place in `rates`. */
-type Share = [use: string, bytes: number, copies: number, active: number, flops: number, rate: number];
+interface Share {
+  use: string;
+  bytes: number;
+  parameters: number;
+  copies: number;
+  active: number;
+  flops: number;
+  rate: number;
+  /** The keys of `compute_shares` and of `unpack_shares` of a class. */
+  multiplied: string;
+  packed: string;
+}
+
+/** What engines of a class reach of an accelerator's rates: `StepParameters` of hwcalc/profiles/speed.py, and from the expected speed to its ends. */
+interface SpeedClass {
+  bandwidth_share: number;
+  expert_bandwidth: number;
+  cache_times: number;
+  expert_power: number;
+  compute_shares: Record<string, number>;
+  unpack_shares: Record<string, number>;
+  integer_products: number;
+  superblock_share: number;
+  expert_compute: number;
+  expert_rows: number;
+  attention_share: number;
+  step_us: number;
+  sequence_us: number;
+  layer_us: number;
+  expert_layer_us: number | null;
+  exchange_us: number;
+  peer_us: number;
+  link_share: number;
+  stage_us: number;
+  range: [low: number, high: number];
+}
+
+/** Tokens a second of all sequences: the bound and what it follows from, and the expected number with its ends where engines like it were measured. */
+interface Speed {
+  tokens: number;
+  by: string;
+  expected: { tokens: number; low: number; high: number } | null;
+}
 
 /** What a step reads of the cache of one sequence, and computes with it: `each` for at most `most` positions. */
 interface Reads {
@@ -169,7 +214,7 @@ interface Model {
   engines: Record<string, Runs | Refused>;
   /** By engine what starts it; null where there is nothing to type. */
   starts: Record<string, Starts | null>;
-  /** By engine what bounds the speed of a decode step; null where that is not known. */
+  /** By engine what the speed of a decode step follows from; null where that is not known. */
   speeds: Record<string, Speeds | null>;
   hand: Hand | string | null;
   variants: Variant[];
@@ -197,9 +242,12 @@ interface Gpu {
   node: number;
   /** Other spellings of the id. */
   aliases: string[];
-  /** Bytes a second of its memory, and operations a second by place in `rates`; null where its profile does not say them. */
+  /** Bytes a second of its memory, operations a second by place in `rates` and with 32-bit numbers, and bytes a second that it sends to others;
+      null where its profile does not say them. */
   bandwidth: number | null;
   rates: (number | null)[];
+  vectors: number | null;
+  link: number | null;
   /** By the number of them: dollars an hour, and what that is the price of, with its day. */
   prices: Record<string, [usd: number, of: string]>;
 }
@@ -302,6 +350,8 @@ interface Payload {
   formats: Record<string, string>;
   /** Tokens of one step choose experts as if so few were drawn at random: their number to this power. */
   experts_power: number;
+  /** The largest share of a bound that was measured. */
+  most_reached: number;
   models: Model[];
   texts: string[];
   shapes: Shape[];
@@ -310,7 +360,10 @@ interface Payload {
   parts: Part[];
   rests: Rest[];
   sums: Products[];
-  shares: Share[][];
+  shares: Share[];
+  /** Of `shares`. */
+  weights: number[][];
+  classes: SpeedClass[];
   reads: Reads[];
   rates: string[][];
 }
@@ -479,8 +532,8 @@ interface Page {
   command(state: State): string;
   /** What starts the engine of a state, and a remark on it; null where there is nothing to type. */
   start(state: State): { command: string; remark: string } | null;
-  /** The bound on the tokens a second of all sequences; null where it is not known. */
-  speed(state: State): { tokens: number; by: string } | null;
+  /** The tokens a second of all sequences; null where no bound is known. */
+  speed(state: State): Speed | null;
   /** How the page chose what it opened with, until something else is chosen; empty where somebody chose it. */
   opening(): string;
 }
@@ -491,7 +544,7 @@ interface Section {
 }
 
 /** For tests, and for whoever has a console. */
-declare var kvplan: { speed(state?: Partial<State>): { tokens: number; by: string } | null; payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string; settled(): boolean };
+declare var kvplan: { speed(state?: Partial<State>): Speed | null; payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string; settled(): boolean };
 
 /** A replay over time (`hwcalc/explore/timeline.py`): in parts that end at `times`, counted in `unit`. */
 interface Timeline {

@@ -208,12 +208,12 @@ def test_the_page_gives_the_numbers_of_the_command_line_that_it_shows(page: Page
         assert numbers == wanted_numbers, line
 
 
-def test_the_bound_on_tokens_a_second_is_the_plans(page: Page) -> None:
-    """The page computes it in JavaScript of its own: in states drawn from all choices it is the number of the plan, or neither has one."""
+def test_the_tokens_a_second_are_the_plans(page: Page) -> None:
+    """The page computes them in JavaScript of its own: in states drawn from all choices the bound and what is expected are the plan's, or neither has them."""
     assert page.payload is not None
     states = page(*(["valid", state] for state in drawn(page.payload, PLANNED)))
     calls = page(*([name, state] for state in states for name in ("command", "answer", "speed")))
-    bounds = 0
+    bounds = likelies = 0
     for line, numbers, found in zip(calls[::3], calls[1::3], calls[2::3], strict=True):
         if "refused" in numbers:
             continue
@@ -222,8 +222,14 @@ def test_the_bound_on_tokens_a_second_is_the_plans(page: Page) -> None:
         told: Any = None if found is None else (pytest.approx(found["tokens"], rel=1e-9), found["by"])
         assert expected == told, line
         bounds += told is not None
+        likely = None if speed is None else speed.decode_tokens_per_s
+        ends = None if likely is None else (likely.expected, likely.low, likely.high)
+        shown = found and found["expected"]
+        assert ends == (shown and pytest.approx((shown["tokens"], shown["low"], shown["high"]), rel=1e-9)), line
+        likelies += ends is not None
 
     assert bounds > PLANNED // 3
+    assert likelies > PLANNED // 4
 
 
 def _assert_sampled(sampled: dict[str, int], fit: dict[str, int], state: dict[str, Any], payload: dict[str, Any]) -> None:
