@@ -85,7 +85,7 @@ function priceLine(page, state) {
   if (price === null) return [];
   const speed = page.speed(state);
   const million = (/** @type {number} */ tokens) => dollars((price.usd / 3600 / tokens) * 1e6);
-  const tokens = speed === null ? "" : speed.expected === null ? `, at least ${million(speed.tokens)} for a million tokens` : `, ${million(speed.expected.tokens)} for a million tokens, from ${million(speed.expected.high)} to ${million(speed.expected.low)}`;
+  const tokens = speed === null ? "" : speed.expected === null ? `, at least ${million(speed.tokens)} for a million tokens` : `, ${million(speed.expected.tokens)} (${million(speed.expected.high)} to ${million(speed.expected.low)}) for a million tokens`;
   return [html("li", {}, `Price: ${dollars(price.usd)} an hour, ${dollars(price.usd * HOURS_PER_MONTH)} a month${tokens} (${price.of}).`)];
 }
 

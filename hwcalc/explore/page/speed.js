@@ -127,7 +127,7 @@ function ranged(expected, bound, [low, high], most) {
 /** @param {Speed} speed @param {number} batch */
 export function speedWords({ tokens, by, expected }, batch) {
   const rounded = (/** @type {number} */ number) => (number >= 100 ? exact(Math.round(number)) : number.toLocaleString("en-US", { maximumSignificantDigits: 3 }));
-  const told = (/** @type {number} */ number) => `${rounded(number)} tokens a second${batch > 1 ? ` of all, ${rounded(number / batch)} for each` : ""}`;
+  const told = (/** @type {number} */ number, range = "") => `${rounded(number)} tokens a second${batch > 1 ? " of all" : ""}${range}${batch > 1 ? `, ${rounded(number / batch)} for each` : ""}`;
   if (expected === null) return `at most ${told(tokens)}, bound by ${by}.`;
-  return `${told(expected.tokens)}, from ${rounded(expected.low)} to ${rounded(expected.high)}; at most ${rounded(tokens)}, bound by ${by}.`;
+  return `${told(expected.tokens, ` (${rounded(expected.low)} to ${rounded(expected.high)})`)}; at most ${rounded(tokens)}, bound by ${by}.`;
 }
