@@ -70,12 +70,16 @@ def replicas(model: Loaded, node: NodeType) -> tuple[tuple[Replica, ...], str]:
         return (), error.message
     if opened.hardware_warnings:
         return (), opened.hardware_warnings[0].message
-    ways = [_best(opened, gpus, node.gpus) for gpus in counts(node.gpus, node.gpus)]
-    if opened.engine.facts.utilization_of_server and Limits.of(opened.setup.others) is None and ways[0] is not None:
+    limited = Limits.of(opened.setup.others) is not None
+    if node.mig is not None and limited:
+        return (), f"no engine was measured on a MIG slice, so that nothing is sure within limits of time on {node.device.id}"
+    most = 1 if node.mig is not None else node.gpus
+    ways = [_best(opened, gpus, most) for gpus in counts(most, most)]
+    if opened.engine.facts.utilization_of_server and not limited and node.mig is None and ways[0] is not None:
         ways += [_part(opened, parts) for parts in (PARTS, PARTS // 2)]
     found = tuple(way for way in ways if way is not None)
-    within = "" if Limits.of(opened.setup.others) is None else " within the limits"
-    return found, "" if found else f"not one user is sure{within} on a whole node"
+    within = " within the limits" if limited else ""
+    return found, "" if found else f"not one user is sure{within} on a {'whole node' if node.mig is None else 'slice'}"
 
 
 def _part(opened: Occupancy, parts: int) -> Replica | None:

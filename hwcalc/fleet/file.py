@@ -20,6 +20,7 @@ from hwcalc.planner.layouts import node_of
 from hwcalc.planner.options import COMMANDS, DIMENSIONS, ROWS
 from hwcalc.planner.values import TYPES, is_auto
 from hwcalc.profiles.hardware_file import Gpu
+from hwcalc.profiles.mig import cuts, slice_id, sliced
 from hwcalc.text import printable, shown
 from hwcalc.units import MOST_TOKENS, parse_money, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
@@ -59,7 +60,7 @@ FIELDS: Final[Mapping[str, Field]] = {
 }
 """Key of a model -> how it is read: options of a plan that name no hardware, with ``users`` for the number of sequences."""
 _NODES: Final = Field(_counted(MOST_COUNT), "", TYPES["count"].schema)
-_OF_NODE: Final = ("name", "gpu", "gpus", "instance", "count", "rent", "price")
+_OF_NODE: Final = ("name", "gpu", "gpus", "instance", "mig", "count", "rent", "price")
 _CONDITIONS: Final = ("survive", "growth", "rolling")
 _TOP: Final = ("schema_version", "defaults", "models", "nodes", *_CONDITIONS)
 MOST_SURVIVED: Final = 3
@@ -77,7 +78,7 @@ class Wanted(Record):
 class NodeType(Record):
     """Nodes of one kind: ``gpus`` accelerators each, ``count`` that are there, and up to ``rent`` that may be rented.
 
-    ``gpu`` is the accelerator where no ``instance`` is named. ``usd_per_hour`` is the user's own price; ``where`` is the place in the file.
+    ``gpu`` is the accelerator where no ``instance`` is named, and each is cut into so many ``slices`` of the name ``mig``. ``usd_per_hour`` is the user's own price; ``where`` is the place in the file.
     """
 
     name: str
@@ -88,15 +89,29 @@ class NodeType(Record):
     rent: int
     usd_per_hour: Decimal | None
     where: str = ""
+    mig: str | None = None
+    slices: int = 1
 
     @property
-    def device(self) -> Gpu:
+    def whole(self) -> Gpu:
         """One of its accelerators."""
         return gpu_named(self.gpu or "") if self.instance is None else instance_device(instance_named(self.instance))
 
     @property
+    def device(self) -> Gpu:
+        """What a replica runs on: an accelerator, or a slice of one."""
+        return self.whole if self.mig is None else sliced(self.whole, self.mig)
+
+    @property
+    def devices(self) -> int:
+        """How many of them it has."""
+        return self.gpus * self.slices
+
+    @property
     def hardware(self) -> dict[str, Any]:
         """The keyword of a plan that names its accelerator."""
+        if self.mig is not None:
+            return {"gpu": self.device.id}
         return {"gpu": self.gpu} if self.instance is None else {"instance": self.instance}
 
 
@@ -275,6 +290,7 @@ class _Reader(TreeReader):
                 gpu, instance, gpus = self.hardware(own, counts.get("gpus"))
             except UsageError as error:
                 raise self.error(own.get("gpu", own.get("instance", node)), printable(error.message), error.hint) from error
+            mig, slices = self.cut(own["mig"], gpu, instance) if "mig" in own else (None, 1)
             rent = self.rent(own.get("rent"))
             usd = None
             if "price" in own:
@@ -284,7 +300,7 @@ class _Reader(TreeReader):
                 if not rent:
                     self.fault(own["price"], "a price is that of a node for rent", "Add rent: true, or leave it out.")
             entry = None if "name" not in own else Entry(value=own["name"], place=None)  # type: ignore[arg-type]
-            default = instance or f"{gpus}x{gpu}"
+            default = (instance or f"{gpus}x{gpu}") + ("" if mig is None else f", {slices}x{mig}")
             return NodeType(
                 name=self.named(entry, default, names, node),
                 gpu=gpu,
@@ -294,8 +310,28 @@ class _Reader(TreeReader):
                 rent=rent,
                 usd_per_hour=usd,
                 where=f"{self.name}:{node.line}",
+                mig=mig,
+                slices=slices,
             )
         return None
+
+    def cut(self, node: Node, gpu: str | None, instance: str | None) -> tuple[str, int]:
+        """The slices that each accelerator is cut into: their name, and how many."""
+        whole = gpu_named(gpu or "") if instance is None else instance_device(instance_named(instance))
+        name, count = counted(self.text("mig", node))
+        try:
+            part = gpu_named(f"{whole.id}:{name}", "mig")
+        except UsageError as error:
+            raise self.error(
+                node, printable(error.message), "Write slices of one kind: 7x1g.10gb. Known: kvplan gpus mig"
+            ) from error
+        name = part.id.removeprefix(slice_id(whole.id, ""))
+        most = cuts()[whole.id].most(name)
+        if (count or most) > most:
+            raise self.error(
+                node, f"up to {most:,} of {part.id} stand side by side, and these are {count:,}", f"Write {most}x{name}."
+            )
+        return name, count or most
 
     def hardware(self, own: Mapping[str, Node], gpus: int | None) -> tuple[str | None, str | None, int]:
         """The accelerator or the instance, and the number of accelerators."""
@@ -362,6 +398,7 @@ def fleet_file_schema() -> dict[str, Any]:
         "gpu": {**text, "description": "Accelerators of a node: 8xh100-sxm."},
         "gpus": {**count, "description": "How many, where gpu does not say so."},
         "instance": {**text, "description": "Cloud instance, instead of gpu: aws/p5.48xlarge."},
+        "mig": {**text, "description": "MIG slices that each of its GPUs is cut into: 7x1g.10gb."},
         "count": {**count, "description": "Nodes that are there. Default: 1, or none of those for rent."},
         "rent": {**rent, "description": "Whether nodes may be rented, and how many at most."},
         "price": {**text, "description": "Your own price of a node for rent: 20/h, 9000/month."},

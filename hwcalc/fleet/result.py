@@ -70,22 +70,27 @@ class Held(Record):
 
 
 class NodesInUse(Record):
-    """``count`` nodes of a type with the same replicas: ``rented`` ones, or those that are there. ``gpus_used`` of ``gpus`` are those of each."""
+    """``count`` nodes of a type with the same replicas: ``rented`` ones, or those that are there. ``gpus_used`` of ``gpus`` are those of each.
+
+    Where GPUs are cut into slices, ``mig``, these are counted in their place.
+    """
 
     node: str
     rented: bool
     count: int
     gpus: int
     gpus_used: float
+    mig: str | None
     holds: tuple[Held, ...]
 
 
 class LeftOver(Record):
-    """What is left of the nodes of a type: ``idle`` ones that are there and not in use, and GPUs of those in use."""
+    """What is left of the nodes of a type: ``idle`` ones that are there and not in use, and GPUs of those in use, or slices, ``mig``."""
 
     node: str
     idle: int
     free_gpus: float
+    mig: str | None
 
 
 class NodePrice(Record):

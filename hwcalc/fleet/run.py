@@ -128,7 +128,7 @@ def _priced(nodes: Sequence[NodeType], asked: Asked) -> dict[str, Price]:
             own: dict[str, Any] = {"provider": "own", "instance": node.name, "accelerator": node.gpu or "", "count": node.gpus}
             out[node.name] = Price(usd_per_hour=node.usd_per_hour, source=f"price in {node.where}", user=True, **own)
         elif node.rent:
-            found = price_of(asked.values, node.device, node.gpus, node.instance)
+            found = price_of(asked.values, node.whole, node.gpus, node.instance)
             if found is None:
                 raise UsageError(
                     f"{node.where}: {node.name} may be rented, and no price of it is known.",
@@ -158,7 +158,7 @@ class _Search:
         self.ways: list[_Way] = []
         self.reasons: dict[int, str] = {}
         # An instance and a node of one's own may have the same accelerators: they are one type, by the number of the first.
-        alike = [(node.device, node.gpus) for node in read.nodes]
+        alike = [(node.device, node.devices) for node in read.nodes]
         self.types = [alike.index(each) for each in alike]
         for place, model in enumerate(models):
             tell(f"planning {model.wanted.name}")
@@ -189,7 +189,7 @@ class _Search:
         unit = gcd(PARTS, *(way.replica.units for way in self.ways))
         return Problem(
             users=self.users,
-            units=tuple(node.gpus * PARTS // unit for node in self.read.nodes),
+            units=tuple(node.devices * PARTS // unit for node in self.read.nodes),
             kinds=tuple(
                 Kind(model=way.model, node=way.node, units=way.replica.units // unit, users=way.replica.users)
                 for way in self.ways
@@ -283,7 +283,8 @@ class _Search:
                 node=nodes[self.nodes[pool]].name,
                 rented=pools[pool].price > 0,
                 count=count,
-                gpus=nodes[self.nodes[pool]].gpus,
+                gpus=nodes[self.nodes[pool]].devices,
+                mig=nodes[self.nodes[pool]].mig,
                 gpus_used=sum(self.ways[kind].replica.units * number for kind, number in replicas) / PARTS,
                 holds=tuple(Held(group=order[kind, self.nodes[pool]], replicas=number) for kind, number in replicas),
             )
@@ -368,7 +369,7 @@ class _Search:
             idle = node.count - sum(each.count for each in own if not each.rented)
             free = sum(each.count * (each.gpus - each.gpus_used) for each in own)
             if idle or free:
-                yield LeftOver(node=node.name, idle=idle, free_gpus=free)
+                yield LeftOver(node=node.name, idle=idle, free_gpus=free, mig=node.mig)
 
     def notes(self) -> Iterator[Note]:
         for model in self.models:

@@ -12,6 +12,7 @@ from hwcalc.fleet.result import Fleet, NodesInUse, Planned, Rented, ReplicaGroup
 from hwcalc.hardware.prices import money
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.plot.series import Cell, Chart
+from hwcalc.profiles.mig import slice_named
 from hwcalc.report.emit import emitted, emitters, manifest_form
 from hwcalc.report.manifest import FORMS
 from hwcalc.report.text import percent, plural
@@ -91,7 +92,8 @@ def _usd(usd: float) -> str:
 
 def _node_rows(nodes: NodesInUse, groups: Sequence[ReplicaGroup]) -> list[list[str]]:
     """Rows of nodes that are alike: a row for each group of replicas, the nodes in the first."""
-    head = [nodes.node + (", rented" if nodes.rented else ""), f"{nodes.count:,}", f"{nodes.gpus_used:g} of {nodes.gpus}"]
+    used = f"{nodes.gpus_used:g} of {nodes.gpus}{' slices' if nodes.mig else ''}"
+    head = [nodes.node + (", rented" if nodes.rented else ""), f"{nodes.count:,}", used]
     held = [(each.replicas, groups[each.group]) for each in nodes.holds]
     rows = [
         [group.model, f"{count}", f"{group.gpus * group.gpu_share:g}", layout_text(group), f"{count * group.users_each:,}"]
@@ -105,7 +107,8 @@ def _tail(fleet: Fleet, *, quiet: bool) -> list[str]:
     lines = []
     for left in fleet.left:
         idle = f"{plural(left.idle, 'node')} not in use" if left.idle else ""
-        free = f"{left.free_gpus:g} GPU{'' if left.free_gpus == 1 else 's'} free on nodes in use" if left.free_gpus else ""
+        what = f"{'slice' if left.mig else 'GPU'}{'' if left.free_gpus == 1 else 's'}"
+        free = f"{left.free_gpus:g} {what} free on nodes in use" if left.free_gpus else ""
         lines.append(f"left of {left.node}: {', '.join(filter(None, (idle, free)))}.")
     if quiet:
         return lines
@@ -119,7 +122,7 @@ def _tail(fleet: Fleet, *, quiet: bool) -> list[str]:
 def fleet_chart(fleet: Fleet) -> Chart:
     """The picture of a fleet: models against the nodes in use."""
     columns, seen, cells = [], Counter[str](), []
-    nothing = NodesInUse(node="node in use", rented=False, count=0, gpus=0, gpus_used=0, holds=())
+    nothing = NodesInUse(node="node in use", rented=False, count=0, gpus=0, gpus_used=0, mig=None, holds=())
     for nodes in fleet.nodes or (nothing,):
         name = f"{nodes.count} x {nodes.node}{' rented' if nodes.rented else ''}"
         seen[name] += 1
@@ -181,4 +184,6 @@ def fleet_emitted(planned: Planned, what: str) -> str:
 
 
 def _gpus(group: ReplicaGroup) -> str:
+    if slice_named(group.gpu) is not None:
+        return plural(group.gpus, "slice")
     return plural(group.gpus, "GPU") if group.gpu_share == 1 else f"{group.gpu_share:g} of a GPU"

@@ -56,6 +56,18 @@ def test_models_and_nodes() -> None:
     assert fleet.conditions == Conditions(survive=1, growth=Fraction(3, 2), rolling=True)
 
 
+def test_cut_gpus() -> None:
+    """Of eight GPUs each is cut into seven slices, or into as many as stand side by side; an instance may be cut too."""
+    cut, instance = read(
+        f"{MODEL}nodes: [{{gpu: 8xh100-sxm, mig: 7x1g.10gb}}, {{instance: aws/p5.48xlarge, mig: 3g.40gb, rent: true}}]\n"
+    ).nodes
+
+    assert (cut.name, cut.gpus, cut.devices) == ("8xh100-sxm5-80gb, 7x1g.10gb", 8, 56)
+    assert cut.hardware == {"gpu": "h100-sxm5-80gb-mig-1g.10gb"}
+    assert (instance.devices, instance.hardware) == (16, {"gpu": "h100-sxm5-80gb-mig-3g.40gb"})
+    assert instance.whole.id == "h100-sxm5-80gb"
+
+
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
@@ -79,6 +91,9 @@ def test_models_and_nodes() -> None:
         (f"{MODEL}nodes: [{{gpu: 9xh100}}]\n", "3:15", "up to 8"),
         (f"{MODEL}nodes: [{{gpu: 2xl4, gpus: 3}}]\n", "3:15", "differ"),
         (f"{MODEL}nodes: [{{instance: p5.48xlarge, gpus: 3}}]\n", "3:39", "its own number"),
+        (f"{MODEL}nodes: [{{gpu: h100, mig: 8x1g.10gb}}]\n", "3:26", "up to 7 of h100-sxm5-80gb-mig-1g.10gb"),
+        (f"{MODEL}nodes: [{{gpu: h100, mig: '3g.40gb,2g.20gb'}}]\n", "3:26", "slices of one kind"),
+        (f"{MODEL}nodes: [{{gpu: l4, mig: 1g.6gb}}]\n", "3:24", "none of l4 is known"),
         (f"{MODEL}nodes: [{{gpu: l4, rent: 3}}]\n", "3:25", "rent is true"),
         (f"{MODEL}nodes: [{{gpu: l4, price: 3/h}}]\n", "3:26", "for rent"),
         (f"{MODEL}nodes: [{{gpu: l4, rent: true, price: 3}}]\n", "3:38", "not said per hour"),

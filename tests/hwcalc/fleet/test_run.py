@@ -137,6 +137,25 @@ def test_parts_of_a_gpu() -> None:
     assert {group.gpu_share for group in timed.groups} == {1.0}
 
 
+def test_slices() -> None:
+    """A replica has one slice, and serves what its plan on the slice says; the node costs what it costs whole; limits of time are not sure there."""
+    models = [{"model": "Qwen/Qwen3-0.6B", "users": 60, "seq": "4k", "engine": "vllm"}]
+    nodes = [{"gpu": "h100-sxm", "mig": "7x1g.10gb"}, {"instance": "aws/p5.48xlarge", "mig": "1g.20gb", "rent": True}]
+    cut = hwcalc.fleet({**SMALL, "models": models, "nodes": nodes})
+    timed = hwcalc.fleet({**SMALL, "models": [{**models[0], "ttft": "9s"}], "nodes": nodes[:1]})
+    (group,), (used,) = cut.groups, cut.nodes
+    model, options = read_plan(group.command)
+    planned = plan(model, **options).fit
+
+    assert options["gpu"] == "h100-sxm5-80gb-mig-1g.10gb"
+    assert planned is not None
+    assert (planned.verdict, planned.max_batch) == (Verdict.FITS, group.users_each)
+    assert group.replicas == -(-60 // group.users_each)
+    assert (used.gpus, used.gpus_used, used.mig, cut.left[0].free_gpus) == (7, group.replicas, "1g.10gb", 7 - group.replicas)
+    assert [(price.node, price.usd_per_hour) for price in cut.prices] == [("aws/p5.48xlarge, 4x1g.20gb", 55.04)]
+    assert "no engine was measured on a MIG slice" in timed.models[0].reason
+
+
 def test_command(capsys: Capture, tmp_path: Path) -> None:
     """Status 1 where users are not served; JSON by its schema; rows, Markdown, a picture."""
     file = tmp_path / "fleet.json"

@@ -22,7 +22,7 @@ def made(seed: int) -> Problem:
     """A small fleet: one to three models, one or two types of nodes of 2 to 8 units."""
     chance = random.Random(seed)  # noqa: S311 - nothing is kept secret
     models, types = chance.randint(1, 3), chance.randint(1, 2)
-    units = tuple(chance.choice((2, 4, 6, 8)) for _ in range(types))
+    units = tuple(chance.choice((2, 4, 6, 7, 8)) for _ in range(types))
     kinds = []
     for model, node in product(range(models), range(types)):
         sizes = [size for size in (1, 2, 4) if size < units[node]] + [units[node]]
