@@ -7,7 +7,7 @@ for a whole output. Each can be applied to its own result.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from reprlib import Repr
 from typing import Final
@@ -52,6 +52,18 @@ def unsafe(letter: str) -> bool:
     import unicodedata
 
     return unicodedata.bidirectional(letter) in {"R", "AL", "AN"} or unicodedata.category(letter) == "Me"
+
+
+def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
+    """The question whether a mistyped word is one of those that it resembles, with a blank at its end; empty if it resembles none.
+
+    >>> did_you_mean("ollma", ("vllm", "ollama")), did_you_mean("x", ("vllm",))
+    ('Did you mean ollama? ', '')
+    """
+    from difflib import get_close_matches
+
+    near = get_close_matches(word[:60].lower(), tuple(known), most)
+    return f"Did you mean {' or '.join(near)}? " if near else ""
 
 
 def printable(text: str) -> str:

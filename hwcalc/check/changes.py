@@ -96,9 +96,9 @@ def number_edit(name: str, value: int | None, planned: int, places: Mapping[str,
 
 def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:
     """The edit of a check that makes these settings, by the words that it has for them."""
-    written, of_engine, most = list[str](), list[str](), ""
+    written, of_engine, without, most = list[str](), list[str](), list[str](), ""
     for name, value in settings.items():
-        text = "null" if value is None else value
+        text = value or ""
         if name == "seq" and value is not None:
             text, most = _tokens(value)
         inner = name.partition(".")[2]
@@ -106,9 +106,10 @@ def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, P
             of_engine.append(f"{inner}: {text}")
         else:
             word = places[name].word if name in places else name
-            written.append(f"{word}: {text}")
+            written += [] if value is None else [f"{word}: {text}"]
+            without += [f"without {word}"] if value is None else []
     written += [f"engine_options: {{{', '.join(of_engine)}}}"] if of_engine else []
-    return Edit(yaml=", ".join(written), effect=most or _effect(settings, effect))
+    return Edit(yaml=", ".join([*written, *without]), effect=most or _effect(settings, effect))
 
 
 def _tokens(value: str) -> tuple[str, str]:

@@ -69,7 +69,7 @@ _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
-_NO_SHARE: Final = "memory_utilization: null"
+_NO_SHARE: Final = "without memory_utilization"
 _NOTHING: Final = "starts no server that kvplan knows"
 
 

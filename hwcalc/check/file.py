@@ -428,10 +428,8 @@ class _Reader(TreeReader):
     def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
         idle: set[str] = set()
         if what in ("a check", "defaults") and isinstance(node.value, dict):
-            from hwcalc.profiles.engine_flags import engine_flags
-
-            takes = engine_flags("vllm").takes
-            idle = {key for key in node.value if key not in known and f"--{key.replace('_', '-')}" in takes}
+            takes = _left_out()
+            idle = {key for key in node.value if key not in known and key.replace("_", "-") in takes}
             self.idle |= dict.fromkeys(idle)
         return {key: value for key, value in super().mapping(node, what, (*known, *idle)).items() if key not in idle}
 
@@ -621,6 +619,13 @@ def misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator
                 yield Fault(line=merged[key].line, column=merged[key].column, error=error)
 
 
+def _left_out() -> set[str]:
+    """The names of vLLM's flags that change no planned bytes, with hyphens."""
+    from hwcalc.profiles.engine_flags import engine_flags
+
+    return {flag.removeprefix("--") for flag in engine_flags("vllm").takes if flag.startswith("--")}
+
+
 def _suggestion(key: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
@@ -650,7 +655,12 @@ def check_file_schema() -> dict[str, Any]:
         if key == "engine_options":
             plain["additionalProperties"] = {"type": [*plain["additionalProperties"]["type"], "null"]}
         optional[key] = {"anyOf": [plain, {"type": "null"}], "description": description}
-    check = {"type": "object", "additionalProperties": False, "properties": {"name": name, **optional}}
+    names = "|".join(flag.replace("-", "[-_]") for flag in sorted(_left_out()))
+    closed = {
+        "patternProperties": {f"^({names})$": {"description": "A flag of vLLM's that changes no planned bytes: it is left out."}},
+        "additionalProperties": False,
+    }
+    check = {"type": "object", **closed, "properties": {"name": name, **optional}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kvplan check-file",
@@ -663,7 +673,7 @@ def check_file_schema() -> dict[str, Any]:
             "defaults": {
                 "type": ["object", "null"],
                 "description": "Options and requirements of every check that does not say otherwise.",
-                "additionalProperties": False,
+                **closed,
                 "properties": optional,
             },
             "checks": {"type": "array", "minItems": 1, "maxItems": MOST_CHECKS, "items": check},

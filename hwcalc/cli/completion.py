@@ -55,7 +55,7 @@ def _one_of(*names: str) -> Callable[[str], list[str]]:
     return lambda incomplete: _starting(names, incomplete.lower())
 
 
-plot_kinds = _one_of("memory", "frontier", "layers", "nodes")
+plot_kinds = _one_of("memory", "frontier", "layers", "nodes", "cost")
 plot_scales = _one_of("linear", "log")
 measured = _one_of("aiconfigurator")
 probe_devices = _one_of("cpu", "cuda:0", "mps")

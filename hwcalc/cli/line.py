@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program, starts_server
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
@@ -90,11 +90,18 @@ def translated(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return [line[0], *reader.read()], tuple(reader.remarks)
 
 
+class _ForeignError(UsageError):
+    """An option of another program. ``words`` are those of the line with kvplan's own; empty where they are not known."""
+
+    words: tuple[str, ...] = ()
+
+
 class _Line:
     """The words behind a command."""
 
     def __init__(self, command: str, words: Sequence[str]) -> None:
         self.command = command
+        self.typed = tuple(words)
         self.words = list(words)
         self.options: tuple[Option, ...] = find_command(command).options
         self.own = {flag: option for option in self.options for flag in option.flags}
@@ -248,8 +255,7 @@ class _Line:
         if option is None:
             bundle = not word.startswith("--") and f"-{word[1]}" in self.own
             if not bundle and flag not in _HELP and not self.asks_help:
-                hint = meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help"
-                raise UsageError(f"{self.command} has no option {brief(flag, 60)}.", hint=hint)
+                self.refuse(flag, value)
             return [word]
         if option.kind == "flag":
             return [word]
@@ -259,6 +265,61 @@ class _Line:
         del self.words[: len(rest)]
         self.give(option, flag, value if value is not None else "".join(rest))
         return [word, *rest]
+
+    def refuse(self, flag: str, value: str | None) -> NoReturn:
+        """Raise an error for an unknown option. The hint has the whole line to type where it is known, unless there may be a secret in it."""
+        hint = meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help"
+        error = _ForeignError(f"{self.command} has no option {brief(flag, 60)}.", hint=hint)
+        error.words = self.renamed(flag, value)
+        command = () if self.command == DEFAULT else (self.command,)
+        line = " ".join(map(shell_word, ("kvplan", *command, *error.words)))
+        from hwcalc.masking import masked
+
+        if error.words and masked(line) == line and not any(word.startswith("-hft") for word in error.words):
+            error.hint = f"{hint.partition(': kvplan ')[0]}: {line}"
+        raise error
+
+    def renamed(self, flag: str, value: str | None) -> tuple[str, ...]:
+        """The words of the line with kvplan's own option for one of another program, and for those after it; empty where one has no value of ours."""
+        answer = FOREIGN.get(_spelled(flag), "")
+        name = answer.partition(" ")[0]
+        option = next((each for each in self.options if not each.flags), None) if answer == "MODEL" else self.own.get(name)
+        before, after = self.typed[: len(self.typed) - len(self.words) - 1], self.words
+        given = {word.partition("=")[0] for word in (*before, *after)}
+        if option is None or _spelled(flag) in _NOTES or not given.isdisjoint(option.flags) or (answer == "MODEL" and self.free):
+            return ()
+        if answer in (name, "MODEL") and option.kind != "flag":
+            value, after = (value, after) if value is not None else ("".join(after[:1]), after[1:])
+            if not self.reads(option, value):
+                return ()
+            words = [*before, *option.flags[:1], value, *after]
+        elif answer.islower() and value is None:
+            # A switch is an option with its value: --weights bnb4.
+            words = [*before, *answer.split(), *after]
+        else:
+            return ()
+        try:
+            _Line(self.command, words).read()
+        except _ForeignError as error:
+            return error.words
+        except UsageError:
+            return ()
+        return tuple(words)
+
+    def reads(self, option: Option, value: str) -> bool:
+        """True if a value is one of the option's: a known name, or what its type reads."""
+        from hwcalc.cli import completion
+
+        if not value or not option.flags:
+            return bool(value)
+        if option.flags[0] in ("--gpu", "--engine"):
+            return self.flag_meant(value) == option.flags[0]
+        if option.complete is not None:
+            return value.lower() in getattr(completion, option.complete)(value.lower())
+        with suppress(KvplanError):
+            ROWS[option.name].read(value)
+            return True
+        return False
 
     def give(self, option: Option, flag: str, value: str) -> None:
         """Keep the value of an option. Raises an error if it is given by two names; Typer refuses the same name twice."""
@@ -428,7 +489,7 @@ def _same(answer: str, *names: str) -> dict[str, str]:
 FOREIGN: Final[Mapping[str, str]] = {
     **_same(
         "--batch",
-        "--num-users", "--requests", "--num-requests", "--sequences", "--num-seqs", "--parallel", "-np",
+        "--num-users", "--concurrent-users", "--requests", "--num-requests", "--sequences", "--num-seqs", "--parallel", "-np",
         "--max-running-requests", "--max-batch-size", "--batch-size", "-b", "--max-concurrent-requests", "--bs",
     ),
     **_same(
@@ -539,11 +600,15 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _spelled(flag: str) -> str:
+    return flag.replace("_", "-") if flag.startswith("--") else flag
+
+
 def meant(flag: str, command: str, options: Iterable[Option]) -> str:
     """The hint for an option that a command does not have: kvplan's own name for it, or names that look like it; else empty."""
     rows = tuple(options)
     own = {spelling: option for option in rows for spelling in option.flags}
-    name = flag.replace("_", "-") if flag.startswith("--") else flag
+    name = _spelled(flag)
     if name in NO_EFFECT:
         return "It changes no bytes: leave it out."
     answer = FOREIGN.get(name, "")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
 from hwcalc.report.text import PIPED_WIDTH
-from hwcalc.text import shown
+from hwcalc.text import shell_word, shown
 
 if TYPE_CHECKING:
     from hwcalc.plot.build import Picture
@@ -159,6 +160,8 @@ def plot(
 
     if kind is None and models and models[0] in KINDS:
         kind, *models = models
+    elif kind is None and models:
+        _refuse_kind(models, KINDS)
     with progress():
         chosen = None if output is None else format_of(output)
         picture = picture_of(tuple(models or ()), kind or "memory", given, scale)
@@ -169,6 +172,21 @@ def plot(
 
     write_file(output, data, "--output", read=[name.removeprefix("@") for name in models or ()])
     return Answer(text="", remarks=() if quiet else (*picture.chart.remarks, f"{picture.chart.title}: {shown(output)}"))
+
+
+def _refuse_kind(words: Sequence[str], kinds: Collection[str]) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for a first word that is a mistyped kind, or no model and stands before one. No network is asked."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(words[0].lower(), kinds, 1)
+    if not words[0].isalpha() or not (near or len(words) > 1) or os.path.lexists(words[0]):
+        return
+    from hwcalc.sources.listing import known_ids
+
+    if words[0] not in known_ids():
+        line = " ".join(map(shell_word, ("kvplan", "plot", *(near or ("layers",)), *(words[1:] or ("MODEL",)))))
+        hint = f"{'Did you mean' if near else 'Write'}: {line}. Kinds: {', '.join(kinds)}."
+        raise UsageError(f"there is no kind of picture or model {shown(words[0], 40)}.", hint=hint)
 
 
 def characters(picture: Picture, *, color: bool) -> str:

@@ -18,6 +18,7 @@ As usual, 130 means an interrupt (Ctrl-C), 143 SIGTERM, 129 that the terminal we
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -157,10 +158,26 @@ def _choices(words: Sequence[str], flag: str | None) -> list[str]:
     return values if len(values) <= _MOST_CHOICES else []
 
 
+def _as_typed(message: str, words: Sequence[str]) -> str:
+    """A message that begins with the name of an option, or of its keyword, with the name by which the line gives it instead."""
+    from hwcalc.cli.line import aliases
+
+    options = _options(words)
+    named = {flag: option for option in options for flag in option.flags}
+    named |= {flag: alias.option for flag, alias in aliases(options).items() if not alias.knob}
+    for flag in (word.partition("=")[0] for word in words):
+        option = named.get(flag)
+        if option is not None and option.kind != "flag":
+            start = re.match(rf"{option.flags[0]}(?![\w-])|{option.name.replace('_', '[_-]')}(?= is | must | ')", message)
+            if start is not None:
+                return f"{flag}{message[start.end() :]}"
+    return message
+
+
 def describe(error: Exception, words: Sequence[str] = ()) -> ErrorInfo:
     """The error that any exception is, where ``words`` is the line. Only here does a class become an exit status."""
     if isinstance(error, KvplanError):
-        return ErrorInfo.of(error)
+        return replace(ErrorInfo.of(error), message=_as_typed(error.message, words))
     if is_typers(error, "ClickException"):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "kvplan"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError
 from hwcalc.model import OLLAMA, ModelSpec
-from hwcalc.text import brief, shown
+from hwcalc.text import brief, did_you_mean, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
@@ -113,7 +113,7 @@ def find_engine(spelling: str | None) -> tuple[Engine, str | None]:
         raise UnknownNameError(
             f"--engine {shown(given, 40)} is not known.",
             option="engine",
-            hint=f"{_GGUF} {known}" if _letters(given) in _RUNS_LLAMACPP else known,
+            hint=f"{_GGUF} {known}" if _letters(given) in _RUNS_LLAMACPP else f"{did_you_mean(given, ENGINES)}{known}",
         )
     if at and not version:
         raise UnknownNameError(

@@ -16,7 +16,7 @@ from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
 from hwcalc.profiles.catalog import own
-from hwcalc.text import shell_word, shown
+from hwcalc.text import TIMES, shell_word, shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ MEMORY_OPTION: Final = "memory-option"
 """The code of the note that a size of memory was assumed. Every command says it."""
 _HOST_NAME: Final = r"(?a)(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?"
 
-_COUNTED: Final = r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)"
+_COUNTED: Final = (
+    r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)|(\S.*?(?<=[0-9 ])) ?[x*\N{MULTIPLICATION SIGN}] ?([1-9][0-9]?)"
+)
+"""A number of accelerators before the name, or behind it: ``8xb200``, ``b200x8``, ``L40S x 4``. The x of ``RX 580`` and ``M4 Max 64`` is none."""
 
 
 def load_gpu(name: str, notes: list[Note], what: str = "--gpu") -> Gpu:
@@ -250,6 +253,10 @@ def counted(gpu: str | None) -> tuple[str | None, int | None]:
 
     >>> counted("4xh100"), counted("2 x RTX 3090"), counted("7900xtx"), counted("l4"), counted(None)
     (('h100', 4), ('RTX 3090', 2), ('7900xtx', None), ('l4', None), (None, None))
+    >>> counted("b200x8"), counted("L40S x4"), counted("RX 580"), counted("m4 max 64")
+    (('b200', 8), ('L40S', 4), ('RX 580', None), ('m4 max 64', None))
     """
-    match = None if gpu is None or not gpu[:1].isdigit() else re.fullmatch(_COUNTED, gpu.strip())
-    return (gpu, None) if match is None else (match[2], int(match[1]))
+    match = None if gpu is None or {*"xX*", TIMES}.isdisjoint(gpu) else re.fullmatch(_COUNTED, gpu.strip())
+    if match is None:
+        return gpu, None
+    return (match[2], int(match[1])) if match[1] else (match[3].strip(), int(match[4]))

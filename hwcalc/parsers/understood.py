@@ -32,7 +32,7 @@ from hwcalc.parsers.registry import (
     known_family,
     model_type_of_architecture,
 )
-from hwcalc.text import quoted, shown
+from hwcalc.text import did_you_mean, quoted, shown
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
 """Keys that name the kind of attention in one word. Few configs have one."""
@@ -429,11 +429,7 @@ def assumption(text: str) -> Assumption:
         near = sorted(families, key=lambda words: (-len(asked & set(words.split("+"))), len(words), words))[:3]
         hint = f"No known type has these layers together. Nearest: {', '.join(near)}."
     else:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name.lower(), known_types(), n=3)
-        meant = f"Did you mean {' or '.join(close)}? " if close else ""
-        hint = f"{meant}Allowed: {PLAIN}, a model type, or kinds of layers, such as mamba2+gqa."
+        hint = f"{did_you_mean(name, known_types(), 3)}Allowed: {PLAIN}, a model type, or kinds of layers, such as mamba2+gqa."
     raise UsageError(f"--assume {shown(text, 40)} is not known.", hint=f"{hint} All of them: kvplan models --types")
 
 

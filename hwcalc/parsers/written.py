@@ -37,7 +37,7 @@ from hwcalc.parsers.blocks import Named, Weighed, attention_of, output_head, rep
 from hwcalc.parsers.config import ALIASES, MAX_LAYERS, check_size
 from hwcalc.parsers.known_types import SHORT_NAMES, SYNONYMS
 from hwcalc.profiles.dtypes import find_dtype
-from hwcalc.text import brief, printable, quoted, shown
+from hwcalc.text import brief, did_you_mean, printable, quoted, shown
 from hwcalc.units import parse_parameters, parse_tokens
 
 MODEL_TYPE: Final = "written"
@@ -211,8 +211,8 @@ _TOKEN: Final = r"\s*(?:(?P<number>\d[\d_]*)(?![\w.])|(?P<word>[A-Za-z_][\w-]*)|
 
 
 _ENDS: Final = ("", ",", ")", "(", "=", "+", "*", "&")
-_TIMES: Final = r"\b([0-9_]+)\s*[xX\u00d7]\s*(?=[A-Za-z(])"
-"""A number of times as people write it: 18 x mamba2(...)."""
+_TIMES: Final = r"(?<![\w=])([0-9_]+)(?:\s*[xX\u00d7]\s*|\s+)(?=[A-Za-z(])"
+"""A number of times as people write it: 18 x mamba2(...), 18 mamba2(...)."""
 
 
 class _Text:
@@ -391,12 +391,10 @@ def make_kind(name: object, given: Mapping[str, Any]) -> LayerKind:
     names = {_plain(each): kind for each, kind in kind_names().items()}
     word = name.strip().lower() if isinstance(name, str) else ""
     if _plain(word) not in names:
-        close = get_close_matches(word, kind_names(), n=3)
-        meant = f"Did you mean {' or '.join(close)}? " if close else ""
         known = ", ".join(SHORT_NAMES.get(each, each) for each in formulas.KINDS if each != "expanded_latent_attention")
         raise WrittenError(
             f"there is no kind of layer {shown(name, 40) if isinstance(name, str) else quoted(name, 40)}.",
-            hint=f"{meant}Known: {known}.",
+            hint=f"{did_you_mean(word, kind_names(), 3)}Known: {known}.",
         )
     kind = formulas.KINDS[names[_plain(word)]]
     known_names = {_plain(other): parameter for parameter in parameters_of(kind) for other in (parameter.field, *parameter.names)}
@@ -517,8 +515,7 @@ def parse_written(raw: RawModel) -> ModelSpec:
     given = raw.config
     unknown = [str(key) for key in given if key not in KEYS]
     if unknown:
-        close = get_close_matches(unknown[0], KEYS, n=1)
-        meant = f"Did you mean {close[0]}? " if close else ""
+        meant = did_you_mean(unknown[0], KEYS)
         raise WrittenError(f"a model with layers has no key {shown(unknown[0], 40)}.", hint=f"{meant}Allowed: {', '.join(KEYS)}.")
     name = given.get("name")
     if name is not None and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):

@@ -613,7 +613,9 @@ def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> 
         if fits:
             return f"This works: {command}"
         accepted = accepted or command
-    return f"The engine accepts this line, but it does not fit on this hardware: {accepted}" if accepted else ""
+    return (
+        f"The engine accepts this line, which does not fit on this hardware and says what to try: {accepted}" if accepted else ""
+    )
 
 
 def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -630,9 +632,9 @@ def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"engine": engine}
     own = find_engine(engine)[0]
     dropped = {**({"engine_options": None} if own.options else {}), **({"dtype": None} if "dtype" in given else {})}
-    # The formulas alone say nothing of an accelerator that no engine runs on.
+    # The formulas alone say nothing of an accelerator that no engine runs on, and nothing is left to its host.
     other = None if options.get("gpu") is None else AT_HOME
-    if own.name not in ("reference", other):
+    if own.name not in ("reference", other) or options.get("ram") is not None:
         yield {"engine": other, **dropped}
 
 

@@ -17,7 +17,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import EXAMPLE_LAYERS, ModelLike
 from hwcalc.planner.values import TYPES, unit_text
-from hwcalc.text import brief, quoted, shown
+from hwcalc.text import brief, did_you_mean, quoted, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
@@ -761,17 +761,17 @@ def check_ram(engine: "Engine", asked: Asked, gpu: "Gpu | None") -> None:
 
     A GPU that computes in the memory of the host has the size of that in its profile.
     """
+    if HOST_MEMORY in asked.engine_options and gpu is not None and gpu.shares_host_memory and not gpu.is_host:
+        name = "--ram" if asked.ram is not None else f"--engine-option {HOST_MEMORY}"
+        size = "" if gpu.memory_marketing_gb is None else f", {gpu.memory_marketing_gb:g} GB"
+        message = f"{name}: the memory of {gpu.id} is the host's{size}."
+        raise UsageError(message, hint="Leave it out, or name the machine that has so much: kvplan gpus unified")
     own = asked.values.get("engine_options", {})
     if asked.ram is not None and HOST_MEMORY not in engine.options:
         message = f"--ram: {engine.label} is planned on the GPU alone."
         raise UsageError(message, hint="Leave it out, or plan with --engine llamacpp or ollama, which leave layers to the host.")
     if asked.ram is not None and HOST_MEMORY in own:
         raise UsageError(f"--ram and the engine option {HOST_MEMORY} are the same.", hint="Give one of them.")
-    if HOST_MEMORY in asked.engine_options and gpu is not None and gpu.shares_host_memory and not gpu.is_host:
-        name = "--ram" if asked.ram is not None else f"--engine-option {HOST_MEMORY}"
-        size = "" if gpu.memory_marketing_gb is None else f", {gpu.memory_marketing_gb:g} GB"
-        message = f"{name}: the memory of {gpu.id} is the host's{size}."
-        raise UsageError(message, hint="Leave it out, or name the machine that has so much: kvplan gpus unified")
 
 
 def read_options(given: Mapping[str, Any]) -> Asked:
@@ -839,10 +839,7 @@ def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any]
     known = {row.name: row for row in options_of(command) if command not in row.lists}
     unknown = sorted(set(given) - set(known))
     if unknown:
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(unknown[0])[:40], [*known, *OTHER_NAMES], n=1)
-        meant = f"Did you mean {near[0]}? " if near else ""
+        meant = did_you_mean(str(unknown[0]), [*known, *OTHER_NAMES])
         raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"{meant}Known: {', '.join(sorted(known))}.")
     asked = read_options(given)
     return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked

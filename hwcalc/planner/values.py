@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from hwcalc.errors import UsageError
-from hwcalc.text import quoted, shown
+from hwcalc.text import did_you_mean, quoted, shown
 from hwcalc.units import (
     AMOUNT,
     GIB,
@@ -82,7 +82,9 @@ def one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
     def read(value: Any, name: str) -> str:
         text = _text(value, name).strip().lower()
         if text not in known:
-            raise UsageError(f"{name} {shown(text, 40)} is not known.", hint=f"Known: {', '.join(known)}.")
+            raise UsageError(
+                f"{name} {shown(text, 40)} is not known.", hint=f"{did_you_mean(text, known)}Known: {', '.join(known)}."
+            )
         return text
 
     return read

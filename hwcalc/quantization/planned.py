@@ -17,7 +17,7 @@ from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.weights import Part, WeightRole, Weights
 from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.quantization.scheme import Rule, Scheme
-from hwcalc.text import by_word, shown
+from hwcalc.text import by_word, did_you_mean, shown
 
 _SPELLINGS: Final = by_word({
     "fp32": "float32 f32", "fp16": "float16 f16 half", "bf16": "bfloat16", "fp8": "fp8_e4m3",
@@ -38,6 +38,10 @@ def weight_formats() -> tuple[str, ...]:
     from hwcalc.quantization.scheme import FORMATS
 
     return (*FLOATS, *FORMATS, *MIXES, *EXAMPLES)
+
+
+_ON_SERVERS: Final = {"4": "awq", "8": "fp8"}
+"""Bits -> the format of that width that servers run most."""
 
 
 def format_name(text: str | None) -> str | None:
@@ -70,16 +74,14 @@ def format_name(text: str | None) -> str | None:
             hint=f"Give the file itself, such as ./model.gguf or org/repo:FILE.gguf, or a mix of llama.cpp: --weights {nearest}.",
         )
     if by_bits is None:
-        from difflib import get_close_matches
-
         bits = re.fullmatch(r"(?:q|int|w)?_?([1-8])_?(?:b|bits?)?", name)
-        like = [f"q{bits[1]}_k_m", f"q{bits[1]}_0", f"mlx_{bits[1]}bit"] if bits else get_close_matches(name, known, 2)
+        like = [f"q{bits[1]}_k_m", f"q{bits[1]}_0", f"mlx_{bits[1]}bit", _ON_SERVERS.get(bits[1], "")] if bits else []
         like = [each for each in like if each in known or named_by_bits(each)]
-        meant = f"Did you mean {' or '.join(like)}? " if like else ""
+        meant = f"Did you mean {' or '.join(like)}? All: kvplan dtypes" if like else did_you_mean(name, known, 2)
         raise UnknownNameError(
             f"--weights {shown(text, 40)} is not a known weight format.",
             option="weights",
-            hint=f"{meant}Known: {', '.join(known)}; exl2, exl3 and mlx with other bits: exl2 3.5bpw.",
+            hint=meant if like else f"{meant}Known: {', '.join(known)}; exl2, exl3 and mlx with other bits: exl2 3.5bpw.",
         )
     return by_bits
 

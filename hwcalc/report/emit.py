@@ -15,7 +15,7 @@ from hwcalc.model import WRITTEN
 from hwcalc.planner.command_input import command_input, command_text, environment_of
 from hwcalc.planner.result import Plan
 from hwcalc.report.manifest import CHART, CHART_ENGINE, FORMS, manifest
-from hwcalc.text import brief, shell_word, shown
+from hwcalc.text import brief, did_you_mean, shell_word, shown
 
 if TYPE_CHECKING:
     from hwcalc.report.records import EmittedDocument
@@ -47,7 +47,10 @@ def emitted_engine(what: str) -> str:
     found = find_engine(what)[0] if spelled(what) in ENGINES else None
     # Only the error lists all engines, since importing each takes a while.
     if found is None or not found.command.known:
-        raise UsageError(f"--emit {shown(what, 40)} is not known.", hint=f"Known: {', '.join(emitted_forms())}.")
+        raise UsageError(
+            f"--emit {shown(what, 40)} is not known.",
+            hint=f"{did_you_mean(what, emitted_forms())}Known: {', '.join(emitted_forms())}.",
+        )
     return found.name
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.text import quoted, shown
+from hwcalc.text import did_you_mean, quoted, shown
 from hwcalc.units import parse_duration, parse_share, parse_tokens
 from hwcalc.workload.lengths import Lengths, read_lengths
 from hwcalc.workload.request import Request, Segment, Workload, in_turns
@@ -198,11 +198,7 @@ def read_recipe(words: Mapping[str, Any]) -> Recipe:
     """The recipe that words, or values of Python, make. Raises :class:`~hwcalc.errors.UsageError` for a wrong one."""
     unknown = next((key for key in words if key not in KEYS), None)
     if unknown is not None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(str(unknown)[:40], KEYS, n=1)
-        meant = f"Did you mean {near[0]}? " if near else ""
-        raise UsageError(f"a workload has no {shown(unknown, 40)}.", hint=f"{meant}{_hint()}")
+        raise UsageError(f"a workload has no {shown(unknown, 40)}.", hint=f"{did_you_mean(str(unknown), KEYS)}{_hint()}")
     missing = next((key for key in ("prompt", "output") if words.get(key) is None), None)
     if missing is not None:
         raise UsageError(f"a workload needs {missing}=: {KEYS[missing]}.", hint=_hint())

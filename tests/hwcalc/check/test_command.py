@@ -372,7 +372,7 @@ def test_the_file_of_the_folder(tmp_path: Path, capsys: Capture, monkeypatch: py
         (["{file}", "-o", "a", "-o", "b"], "two --output without a format"),
         (["{file}", "-o", "sarif=a", "-o", "junit=a"], "given twice"),
         (["{file}", "-o", "sarif="], "names no file"),
-        (["{file}", "-o", "sarf=a"], "--output sarf=: there is no such format"),
+        (["{file}", "-o", "sarf=a"], "-o sarf=: there is no such format"),
     ],
 )
 def test_wrong_usage(tmp_path: Path, capsys: Capture, words: list[str], said: str) -> None:

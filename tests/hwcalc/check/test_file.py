@@ -299,10 +299,20 @@ def test_the_published_schema_agrees_with_the_reader() -> None:
         {"headroom": "2.5%", "gpu": "l4"},
         {"fits": None},
         {"engine_options": {"a": None}},
+        {"port": 8000, "enable-chunked-prefill": True, "swap_space": 4},
     ):
         assert validator.is_valid({"schema_version": 1, "checks": [start | good]}), good
         parse_check_file(json.dumps({"schema_version": 1, "checks": [start | good]}), "f")
-    for bad in ({"seq": 0}, {"seq": True}, {"seqq": 1}, {"fits": "x"}, {"max_total": -1}, {"headroom": "x%"}, {"model": 5}):
+    for bad in (
+        {"seq": 0},
+        {"seq": True},
+        {"seqq": 1},
+        {"hosts": 1},
+        {"fits": "x"},
+        {"max_total": -1},
+        {"headroom": "x%"},
+        {"model": 5},
+    ):
         assert not validator.is_valid({"schema_version": 1, "checks": [start | bad]}), bad
 
 

@@ -144,6 +144,7 @@ def test_what_would_help_is_said() -> None:
         Try(flag="", effect="a larger one", settings={"gpu": "h100"}),
         Try(flag="", effect="another", settings={"gpu": "h200"}),
     )
+    share = Try(flag="", effect="the default", settings={"memory_utilization": None, "dtype": "fp8"})
     of = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=tries))
     found = judged("fits: true, concurrency: 50", of)
 
@@ -157,6 +158,9 @@ def test_what_would_help_is_said() -> None:
         ("gpu: h100", ""),
     ]
     assert judged("fits: false", of).edits == ()
+    # What is taken back is left out of the file, where null is not what people write.
+    back = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=(share,)))
+    assert [one.yaml for one in judged("fits: true", back).edits] == ["dtype: fp8, without memory_utilization"]
 
 
 def test_the_longest_that_a_limit_allows() -> None:

@@ -249,7 +249,7 @@ def test_a_number_that_vllm_reads_otherwise_is_said(capsys: Capture) -> None:
     [
         ("--tp 2 --tensor-parallel-size 4", "--tp and --tensor-parallel-size are the same option", "one of them"),
         ("-tp 2 --tensor-parallel-size 4", "-tp and --tensor-parallel-size are the same option", "one of them"),
-        ("-tp 2 -tp 4", "--tp is given twice", "Give it once"),
+        ("-tp 2 -tp 4", "-tp is given twice", "Give it once"),
         ("--ep 2 --tp 2 -ep", "--ep and --enable-expert-parallel are the same option", "one of them"),
         ("--engine vllm --block-size 16 --engine-option block_size=32", "block_size is given twice", "Give it once"),
         ("--max-model-len auto", "asks for the longest sequence that fits", "Leave it out"),
@@ -322,6 +322,52 @@ def test_a_foreign_name_is_answered_with_ours(capsys: Capture, flag: str, ours: 
         assert f"plan has no option {flag}." in err
         assert ours in err
     assert ours in document(capsys, QWEN, flag, "8")["error"]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("line", "mended"),
+    [
+        ("Qwen/Qwen3-8B --ctx 128k", "kvplan Qwen/Qwen3-8B --seq 128k"),
+        (
+            "--ctx-size=8k Qwen/Qwen3-8B --concurrent-users 4 --precision fp8",
+            "kvplan --seq 8k Qwen/Qwen3-8B --batch 4 --weights fp8",
+        ),
+        ("explain --model-path Qwen/Qwen3-8B -c 8k", "kvplan explain Qwen/Qwen3-8B --seq 8k"),
+        ("compare Qwen/Qwen3-8B gpt2 --num-ctx 1k", "kvplan compare Qwen/Qwen3-8B gpt2 --seq 1k"),
+        ("Qwen/Qwen3-8B --device h100 --load-in-4bit", "kvplan Qwen/Qwen3-8B --gpu h100 --weights bnb4"),
+        # A value that kvplan would refuse, a second value, and what may be a secret are not written down.
+        ("Qwen/Qwen3-8B --device cuda", ""),
+        ("Qwen/Qwen3-8B --ctx lots", ""),
+        ("Qwen/Qwen3-8B --ctx 8k --seq 4k", ""),
+        ("Qwen/Qwen3-8B --ctx 8k --token abcdefghijk", ""),
+    ],
+)
+def test_the_whole_line_is_written_with_our_names(capsys: Capture, line: str, mended: str) -> None:
+    """What the hint says can be typed, and is read."""
+    status, _, err = run(capsys, *shlex.split(line))
+    hint = err.partition("\n")[2].rstrip()
+
+    assert status == 2
+    assert "abcdefghijk" not in err
+    assert hint.partition(": kvplan ")[2] == mended.removeprefix("kvplan ")
+    if mended:
+        assert run(capsys, *shlex.split(mended)[1:], "--offline")[0] in {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("--users many", "--users is not a number: 'many'"),
+        ("--tensor-parallel-size many", "--tensor-parallel-size is not a number: 'many'"),
+        ("--quant q4", "--quant 'q4' is not a known weight format.\nDid you mean q4_k_m or q4_0 or mlx_4bit or awq?"),
+        ("--engine ollma", "--engine 'ollma' is not known.\nDid you mean ollama?"),
+        ("--gpu-memory-utilization 7", "--gpu-memory-utilization is 7.0."),
+        ("--gpu foox8", "--gpu 'foox8' is not known."),
+    ],
+)
+def test_an_error_names_the_option_as_it_was_typed(capsys: Capture, line: str, named: str) -> None:
+    """An option has several names, and its row in the table one more."""
+    assert run(capsys, QWEN, *shlex.split(line))[2].startswith(f"kvplan: {named}")
 
 
 def test_a_line_of_vllms_can_be_pasted(capsys: Capture) -> None:

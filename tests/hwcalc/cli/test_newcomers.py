@@ -20,7 +20,17 @@ from tests.hwcalc.command import Capture, run
         (["llama3.1:8b"], "kvplan ollama:llama3.1:8b"),
         (["bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4KM"], "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
         (["Qwen/Qwen3-8B:Q4_K_M"], "kvplan Qwen/Qwen3-8B --engine llamacpp --weights q4_k_m"),
-        (["Qwen/Qwen3-8B", "--gpu", "rtx-3090 x 2"], "--gpu rtx-3090 --gpus 2"),
+        (["recommend", "Qwen/Qwen3-8B", "--gpu", "rtx-3090 x 2,l4"], "--gpu rtx-3090 --gpus 2"),
+        (["plot", "nosuch", "Qwen/Qwen3-8B"], "kvplan plot layers Qwen/Qwen3-8B. Kinds: memory, frontier, layers, nodes, cost."),
+        (["plot", "memroy", "Qwen/Qwen3-8B"], "Did you mean: kvplan plot memory Qwen/Qwen3-8B."),
+        (
+            ["Qwen/Qwen3-14B", "--gpu", "rtx-4070", "--ram", "32", "--quant", "q4_k_m"],
+            "This works: kvplan Qwen/Qwen3-14B --weights",
+        ),
+        (
+            ["Qwen/Qwen3-8B", "--engine", "mlx", "--gpu", "m3-pro-18gb", "--ram", "64"],
+            "the machine that has so much: kvplan gpus",
+        ),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "q8"], "Nearest: q8_0."),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "fp8"], "Nearest: q8_0."),
         (["llama-server", "-m", "model.gguf", "-c", "8192"], "model.gguf"),

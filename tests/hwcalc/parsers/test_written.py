@@ -61,6 +61,7 @@ def test_a_hybrid_by_hand() -> None:
         (f"({MAMBA_TEXT} & {SLIDING_TEXT}) * 2", ((MAMBA, SLIDING),) * 2),
         (f"{MAMBA_TEXT}&{SLIDING_TEXT}", ((MAMBA, SLIDING),)),
         ("2 x Mamba-2(num_heads=64,HEAD-DIM=64,ssm_state_size=128,conv_kernel=4,n_groups=1,)", ((MAMBA,),) * 2),
+        ("2 mamba2(heads=64, head_dim=64, d_state=128, conv=4, groups=1)", ((MAMBA,),) * 2),
         ("2*(2*(conv(channels=8, conv=3)))", ((ShortConvolution(channels=8, d_conv=3),),) * 4),
         ("swa(kv_heads=4, head_dim=128, window=1k)", ((SLIDING,),)),
     ],

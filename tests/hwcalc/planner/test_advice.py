@@ -317,7 +317,9 @@ def test_the_formulas_alone_are_no_engine_that_works(capsys: Capture) -> None:
 def test_a_command_that_is_accepted_and_does_not_fit_says_so(capsys: Capture) -> None:
     """A release refuses the model. Another one takes it, but 64 times 32k tokens are too much for an L4."""
     status, _, err = run(capsys, QWEN, "--engine", "vllm@0.6.6", "--gpu", "l4", "--seq", "32k", "--batch", "64")
-    command = err.rstrip().rpartition("The engine accepts this line, but it does not fit on this hardware: ")[2]
+    command = err.rstrip().rpartition("The engine accepts this line, which does not fit on this hardware and says what to try: ")[
+        2
+    ]
 
     assert status == 3
     assert "This works" not in err

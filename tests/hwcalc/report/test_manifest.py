@@ -162,7 +162,7 @@ def test_a_label_of_nvidia_is_read_as_its_accelerator() -> None:
         (["--emit", "kubernetes", "--engine", "sglang", "--gpu", "mi300x"], "Known: nvidia. Use: --emit sglang"),
         (["--emit", "kubernetes", "--engine", "vllm", "--gpu", "h100", "--tp", "8", "--dp", "2"], "which has 8 of NVIDIA H100"),
         (["--emit", "kubernetes", "--engine", "reference"], "no command starts reference.\nAdd: --engine vllm"),
-        (["--emit", "kubernets"], "--emit 'kubernets' is not known.\nKnown: vllm, sglang"),
+        (["--emit", "kubernets"], "--emit 'kubernets' is not known.\nDid you mean kubernetes? Known: vllm, sglang"),
     ],
 )
 def test_what_cannot_be_written_is_refused(capsys: Capture, words: list[str], message: str) -> None:
