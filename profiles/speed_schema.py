@@ -22,7 +22,7 @@ class ParametersFacts(Facts):
     bandwidth_share: Share
     expert_bandwidth: Share = 1.0
     cache_times: Annotated[float, Field(ge=1, le=4, description="a number from 1 to 4")] = 1.0
-    expert_power: Annotated[float, Field(ge=0.5, le=1, description="a number from 0.5 to 1")] = 1.0
+    expert_power: Annotated[float, Field(ge=0.5, le=1, description="a number from 0.5 to 1")] = 0.8
     compute_shares: dict[Multiplied, Share]
     unpack_shares: dict[Literal["blocks", "superblocks"], Times] = Field(default_factory=dict)
     integer_products: Times = 4.0

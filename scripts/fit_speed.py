@@ -55,11 +55,10 @@ COUNTS: Final = (
     "attention", "step", "sequence", "layer", "exchange", "peer", "link", "stage",
 )  # fmt: skip
 """What is counted of a row: seconds at the full rate, or how often something happens."""
-BY_HAND: Final = ("expert_rows", "integer_products", "superblock_share")
+BY_HAND: Final = ("expert_power", "expert_rows", "integer_products", "superblock_share")
 """Parameters that are not fitted: a file has them where they are not the usual ones."""
-POWERS: Final = (0.5, 0.625, 0.75, 0.875, 1.0)
 STARTS: Final[Mapping[str, float]] = {
-    "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "expert_power": 0.8, "blocks": 0.4, "superblocks": 0.1,
+    "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "blocks": 0.4, "superblocks": 0.1,
     "floats": 0.5, "eight_bit": 0.45, "four_bit": 0.35, "weight_only": 0.35, "gguf": 0.2, "expert_compute": 0.5, "attention": 0.25,
     "step": 100.0, "sequence": 2.0, "layer": 30.0, "expert_layer": 60.0, "exchange": 20.0, "peer": 5.0, "link": 0.5, "stage": 40.0,
     "together": 1.0,
@@ -67,7 +66,7 @@ STARTS: Final[Mapping[str, float]] = {
 """Where the search begins: shares, and microseconds."""
 NAMES: Final = tuple(STARTS)
 LIMITS: Final[Mapping[str, tuple[float, float]]] = {
-    "bandwidth_share": (0.2, 0.97), "expert_bandwidth": (0.2, 1.0), "cache_times": (1.0, 4.0), "expert_power": (0.5, 1.0),
+    "bandwidth_share": (0.2, 0.97), "expert_bandwidth": (0.2, 1.0), "cache_times": (1.0, 4.0),
     **dict.fromkeys(MULTIPLIED, (0.005, 0.95)), "expert_compute": (0.05, 1.0), "attention": (0.005, 0.95), "link": (0.05, 0.95),
     **dict.fromkeys(PACKED, (0.005, 10.0)), "together": (0.05, 1.0),
 }  # fmt: skip
@@ -101,7 +100,7 @@ FEW_TIMES: Final = 1.5
 
 
 class Rows:
-    """Rows with their counts: ``counts[row, power, count]``, and what was measured, in seconds.
+    """Rows with their counts: ``counts[row, count]``, and what was measured, in seconds.
 
     ``stretches`` say how many times as long a prompt takes if pipeline stages compute it one after another.
     """
@@ -126,7 +125,7 @@ class Rows:
         return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask], self.stretches[mask])
 
 
-def counting(power: float, by_hand: Sequence[float]) -> StepParameters:
+def counting(by_hand: Sequence[float]) -> StepParameters:
     """Parameters with which a forecast gives the counts: place by place one term of the sum is left at its full rate.
 
     ``by_hand`` are those of :data:`BY_HAND`.
@@ -155,7 +154,6 @@ def counting(power: float, by_hand: Sequence[float]) -> StepParameters:
         "bandwidth_share": only("weights"),
         "expert_bandwidth": only("experts", 1e-30),
         "cache_times": cache_times,
-        "expert_power": power,
         "compute_shares": shares,
         "unpack_shares": {one: only(one) for one in PACKED},
         "expert_compute": dense,
@@ -177,9 +175,8 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
     usual = StepParameters(bandwidth_share=1.0, compute_shares={})
     by_hand = attrgetter(*BY_HAND)
     classes = {
-        (power, numbers): _class_of(counting(power, numbers))
-        for power in POWERS
-        for numbers in {by_hand(one.parameters) for one in speed_classes()} | {by_hand(usual)}
+        numbers: _class_of(counting(numbers))
+        for numbers in {by_hand(one.parameters) for one in (*speed_classes(), _class_of(usual))}
     }
     kept, counts, seconds, bounds, experts, stretches, refused = [], [], [], [], [], [], []
     for row in rows:
@@ -190,13 +187,10 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
             continue
         owner = class_of(speed_classes(), found)
         numbers = by_hand(usual if owner is None else owner.parameters)
-        by_power = [
-            seconds_of(found, replace(times, speed_class=classes[power, numbers]))
-            for power in (POWERS if times.has_experts else POWERS[-1:])
-        ]
+        count, bound = seconds_of(found, replace(times, speed_class=classes[numbers]))
         kept.append(found)
-        counts.append(np.array([one for one, _ in by_power] * (1 if times.has_experts else len(POWERS))))
-        bounds.append(by_power[0][1])
+        counts.append(count)
+        bounds.append(bound)
         experts.append(times.has_experts)
         seconds.append(measured_seconds(found))
         stretches.append(stretch_of(found, times))
@@ -248,11 +242,7 @@ def measured_seconds(row: Row) -> float:
 
 def expected(rows: Rows, values: Mapping[str, float]) -> Array:
     """The expected times, never below the bound."""
-    place = (values["expert_power"] - POWERS[0]) / (POWERS[1] - POWERS[0])
-    lower = min(int(place), len(POWERS) - 2)
-    part = place - lower
-    counts = rows.counts[:, lower] * (1 - part) + rows.counts[:, lower + 1] * part
-    count = dict(zip(COUNTS, counts.T, strict=True))
+    count = dict(zip(COUNTS, rows.counts.T, strict=True))
     share = values["bandwidth_share"]
     reading = (count["weights"] + count["experts"] / values["expert_bandwidth"]) / share
     total = np.hypot(reading, sum(count[one] / values[one] for one in PACKED)) + values["cache_times"] * count["cache"] / share
@@ -270,7 +260,7 @@ def expected(rows: Rows, values: Mapping[str, float]) -> Array:
 
 def telling(rows: Rows, name: str) -> int:
     """The number of rows that spend so much of their time on matrices of this format that they tell of its share."""
-    count = sum(rows.counts[:, -1, COUNTS.index(f"{kind} {name}")] for kind in ("dense", "expert"))
+    count = sum(rows.counts[:, COUNTS.index(f"{kind} {name}")] for kind in ("dense", "expert"))
     return int(np.sum(count / STARTS[name] > TELLS * rows.seconds))
 
 
@@ -404,7 +394,6 @@ def parameters_of(values: Mapping[str, float]) -> dict[str, Any]:
         "bandwidth_share": round(values["bandwidth_share"], 3),
         "expert_bandwidth": round(values["expert_bandwidth"], 3),
         "cache_times": round(values["cache_times"], 2),
-        "expert_power": round(values["expert_power"], 2),
         "compute_shares": {one: round(values[one], 3) for one in MULTIPLIED},
         "unpack_shares": packed,
         "expert_compute": round(values["expert_compute"], 3),

@@ -93,6 +93,9 @@ _LEFT_OUT: Final = ("bad:", "speculative", "neighbours", "unit ambiguous")
 UNTUNED: Final = ("sgl-cookbook", "InferenceX token-position", "ree2raz inference-bench", "mlc llm-perf-bench")
 """Sources that measured servers as they start by default, or old or small runs: they are no part of what the parameters are fitted to."""
 
+ATTENTION_APART: Final = ("TensorRT-LLM perf-overview 1.0",)
+"""Sources whose rows name a tensor parallel size, and whose pages say that models with experts ran with attention data parallel over it."""
+
 
 class Row(Struct, frozen=True):
     """One measurement. ``saturated`` rows state no concurrency: as many requests as fit."""
@@ -167,7 +170,7 @@ def rows_of(path: Path) -> Iterator[Row]:
             continue
         engine = ENGINES.get(data["engine"], data["engine"])
         batch = data.get("batch")
-        quantity = _MEASURES[data["metric"]]
+        quantity, value = _MEASURES[data["metric"]], float(data["value"])
         prompt, depth, output = data["prompt"], data["depth"], data["output"]
         if quantity == "decode_tokens_per_s":
             # What lies in the cache before the first token that is timed.
@@ -177,9 +180,12 @@ def rows_of(path: Path) -> Iterator[Row]:
         sizes = {name: max(1, data.get(name) or 1) for name in ("tp", "pp", "dp", "ep")}
         layout = re.fullmatch(r"tp(\d+)pp(\d+)dp(\d+)x(\d+)", str(data.get("layout")))
         if not data.get("tp") and layout is not None:
-            # The publisher says how many accelerators there were: servers of their own, each as large as it has to be.
+            # The publisher says how many accelerators there were: servers of their own, each as large as it has to be. This is of one.
             tp, pp, dp, servers = map(int, layout.groups())
-            sizes |= {"tp": tp, "pp": pp, "dp": dp * servers}
+            sizes |= {"tp": tp, "pp": pp, "dp": dp}
+            value /= servers
+        if data["source"] in ATTENTION_APART and data["moe"] and sizes["dp"] == 1:
+            sizes |= {"tp": 1, "dp": sizes["tp"], "ep": sizes["tp"]}
         sizes["gpus"] = sizes["tp"] * sizes["pp"] * sizes["dp"]
         keywords: dict[str, Any] = {**sizes, "weights": weights_of(data), "gpu": data["gpu"]}
         if data["kv_dtype"] == "fp8":
@@ -200,7 +206,7 @@ def rows_of(path: Path) -> Iterator[Row]:
             concurrency=max(1, int(batch or 1)),
             saturated=batch is None,
             quantity=quantity,
-            value=float(data["value"]),
+            value=value,
             flags=tuple(data["flags"]),
             file_bytes=data.get("weight_file_bytes"),
         )

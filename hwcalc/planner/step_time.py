@@ -62,8 +62,6 @@ _HOST_LOW: Final = 0.6
 """How much lower the low end is where the host has a part of the model."""
 _HIDDEN_BYTES: Final = 2
 """Bytes of a number that ranks exchange: engines keep hidden states in 16 bits."""
-_EXCHANGES: Final = 2
-"""Of a layer: after attention, and after the matrices that follow it."""
 
 
 class StepTime(Struct, frozen=True):
@@ -363,7 +361,9 @@ class StepTimes(Struct, frozen=True):
         if ranks == 1:
             return 0.0 * tokens
         link = link_rate(self.gpu)
-        sent = _EXCHANGES * 2 * (ranks - 1) / ranks * tokens * self.hidden_size * _HIDDEN_BYTES
+        # After attention the ranks of a replica add up what they computed, and after the experts those of all replicas, for the tokens of all.
+        exchanged = (self.tp - 1) / self.tp + self.replicas * (ranks - 1) / ranks
+        sent = 2 * exchanged * tokens * self.hidden_size * _HIDDEN_BYTES
         moving = 0.0 if link is None else sent / (link * chosen.link_share)
         return self.layers * (1e-6 * (chosen.exchange_us + chosen.peer_us * (ranks - 1)) + moving)
 
@@ -506,6 +506,7 @@ def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None) -> S
     if form is None:
         return None
     parallel = load.parallel
+    has_experts = any(share.use is Use.CHOSEN for share, _ in form.shares)
     return StepTimes(
         places=_places(reads, form, known_bandwidth(gpu), opened.model.stack_for(load.engine), load),
         form=replace(form, attention=_together(form.attention)),
@@ -514,12 +515,12 @@ def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None) -> S
         speed_class=speed_class or speed_class_of(opened),
         layers=sum(group.count for group in opened.deployment.plain_stack.groups),
         hidden_size=opened.model.hidden_size or 0,
-        has_experts=any(share.use is Use.CHOSEN for share, _ in form.shares),
+        has_experts=has_experts,
         tp=parallel.tp,
         pp=parallel.pp,
         dcp=parallel.dcp,
         expert_ranks=parallel.expert_ranks,
-        replicas=parallel.dp if parallel.expert_ranks > parallel.tp else 1,
+        replicas=parallel.dp if has_experts and parallel.expert_ranks > parallel.tp else 1,
         chunk=max(1, next((one.pass_tokens for one in reads if one.pass_tokens), None) or opened.forward_tokens()[1]),
         servers=parallel.dp,
         mixes_prompts=opened.engine.facts.mixes_prompts,

@@ -30,6 +30,8 @@ CARD = {"engine": "llamacpp", "gpu": "rtx-4090", "weights": "q4_k_m"}
 SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("meta-llama/Llama-3.1-8B", LLAMA),
     "deepseek": ("deepseek-ai/DeepSeek-V3", DEEPSEEK),
+    "replicas": ("deepseek-ai/DeepSeek-V3", {"engine": "vllm", "gpu": "h200-sxm-141gb", "gpus": 8, "dp": 8, "ep": 8}),
+    "servers": ("meta-llama/Llama-3.1-8B", {**LLAMA, "gpus": 8, "dp": 8}),
     "card": ("Qwen/Qwen3-30B-A3B", CARD),
 }
 
@@ -107,6 +109,20 @@ def test_a_step_of_deepseek_written_out() -> None:
     assert terms["exchange"] == pytest.approx(61 * (1e-6 * (shares.exchange_us + 7 * shares.peer_us) + sent / link))
     assert shares.expert_layer_us is not None
     assert terms["launches"] == pytest.approx(1e-6 * (shares.step_us + 61 * shares.expert_layer_us + 16 * shares.sequence_us))
+
+
+def test_replicas_exchange_the_tokens_of_all_with_their_experts() -> None:
+    """Eight replicas of attention, each with 16 tokens: before the experts a rank gets the 7 x 16 tokens of the others, and after them its sums.
+
+    Replicas of a model without experts exchange nothing.
+    """
+    shares = steps("replicas").parameters
+    assert shares is not None
+    sent = 2 * 7 * 16 * 7168 * 2
+    found = steps("replicas").step(decoding=16, context=4096).terms["exchange"]
+
+    assert found == pytest.approx(61 * (1e-6 * (shares.exchange_us + 7 * shares.peer_us) + sent / (450e9 * shares.link_share)))
+    assert steps("servers").step(decoding=16, context=4096).terms["exchange"] == 0
 
 
 MEASURED = (
