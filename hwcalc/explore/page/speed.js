@@ -84,7 +84,8 @@ function touched({ use, copies, active }, each, routed, power) {
 function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts], gpu, reached) {
   const { each } = step;
   const bandwidth = gpu.bandwidth === null ? Infinity : gpu.bandwidth * reached.bandwidth_share;
-  const replicas = experts > tp ? dp : 1;
+  const routes = shares.some(({ use }) => use === "chosen");
+  const replicas = routes && experts > tp ? dp : 1;
   let seconds = (reached.cache_times * step.cache) / bandwidth;
   let reading = 0;
   let unpacking = 0;
@@ -105,12 +106,13 @@ function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts], gpu, reach
   seconds += Math.hypot(reading, unpacking);
   const attention = gpu.rates[step.rate] ?? null;
   if (attention !== null) seconds += step.attention / (attention * reached.attention_share);
-  const layer = shares.some(({ use }) => use === "chosen") ? (reached.expert_layer_us ?? reached.layer_us) : reached.layer_us;
+  const layer = routes ? (reached.expert_layer_us ?? reached.layer_us) : reached.layer_us;
   seconds += 1e-6 * (reached.step_us + speeds.layers * layer + (pp - 1) * reached.stage_us + reached.sequence_us * each);
   const exchanging = Math.max(tp, Math.min(experts, tp * replicas));
   if (exchanging === 1) return seconds;
-  // All ranks exchange 16-bit hidden states twice a layer.
-  const sent = ((8 * (exchanging - 1)) / exchanging) * each * speeds.hidden_size;
+  // 16-bit hidden states: of a replica after attention, and of all that share experts after these.
+  const exchanged = (tp - 1) / tp + (replicas * (exchanging - 1)) / exchanging;
+  const sent = 4 * exchanged * each * speeds.hidden_size;
   const moving = gpu.link === null ? 0 : sent / (gpu.link * reached.link_share);
   return seconds + speeds.layers * (1e-6 * (reached.exchange_us + reached.peer_us * (exchanging - 1)) + moving);
 }

@@ -45,6 +45,7 @@ AXES: Final = PageAxes(
     ),
 )
 SMALL: Final = "Qwen/Qwen3-0.6B"
+EXPERTS: Final = "openai/gpt-oss-20b"
 DRAWS: Final = 160
 LOADS: Final = 3
 PLANNED: Final = 40
@@ -211,7 +212,9 @@ def test_the_page_gives_the_numbers_of_the_command_line_that_it_shows(page: Page
 def test_the_tokens_a_second_are_the_plans(page: Page) -> None:
     """The page computes them in JavaScript of its own: in states drawn from all choices the bound and what is expected are the plan's, or neither has them."""
     assert page.payload is not None
-    states = page(*(["valid", state] for state in drawn(page.payload, PLANNED)))
+    experts = {"model": EXPERTS, "engine": "vllm", "gpu": "h100-sxm5-80gb", "seq": 4096, "batch": 48}
+    wanted = [*drawn(page.payload, PLANNED), *({**experts, **layout} for layout in page.payload["layouts"])]
+    states = page(*(["valid", state] for state in wanted))
     calls = page(*([name, state] for state in states for name in ("command", "answer", "speed")))
     bounds = likelies = 0
     for line, numbers, found in zip(calls[::3], calls[1::3], calls[2::3], strict=True):
