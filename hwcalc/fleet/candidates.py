@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from math import floor
 from typing import Any, Final
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
@@ -39,8 +40,12 @@ PARTS: Final = 4
 """The most replicas that share a GPU, each with its part of the memory."""
 
 
+_JOINED: Final = (2, 4, 8)
+"""The whole nodes over which a replica goes where one is not enough."""
+
+
 class Replica(Record):
-    """A way to run a model on so many GPUs of a node, or on a part of one: its options of a plan, and the users that it serves for sure.
+    """A way to run a model on so many GPUs of a node, on a part of one, or on several whole ``nodes``: its options of a plan, and the users that it serves for sure.
 
     ``units`` are quarters of a GPU.
     """
@@ -48,6 +53,7 @@ class Replica(Record):
     units: int
     options: Mapping[str, Any]
     users: int
+    nodes: int = 1
 
 
 def load_wanted(wanted: Wanted, access: Access) -> Loaded:
@@ -62,8 +68,8 @@ def load_wanted(wanted: Wanted, access: Access) -> Loaded:
     return Loaded(wanted=wanted, spec=spec, request=request)
 
 
-def replicas(model: Loaded, node: NodeType) -> tuple[tuple[Replica, ...], str]:
-    """The ways to run a model on a node of this type, and where there is none, why not."""
+def replicas(model: Loaded, node: NodeType, *, joined: bool) -> tuple[tuple[Replica, ...], str]:
+    """The ways to run a model on a node of this type, and where there is none, why not; on several nodes if they may be ``joined`` and none is enough."""
     try:
         opened = open_request(model.spec, **model.request, **node.hardware, gpus=1)
     except KvplanError as error:
@@ -78,8 +84,20 @@ def replicas(model: Loaded, node: NodeType) -> tuple[tuple[Replica, ...], str]:
     if opened.engine.facts.utilization_of_server and not limited and node.mig is None and ways[0] is not None:
         ways += [_part(opened, parts) for parts in (PARTS, PARTS // 2)]
     found = tuple(way for way in ways if way is not None)
+    several = node.mig is None and node.gpus == node.device.node > 1
+    alone = "" if joined else ", which rolling keeps a replica within"
+    alone = "; the time that a network between nodes takes is not known" if limited else alone
+    if not found and several and not alone:
+        # An instance has the GPUs of one node.
+        hardware = {"gpu": node.device.id, "instance": None}
+        wide = ((nodes, _best(opened, nodes * node.gpus, node.gpus)) for nodes in _JOINED)
+        joint = (replace(way, nodes=nodes, options={**hardware, **way.options}) for nodes, way in wide if way is not None)
+        found = tuple(islice(joint, 1))
+    if found:
+        return found, ""
     within = " within the limits" if limited else ""
-    return found, "" if found else f"not one user is sure{within} on a {'whole node' if node.mig is None else 'slice'}"
+    where = "a slice" if node.mig is not None else "eight whole nodes" if several and not alone else "a whole node"
+    return (), f"not one user is sure{within} on {where}{alone if several else ''}"
 
 
 def _part(opened: Occupancy, parts: int) -> Replica | None:

@@ -32,7 +32,7 @@ class FleetModel(Record):
 
 
 class ReplicaGroup(Record):
-    """Equal replicas of a model on nodes of one type, each on ``gpus`` of a node, with ``users_each`` at once for sure.
+    """Equal replicas of a model on nodes of one type, each on ``gpus`` of a node or of several ``nodes``, with ``users_each`` at once for sure.
 
     Of a single GPU a replica may have a ``gpu_share`` alone: its part of the memory, beside others.
 
@@ -60,6 +60,7 @@ class ReplicaGroup(Record):
     ttft_s: float | None
     itl_s: float | None
     command: str
+    nodes: int
 
 
 class Held(Record):
@@ -72,12 +73,13 @@ class Held(Record):
 class NodesInUse(Record):
     """``count`` nodes of a type with the same replicas: ``rented`` ones, or those that are there. ``gpus_used`` of ``gpus`` are those of each.
 
-    Where GPUs are cut into slices, ``mig``, these are counted in their place.
+    Where GPUs are cut into slices, ``mig``, these are counted in their place. If nodes are ``joined``, so many of them hold a replica together.
     """
 
     node: str
     rented: bool
     count: int
+    joined: int
     gpus: int
     gpus_used: float
     mig: str | None

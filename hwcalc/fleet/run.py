@@ -157,14 +157,19 @@ class _Search:
         self.read, self.models, self.priced = read, models, priced
         self.ways: list[_Way] = []
         self.reasons: dict[int, str] = {}
+        self.joined: list[tuple[int, int]] = []
+        """Types of joined nodes, behind those of the file: the type of each of them, and how many."""
         # An instance and a node of one's own may have the same accelerators: they are one type, by the number of the first.
         alike = [(node.device, node.devices) for node in read.nodes]
         self.types = [alike.index(each) for each in alike]
         for place, model in enumerate(models):
             tell(f"planning {model.wanted.name}")
-            planned = {number: replicas(model, read.nodes[number]) for number in dict.fromkeys(self.types)}
+            joined = not read.conditions.rolling
+            planned = {number: replicas(model, read.nodes[number], joined=joined) for number in dict.fromkeys(self.types)}
             self.ways += [
-                _Way(model=place, node=number, replica=replica) for number, (ways, _) in planned.items() for replica in ways
+                _Way(model=place, node=self.type_of(number, replica), replica=replica)
+                for number, (ways, _) in planned.items()
+                for replica in ways
             ]
             whys = [f"{read.nodes[number].name}: {why.rstrip('.')}" for number, (_, why) in planned.items() if why]
             if not any(way.model == place for way in self.ways):
@@ -175,9 +180,29 @@ class _Search:
         self.users = tuple(ceil(model.wanted.users * read.conditions.growth) for model in models)
         there = [(number, node.count, 0) for number, node in enumerate(read.nodes) if node.count]
         there += [(number, node.rent, self.price(node)) for number, node in enumerate(read.nodes) if node.rent]
-        self.pools = [Pool(node=self.types[number], most=most, price=price) for number, most, price in there]
-        self.nodes = [number for number, _, _ in there]
+        self.pools = self.with_joined([Pool(node=self.types[number], most=most, price=price) for number, most, price in there])
+        self.nodes = [there[pool.base(place)][0] for place, pool in enumerate(self.pools)]
         """The entry of the file that each pool is of."""
+
+    def type_of(self, number: int, replica: Replica) -> int:
+        """The type of the nodes of a replica: that of the file's, or of so many joined."""
+        if replica.nodes == 1:
+            return number
+        if (number, replica.nodes) not in self.joined:
+            self.joined.append((number, replica.nodes))
+        return len(self.read.nodes) + self.joined.index((number, replica.nodes))
+
+    def with_joined(self, pools: Sequence[Pool]) -> list[Pool]:
+        """The pools with those of joined nodes of each."""
+        return [
+            *pools,
+            *(
+                Pool(node=len(self.read.nodes) + kind, most=pool.most // nodes, price=pool.price * nodes, of=place, joined=nodes)
+                for kind, (number, nodes) in enumerate(self.joined)
+                for place, pool in enumerate(pools)
+                if pool.node == number and pool.most >= nodes
+            ),
+        ]
 
     def price(self, node: NodeType) -> int:
         """The price of a node in whole parts of a dollar, at least one."""
@@ -187,9 +212,11 @@ class _Search:
         """The integer program: nodes and replicas in GPUs, or in parts of one if a replica takes that."""
         conditions = self.read.conditions
         unit = gcd(PARTS, *(way.replica.units for way in self.ways))
+        devices = [node.devices for node in self.read.nodes]
+        devices += [devices[number] * nodes for number, nodes in self.joined]
         return Problem(
             users=self.users,
-            units=tuple(node.devices * PARTS // unit for node in self.read.nodes),
+            units=tuple(each * PARTS // unit for each in devices),
             kinds=tuple(
                 Kind(model=way.model, node=way.node, units=way.replica.units // unit, users=way.replica.users)
                 for way in self.ways
@@ -246,15 +273,19 @@ class _Search:
             )
             for number, node in enumerate(nodes)
         ]
-        free = [Pool(node=pool.node, most=pool.most, price=0) for pool in self.pools]
+        free = [Pool(node=pool.node, most=pool.most, price=0) for pool in self.pools if pool.of is None]
+        pools = self.with_joined([*free, *more])
         try:
-            found = None if self.reasons else assign(self.problem([*free, *more]), SECONDS / 2)
+            found = None if self.reasons else assign(self.problem(pools), SECONDS / 2)
         except UndecidedError:
             found = None
         if found is None:
             return ()
-        counts = Counter(node.pool - len(free) for node in found.nodes if node.pool >= len(free))
-        return tuple(self.rented(number, count) for number, count in sorted(counts.items()))
+        counts = Counter[int]()
+        for node in found.nodes:
+            pool = pools[node.pool]
+            counts[pool.base(node.pool) - len(free)] += pool.joined
+        return tuple(self.rented(number, count) for number, count in sorted(counts.items()) if number >= 0)
 
     def rented(self, number: int, count: int) -> Rented:
         node = self.read.nodes[number]
@@ -282,15 +313,18 @@ class _Search:
             NodesInUse(
                 node=nodes[self.nodes[pool]].name,
                 rented=pools[pool].price > 0,
-                count=count,
+                count=count * pools[pool].joined,
+                joined=pools[pool].joined,
                 gpus=nodes[self.nodes[pool]].devices,
                 mig=nodes[self.nodes[pool]].mig,
-                gpus_used=sum(self.ways[kind].replica.units * number for kind, number in replicas) / PARTS,
+                gpus_used=sum(self.ways[kind].replica.units * number for kind, number in replicas) / PARTS / pools[pool].joined,
                 holds=tuple(Held(group=order[kind, self.nodes[pool]], replicas=number) for kind, number in replicas),
             )
             for (pool, replicas), count in sorted(alike.items())
         ]
-        rented = Counter(self.nodes[node.pool] for node in found.nodes if pools[node.pool].price)
+        rented = Counter(
+            self.nodes[node.pool] for node in found.nodes if pools[node.pool].price for _ in range(pools[node.pool].joined)
+        )
         rent = tuple(self.rented(number, count) for number, count in sorted(rented.items()))
         usd = sum(self.priced[nodes[number].name].usd_per_hour * count for number, count in rented.items())
         every, after = served(problem, found.nodes, 0), served(problem, found.nodes)
@@ -348,6 +382,7 @@ class _Search:
             node=node.name,
             gpu=node.device.id,
             gpus=request.tp * request.pp * request.dp,
+            nodes=way.replica.nodes,
             gpu_share=min(1.0, way.replica.units / PARTS),
             **{name: getattr(request, name) for name in Layout.__struct_fields__},
             replicas=count,

@@ -45,11 +45,20 @@ class Kind(Record):
 
 
 class Pool(Record):
-    """Nodes of one type: ``most`` of them are there, or may be rented at ``price`` each. What is owned has the price 0."""
+    """Nodes of one type: ``most`` of them are there, or may be rented at ``price`` each. What is owned has the price 0.
+
+    Of the nodes of the pool ``of``, each of these is so many ``joined``, which hold a replica together and fail together.
+    """
 
     node: int
     most: int
     price: int
+    of: int | None = None
+    joined: int = 1
+
+    def base(self, own: int) -> int:
+        """The pool whose nodes these are, where its ``own`` number is this."""
+        return own if self.of is None else self.of
 
 
 class Problem(Record):
@@ -191,6 +200,9 @@ def _filled(problem: Problem, made: Assignment) -> Assignment | None:
                 problem.units[pool.node] - node.spare - sum(kinds[index].units * count for index, count in of_node.items())
                 for pool, node, of_node in zip(pools, nodes, held, strict=True)
             ]
+            taken = Counter[int]()
+            for pool, node, of_node in zip(pools, nodes, held, strict=True):
+                taken[pool.base(node.pool)] += pool.joined if of_node or node.spare else 0
             ways = [
                 (
                     0 if held[place] or nodes[place].spare else pool.price,
@@ -201,6 +213,9 @@ def _filled(problem: Problem, made: Assignment) -> Assignment | None:
                 for place, pool in enumerate(pools)
                 for index, kind in kinds.items()
                 if (kind.model, kind.node) == (model, pool.node) and kind.units <= free[place]
+                if held[place]
+                or nodes[place].spare
+                or taken[pool.base(nodes[place].pool)] + pool.joined <= problem.pools[pool.base(nodes[place].pool)].most
             ]
             if not ways:
                 return None
@@ -321,19 +336,21 @@ class _Program:
                 self._row(
                     {**dict.fromkeys(self._used[place - 1].values(), 1), **dict.fromkeys(self._used[place].values(), -1)}, low=0
                 )
+        for joined in {pool.of for pool in problem.pools if pool.of is not None}:
+            self._add_joined(joined)
         for model in range(len(problem.users)):
             self._add_users(model)
         if problem.rolling:
             self._add_updates()
-        used = [(problem.pools[pool].price, column) for of_bin in self._used for pool, column in of_bin.items()]
-        self._money = {column: price for price, column in used if price}
+        used = [(problem.pools[pool], column) for of_bin in self._used for pool, column in of_bin.items()]
+        self._money = {column: pool.price for pool, column in used if pool.price}
         if least:
             self._row(self._money, low=least)
         units = {
             column: problem.kinds[index].units * times for of_bin in self._replicas for (index, times), column in of_bin.items()
         }
         more = 1 + sum(problem.units[each.node] * each.copies for each in bins)
-        owned = {column: more for price, column in used if not price}
+        owned = {column: more * pool.joined for pool, column in used if not pool.price}
         unserved = [dict.fromkeys(self._unserved, 1)] if elastic else []
         self._goals = (*unserved, self._money, {**owned, **units})
 
@@ -394,6 +411,12 @@ class _Program:
             for index in {index for index, _ in self._replicas[place] if problem.kinds[index].units < node}:
                 ways = [column for (kind, _), column in self._replicas[place].items() if kind == index]
                 self._row({**dict.fromkeys([*ways, *full], 1.0), **dict.fromkeys(used.values(), -1.0)}, high=0)
+
+    def _add_joined(self, pool: int) -> None:
+        """A row: nodes of a pool in use, each by itself or joined, are no more than there are."""
+        pools = self._problem.pools
+        used = [(each, column) for of_bin in self._used for each, column in of_bin.items() if pools[each].base(each) == pool]
+        self._row({column: float(pools[each].joined) for each, column in used}, high=pools[pool].most)
 
     def _add_users(self, model: int) -> None:
         """Rows: all users are served by what is left once the nodes fail that serve most of them.

@@ -93,7 +93,8 @@ def _usd(usd: float) -> str:
 def _node_rows(nodes: NodesInUse, groups: Sequence[ReplicaGroup]) -> list[list[str]]:
     """Rows of nodes that are alike: a row for each group of replicas, the nodes in the first."""
     used = f"{nodes.gpus_used:g} of {nodes.gpus}{' slices' if nodes.mig else ''}"
-    head = [nodes.node + (", rented" if nodes.rented else ""), f"{nodes.count:,}", used]
+    name = nodes.node + (", rented" if nodes.rented else "") + (f", {nodes.joined} joined" if nodes.joined > 1 else "")
+    head = [name, f"{nodes.count:,}", used]
     held = [(each.replicas, groups[each.group]) for each in nodes.holds]
     rows = [
         [group.model, f"{count}", f"{group.gpus * group.gpu_share:g}", layout_text(group), f"{count * group.users_each:,}"]
@@ -122,7 +123,7 @@ def _tail(fleet: Fleet, *, quiet: bool) -> list[str]:
 def fleet_chart(fleet: Fleet) -> Chart:
     """The picture of a fleet: models against the nodes in use."""
     columns, seen, cells = [], Counter[str](), []
-    nothing = NodesInUse(node="node in use", rented=False, count=0, gpus=0, gpus_used=0, mig=None, holds=())
+    nothing = NodesInUse(node="node in use", rented=False, count=0, joined=1, gpus=0, gpus_used=0, mig=None, holds=())
     for nodes in fleet.nodes or (nothing,):
         name = f"{nodes.count} x {nodes.node}{' rented' if nodes.rented else ''}"
         seen[name] += 1
@@ -174,6 +175,11 @@ def fleet_emitted(planned: Planned, what: str) -> str:
             raise UsageError(
                 f"no command starts {group.model}: its engine is {plan.request.engine}.",
                 hint="Name one in the file: engine: vllm",
+            )
+        if form is not None and group.nodes > 1:
+            raise UsageError(
+                f"--emit {form} starts a server on one node, and a replica of {group.model} takes {group.nodes}.",
+                hint=f"Use: --emit {_EACH}, and give each node its part.",
             )
         number = named[plan.model.id] = named.get(plan.model.id, 0) + 1
         head = f"# {group.model}: {plural(group.replicas, 'replica')} on {_gpus(group)} of {group.node} each\n"

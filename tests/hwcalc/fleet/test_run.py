@@ -156,6 +156,34 @@ def test_slices() -> None:
     assert "no engine was measured on a MIG slice" in timed.models[0].reason
 
 
+def test_a_model_that_needs_several_nodes(capsys: Capture, tmp_path: Path) -> None:
+    """DeepSeek-V3 has more weights, 671 GB in fp8, than eight H100: it has two whole nodes, which fail together, and no node is had twice."""
+    models = [{"model": "deepseek-ai/DeepSeek-V3", "users": 150, "seq": "8k", "engine": "vllm"}, *SMALL["models"]]
+    content = {**SMALL, "models": models, "nodes": [{"gpu": "8xh100-sxm", "count": 6}]}
+    plain, survived = hwcalc.fleet(content), hwcalc.fleet(content, survive=1)
+    wide = next(group for group in plain.groups if group.gpus > 8)
+    model, options = read_plan(wide.command)
+    planned = plan(model, **options).fit
+
+    assert (wide.gpus, wide.nodes) == (16, 2)
+    assert planned is not None
+    assert (planned.verdict, planned.gpus) == (Verdict.FITS, 16)
+    assert wide.users_each >= 150
+    for fleet, replicas, used in ((plain, 1, 3), (survived, 2, 6)):
+        assert fleet.holds
+        assert next(group.replicas for group in fleet.groups if group.nodes == 2) == replicas
+        assert sum(nodes.count for nodes in fleet.nodes) == used
+        assert {nodes.joined: nodes.gpus_used for nodes in fleet.nodes}[2] == 8
+    assert "rolling keeps a replica within" in hwcalc.fleet(content, rolling=True).models[0].reason
+    timed = hwcalc.fleet({**content, "models": [{**models[0], "ttft": "9s"}]})
+    assert "a network between nodes" in timed.models[0].reason
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert run(capsys, "fleet", str(file), "--emit", "command")[1].count("vllm serve") == len(plain.groups)
+    status, _, err = run(capsys, "fleet", str(file), "--emit", "kubernetes")
+    assert (status, "--emit command" in err) == (2, True)
+
+
 def test_command(capsys: Capture, tmp_path: Path) -> None:
     """Status 1 where users are not served; JSON by its schema; rows, Markdown, a picture."""
     file = tmp_path / "fleet.json"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import combinations_with_replacement, count, islice, product
 from math import comb, prod
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.fleet.solve import Assignment, Kind, Placed, Pool, Problem, assign, served
@@ -48,6 +50,24 @@ def made(seed: int) -> Problem:
     )
 
 
+def made_joined(seed: int) -> Problem:
+    """One in which replicas of the first model take two or three nodes of a pool together, each of which others may have by themselves."""
+    chance, problem = random.Random(seed), replace(made(seed), rolling=False)  # noqa: S311 - nothing is kept secret
+    pools = tuple(replace(pool, most=chance.randint(2, 4)) for pool in problem.pools[:2])
+    types, joined = len(problem.units), chance.choice((2, 2, 3))
+    kinds = [kind for kind in problem.kinds if kind.model or chance.random() < 0.2]
+    kinds += [
+        Kind(model=0, node=types + node, units=joined * problem.units[node], users=chance.randint(6, 30)) for node in range(types)
+    ]
+    more = [
+        Pool(node=types + pool.node, most=pool.most // joined, price=pool.price * joined, of=place, joined=joined)
+        for place, pool in enumerate(pools)
+        if pool.most >= joined
+    ]
+    units = (*problem.units, *(joined * units for units in problem.units))
+    return replace(problem, units=units, kinds=tuple(kinds), pools=(*pools, *more))
+
+
 def contents(problem: Problem, pool: Pool) -> list[tuple[int, ...]]:
     """Everything that a node can hold: replicas of each kind."""
     kinds = [(index, kind) for index, kind in enumerate(problem.kinds) if kind.node == pool.node]
@@ -62,14 +82,14 @@ def contents(problem: Problem, pool: Pool) -> list[tuple[int, ...]]:
     return out
 
 
-def small() -> list[Problem]:
-    """Fleets of which everything can be tried, some more of them where all is tried."""
+def small(make: Callable[[int], Problem], number: int) -> list[Problem]:
+    """So many fleets of which everything can be tried."""
 
     def ways(problem: Problem) -> int:
         return prod(comb(len(contents(problem, pool)) + (pool.price > 0) + pool.most - 1, pool.most) for pool in problem.pools)
 
-    every = (made(seed) for seed in count())
-    return list(islice((problem for problem in every if problem.pools and ways(problem) <= MOST_WAYS), cases(120, 500)))
+    every = (make(seed) for seed in count())
+    return list(islice((problem for problem in every if problem.pools and ways(problem) <= MOST_WAYS), number))
 
 
 def units_of(problem: Problem, counts: Sequence[int]) -> int:
@@ -99,8 +119,16 @@ def serves(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> bool
 
 def value(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, int, int]:
     """Money, nodes of one's own in use, units in use."""
-    own = sum(not problem.pools[pool].price and any(counts) for pool, counts in nodes)
+    own = sum(problem.pools[pool].joined for pool, counts in nodes if not problem.pools[pool].price and any(counts))
     return sum(problem.pools[pool].price for pool, _ in nodes), own, sum(units_of(problem, counts) for _, counts in nodes)
+
+
+def there(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> bool:
+    """True if no more nodes of a pool are in use, each by itself and joined, than there are."""
+    pools, used = problem.pools, Counter[int]()
+    for pool, counts in nodes:
+        used[pools[pool].base(pool)] += pools[pool].joined if any(counts) or pools[pool].price else 0
+    return all(number <= pools[pool].most for pool, number in used.items())
 
 
 def tried(problem: Problem) -> tuple[int, int, int] | None:
@@ -114,7 +142,12 @@ def tried(problem: Problem) -> tuple[int, int, int] | None:
     for ways in product(*each):
         nodes = [(place, counts) for place, way in enumerate(ways) for counts in way if counts is not None]
         new = value(problem, nodes)
-        if (best is None or new < best) and serves(problem, nodes) and (not problem.rolling or rolls(problem, nodes)):
+        if (
+            (best is None or new < best)
+            and serves(problem, nodes)
+            and there(problem, nodes)
+            and (not problem.rolling or rolls(problem, nodes))
+        ):
             best = new
     return best
 
@@ -129,10 +162,11 @@ def listed(problem: Problem, assignment: Assignment) -> list[tuple[int, list[int
     return nodes
 
 
-def test_equals_everything_tried() -> None:
+@pytest.mark.parametrize(("make", "some"), [(made, 120), (made_joined, 60)])
+def test_equals_everything_tried(make: Callable[[int], Problem], some: int) -> None:
     """Money, nodes and units are the least, none is said where there is none, and replicas lie where there is room."""
-    answers = 0
-    for problem in small():
+    answers = joined = 0
+    for problem in small(make, cases(some, 500)):
         found, least = assign(problem), tried(problem)
         if found is None:
             assert least is None, problem
@@ -144,9 +178,12 @@ def test_equals_everything_tried() -> None:
         assert (found.money, found.bound, found.proven) == (value(problem, nodes)[0], found.money, True)
         assert all(units_of(problem, counts) <= problem.units[problem.pools[pool].node] for pool, counts in nodes)
         assert serves(problem, nodes)
+        assert there(problem, nodes)
+        joined += any(problem.pools[node.pool].joined > 1 for node in found.nodes)
         assert rolls(problem, nodes) or not problem.rolling
 
-    assert answers > 40
+    assert answers > some / 4
+    assert joined > 10 or make is made
 
 
 def test_equal_nodes_are_counted() -> None:
