@@ -271,13 +271,16 @@ class _Line:
         hint = meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help"
         error = _ForeignError(f"{self.command} has no option {brief(flag, 60)}.", hint=hint)
         error.words = self.renamed(flag, value)
-        command = () if self.command == DEFAULT else (self.command,)
-        line = " ".join(map(shell_word, ("kvplan", *command, *error.words)))
-        from hwcalc.masking import masked
-
-        if error.words and masked(line) == line and not any(word.startswith("-hft") for word in error.words):
+        if error.words and (line := self.whole(error.words)):
             error.hint = f"{hint.partition(': kvplan ')[0]}: {line}"
         raise error
+
+    def whole(self, words: Sequence[str]) -> str:
+        """The line of these words, to be typed; empty if there may be a secret in it."""
+        from hwcalc.masking import masked
+
+        line = " ".join(map(shell_word, ("kvplan", *(() if self.command == DEFAULT else (self.command,)), *words)))
+        return line if masked(line) == line and not any(word.startswith("-hft") for word in words) else ""
 
     def renamed(self, flag: str, value: str | None) -> tuple[str, ...]:
         """The words of the line with kvplan's own option for one of another program, and for those after it; empty where one has no value of ours."""
@@ -428,7 +431,9 @@ class _Line:
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
-            refuse_command(self.free[0], self.free[1:])
+            others = [*self.typed]
+            others.remove(self.free[0])
+            refuse_command(self.free[0], others if self.whole(others) else self.free[1:])
         if self.command == DEFAULT and len(self.free) > 1:
             refuse_program(self.free)
         most = 0 if argument is None else 1
@@ -436,7 +441,9 @@ class _Line:
             return
         extra = self.free[most]
         hint = f"See: kvplan {self.command} --help"
-        if flag := self.flag_meant(extra):
+        if self.command == DEFAULT and (line := self.as_one_name()):
+            hint = f"A name with blanks stands in quotes: {line}"
+        elif flag := self.flag_meant(extra):
             hint = f"Perhaps: {flag} {shell_word(brief(extra, 40))}"
         elif self.command == DEFAULT:
             hint = "Several models side by side: kvplan compare A B. An option's value follows its option; -q is --quiet."
@@ -444,11 +451,23 @@ class _Line:
             hint = f"{self.command} takes one model at a time. Several side by side: kvplan compare A B."
         raise UsageError(f"{self.command} does not take the argument {shown(extra, 40)}.", hint=hint)
 
+    def as_one_name(self) -> str:
+        """The line with its free words as one, where they stand together and are the name of a known model: Llama 3.1 8B; else empty."""
+        from hwcalc.sources.listing import known_ids, matching
+
+        name, count = " ".join(self.free), len(self.free)
+        place = next((at for at in range(len(self.typed)) if list(self.typed[at : at + count]) == self.free), None)
+        if place is None or not matching("-".join(self.free), known_ids()):
+            return ""
+        return self.whole([*self.typed[:place], name, *self.typed[place + count :]])
+
     def flag_meant(self, word: str) -> str:
-        """The option of this command whose value the word is, for an accelerator or an engine that is known; else empty."""
+        """The option of this command whose value the word is, for an accelerator or an engine that is known, or tokens; else empty."""
         from hwcalc.engines import ENGINES, spelled
         from hwcalc.hardware.named import counted, gpu_named, host_named
 
+        if "--seq" in self.own and re.fullmatch(r"[0-9]{1,4}[kKmM]", word):
+            return "--seq"
         if "--engine" in self.own and spelled(word.partition("@")[0].lower()) in ENGINES:
             return "--engine"
         if "--gpu" not in self.own:

@@ -839,7 +839,8 @@ def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any]
     known = {row.name: row for row in options_of(command) if command not in row.lists}
     unknown = sorted(set(given) - set(known))
     if unknown:
-        meant = did_you_mean(str(unknown[0]), [*known, *OTHER_NAMES])
-        raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"{meant}Known: {', '.join(sorted(known))}.")
+        every = sorted(row.name for row in options_of(command))
+        meant = did_you_mean(str(unknown[0]), [*every, *OTHER_NAMES])
+        raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"{meant}Known: {', '.join(every)}.")
     asked = read_options(given)
     return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked

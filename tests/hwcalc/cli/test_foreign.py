@@ -421,7 +421,7 @@ def test_the_table() -> None:
         ("gpu", "kvplan gpus"),
         ("chek", "kvplan check"),
         ("list", "kvplan models"),
-        (f"reccomend {QWEN} --seq 4k", f"kvplan recommend {QWEN}"),
+        (f"reccomend {QWEN} --seq 4k", f"kvplan recommend {QWEN} --seq 4k"),
         ("gpu h100", "kvplan gpus h100"),
         ("help chek", "kvplan help check"),
     ],

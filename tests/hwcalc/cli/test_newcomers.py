@@ -22,6 +22,9 @@ from tests.hwcalc.command import Capture, run
         (["Qwen/Qwen3-8B:Q4_K_M"], "kvplan Qwen/Qwen3-8B --engine llamacpp --weights q4_k_m"),
         (["recommend", "Qwen/Qwen3-8B", "--gpu", "rtx-3090 x 2,l4"], "--gpu rtx-3090 --gpus 2"),
         (["plot", "nosuch", "Qwen/Qwen3-8B"], "kvplan plot layers Qwen/Qwen3-8B. Kinds: memory, frontier, layers, nodes, cost."),
+        (["Llama", "3.1", "8B", "--gpu", "h100"], "kvplan 'Llama 3.1 8B' --gpu h100"),
+        (["Qwen/Qwen3-8B", "32k"], "Perhaps: --seq 32k"),
+        (["cost", "Qwen/Qwen3-8B", "--gpu", "l4"], "Did you mean: kvplan recommend Qwen/Qwen3-8B --gpu l4"),
         (["plot", "memroy", "Qwen/Qwen3-8B"], "Did you mean: kvplan plot memory Qwen/Qwen3-8B."),
         (
             ["Qwen/Qwen3-14B", "--gpu", "rtx-4070", "--ram", "32", "--quant", "q4_k_m"],
