@@ -1,11 +1,11 @@
-"""Rules by version: a table says what held since which release of an engine, and :func:`rules_at` gives what holds in the planned one.
+"""Rules by version: the fields of a record, each annotated with what held since which release of an engine.
 
-An engine keeps its rows beside its other rules, and says how its versions are spelled. This is the one place that reads such a table.
+An engine keeps its record beside its other rules, and says how its versions are spelled. :func:`rules_at` gives what holds in a version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -23,37 +23,41 @@ class Rule(Struct, frozen=True):
     The last entry is that of every older version: its version is ``0.0``, or ``0`` for numbers of builds.
     """
 
-    name: str
     entries: tuple[tuple[str, Any], ...]
     source: str
 
     def at(self, version: Version) -> Any:
         """The value that holds in a version.
 
-        >>> on("dcp", "0.10.2", "engine/arg_utils.py").at((0, 10, 1))
+        >>> on("0.10.2", "engine/arg_utils.py").at((0, 10, 1))
         False
         """
         return next(value for first, value in self.entries if since(first) <= version)
 
 
-def on(name: str, first: str, source: str) -> Rule:
+def on(first: str, source: str) -> Rule:
     """A rule that holds since ``first``, and did not before."""
-    return Rule(name, ((first, True), ("0.0", False)), source)
+    return Rule(((first, True), ("0.0", False)), source)
 
 
-def off(name: str, first: str, source: str) -> Rule:
+def off(first: str, source: str) -> Rule:
     """A rule that held until ``first``, and no longer does."""
-    return Rule(name, ((first, False), ("0.0", True)), source)
+    return Rule(((first, False), ("0.0", True)), source)
 
 
-def rules_at(kind: type[R], table: Iterable[Rule], planned: Version, **fields: Any) -> R:
-    """The record of what holds in the planned version, which has a field for each rule of the table; ``fields`` are its other ones."""
-    return kind(**fields, **{rule.name: rule.at(planned) for rule in table})
+def rules_in(kind: type[Struct]) -> dict[str, Rule]:
+    """The rules of a record by the names of its fields, which they annotate."""
+    return {name: rule for name, hint in kind.__annotations__.items() for rule in getattr(hint, "__metadata__", ())}
 
 
-def changed_in(table: Iterable[Rule], name: str) -> str:
-    """The version in which a rule of the table took the value that it has today."""
-    return next(rule.entries[0][0] for rule in table if rule.name == name)
+def rules_at(kind: type[R], planned: Version, **fields: Any) -> R:
+    """The record of what holds in the planned version. ``fields`` are those of its fields that are no rules."""
+    return kind(**fields, **{name: rule.at(planned) for name, rule in rules_in(kind).items()})
+
+
+def changed_in(kind: type[Struct], name: str) -> str:
+    """The version in which a rule of the record took the value that it has today."""
+    return rules_in(kind)[name].entries[0][0]
 
 
 def listed(versions: Sequence[str]) -> str:

@@ -5,13 +5,11 @@ history of its sources, with the pull request that changed it, and held against 
 (``tests/golden/llamacpp_builds.json``). The newest entry of a rule is what the rest of this package describes.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
-from hwcalc.engines.versions import Rule, changed_in, rules_at, unknown_version
+from hwcalc.engines.versions import Rule, changed_in, rules_at, rules_in, unknown_version
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.engines import llamacpp_builds
 
@@ -27,68 +25,63 @@ _RELEASES: Final = ("0.5.0", "0.5", "0.4.0", "0.4")
 
 
 class BuildRules(Record):
-    """What holds in one build. The fields are the rules of :data:`TABLE`."""
+    """The rules of one build. Each rule annotates its field."""
 
-    cells: str
-    """What is rounded to whole groups of cells: the ``context`` before and after it is divided, ``nothing``, or each ``cache`` (256 with
+    cells: Annotated[
+        str,
+        Rule(
+            (("6975", "context"), ("6868", "nothing"), ("0", "cache")),
+            "src/llama-context.cpp, #17046; src/llama-kv-cache.cpp, #16812",
+        ),
+    ]
+    """The count that is rounded to whole groups of cells: the ``context`` before and after it is divided, ``nothing``, or each ``cache`` (256 with
     flash attention, 32 without)."""
-    divides: str
-    """Whether the cells of a sequence of several are rounded ``up`` or ``down`` when the context is divided."""
-    streams: bool
-    """Whether sequences have buffers of their own unless the cache is unified. Before, all sequences share one."""
-    hybrid_streams: bool
-    """Whether the attention of hybrids divides the context as well. Before, each sequence has as many cells as the whole context."""
-    windows: str
-    """How many cells layers with a window have: ``ubatch`` is the window and a physical batch, ``batch`` the window of each sequence and a
+    divides: Annotated[str, Rule((("6925", "down"), ("0", "up")), "src/llama-context.cpp, #16736")]
+    """The direction, ``up`` or ``down``, in which the cells of a sequence of several are rounded when the context is divided."""
+    streams: Annotated[
+        bool, Rule((("6071", True), ("0", False)), "src/llama-kv-cache-unified.cpp, #14363; on by default since #14959")
+    ]
+    """True if sequences have buffers of their own unless the cache is unified. Before, all sequences share one."""
+    hybrid_streams: Annotated[bool, Rule((("8025", True), ("0", False)), "src/llama-model.cpp create_memory, #19559")]
+    """True if the attention of hybrids divides the context as well. Before, each sequence has as many cells as the whole context."""
+    windows: Annotated[
+        str,
+        Rule(
+            (("5554", "ubatch"), ("5429", "batch"), ("0", "all")),
+            "src/llama-kv-cache-unified.cpp, #13833; src/llama-kv-cache.cpp, #13194",
+        ),
+    ]
+    """The cells of layers with a window: ``ubatch`` is the window and a physical batch, ``batch`` the window of each sequence and a
     logical batch, and before all tokens are kept (``all``)."""
-    latent_values: bool
-    """Whether latents are stored a second time, as values."""
-    outputs_limited: bool
-    """Whether llama-server reserves logits for a token of each slot, and not for a whole batch."""
-    wide_masks: str
+    latent_values: Annotated[bool, Rule((("7832", False), ("0", True)), "src/llama-kv-cache.cpp, #19067")]
+    """True if latents are stored a second time, as values."""
+    outputs_limited: Annotated[
+        bool, Rule((("9460", True), ("0", False)), "tools/server/server-context.cpp server_n_outputs_max, #23861")
+    ]
+    """True if llama-server reserves logits for a token of each slot, and not for a whole batch."""
+    wide_masks: Annotated[
+        str, Rule((("9952", "none"), ("9410", "without cache"), ("0", "all")), "src/llama-graph.cpp, #23764, #25370")
+    ]
     """The masks that have 32 bits an element with flash attention, of which the device makes a copy of 16: of ``all`` attention, or of
     attention ``without cache``, or of ``none``."""
-    mask_rows: int
+    mask_rows: Annotated[
+        int, Rule((("7256", 1), ("4617", 64), ("0", 32)), "ggml/include/ggml.h GGML_KQ_MASK_PAD, #17505, #11583")
+    ]
     """The multiple to which the tokens of a mask are rounded up."""
-    indexed_values: bool
-    """Whether values without flash attention are stored by an index for each of their numbers."""
-    host_embeddings: int
+    indexed_values: Annotated[
+        bool, Rule((("6071", True), ("0", False)), "src/llama-kv-cache-unified.cpp, #14285; on by default since #14959")
+    ]
+    """True if values without flash attention are stored by an index for each of their numbers."""
+    host_embeddings: Annotated[int, Rule((("7819", 2), ("0", 1)), "src/llama-graph.cpp build_inp_embd, #18898")]
     """The embeddings of a batch that the host's buffer has: those of tokens, and those that a caller may give."""
-    flash_auto: bool
-    """Whether flash attention is used where nothing is said."""
-    default_layers: str
+    flash_auto: Annotated[bool, Rule((("6325", True), ("0", False)), "common/common.h, #15434")]
+    """True if flash attention is used where nothing is said."""
+    default_layers: Annotated[str, Rule((("7407", "fit"), ("6325", "all"), ("0", "none")), "common/common.h, #16653, #15434")]
     """The layers that lie on GPUs where nothing is said: as many as ``fit``, ``all``, or ``none``."""
-    copies_reserved: bool
-    """Whether CUDA's copies of a cache in 16 bits are a part of the compute buffer. Before, they come from a pool of the process."""
-    drafts: bool
-    """Whether there is a context of multi-token prediction."""
-
-
-TABLE: Final[tuple[Rule, ...]] = (
-    Rule(
-        "cells",
-        (("6975", "context"), ("6868", "nothing"), ("0", "cache")),
-        "src/llama-context.cpp, #17046; src/llama-kv-cache.cpp, #16812",
-    ),
-    Rule("divides", (("6925", "down"), ("0", "up")), "src/llama-context.cpp, #16736"),
-    Rule("streams", (("6071", True), ("0", False)), "src/llama-kv-cache-unified.cpp, #14363; on by default since #14959"),
-    Rule("hybrid_streams", (("8025", True), ("0", False)), "src/llama-model.cpp create_memory, #19559"),
-    Rule(
-        "windows",
-        (("5554", "ubatch"), ("5429", "batch"), ("0", "all")),
-        "src/llama-kv-cache-unified.cpp, #13833; src/llama-kv-cache.cpp, #13194",
-    ),
-    Rule("latent_values", (("7832", False), ("0", True)), "src/llama-kv-cache.cpp, #19067"),
-    Rule("outputs_limited", (("9460", True), ("0", False)), "tools/server/server-context.cpp server_n_outputs_max, #23861"),
-    Rule("wide_masks", (("9952", "none"), ("9410", "without cache"), ("0", "all")), "src/llama-graph.cpp, #23764, #25370"),
-    Rule("mask_rows", (("7256", 1), ("4617", 64), ("0", 32)), "ggml/include/ggml.h GGML_KQ_MASK_PAD, #17505, #11583"),
-    Rule("indexed_values", (("6071", True), ("0", False)), "src/llama-kv-cache-unified.cpp, #14285; on by default since #14959"),
-    Rule("host_embeddings", (("7819", 2), ("0", 1)), "src/llama-graph.cpp build_inp_embd, #18898"),
-    Rule("flash_auto", (("6325", True), ("0", False)), "common/common.h, #15434"),
-    Rule("default_layers", (("7407", "fit"), ("6325", "all"), ("0", "none")), "common/common.h, #16653, #15434"),
-    Rule("copies_reserved", (("9489", True), ("0", False)), "ggml/src/ggml-cuda/fattn.cu, #23907"),
-    Rule("drafts", (("9180", True), ("0", False)), "include/llama.h llama_context_type, #22673"),
-)
+    copies_reserved: Annotated[bool, Rule((("9489", True), ("0", False)), "ggml/src/ggml-cuda/fattn.cu, #23907")]
+    """True if CUDA's copies of a cache in 16 bits are a part of the compute buffer. Before, they come from a pool of the process."""
+    drafts: Annotated[bool, Rule((("9180", True), ("0", False)), "include/llama.h llama_context_type, #22673")]
+    """True if there is a context of multi-token prediction."""
 
 
 @lru_cache(maxsize=64)
@@ -98,11 +91,11 @@ def rules_of(build: int) -> BuildRules:
     >>> rules_of(9459).outputs_limited, rules_of(9460).outputs_limited
     (False, True)
     """
-    return rules_at(BuildRules, TABLE, (build,))
+    return rules_at(BuildRules, (build,))
 
 
-COPIES_SINCE: Final = int(changed_in(TABLE, "copies_reserved"))
-DRAFTS_SINCE: Final = int(changed_in(TABLE, "drafts"))
+COPIES_SINCE: Final = int(changed_in(BuildRules, "copies_reserved"))
+DRAFTS_SINCE: Final = int(changed_in(BuildRules, "drafts"))
 NEWEST_RULES: Final = rules_of(NEWEST)
 VERSIONS: Final = (
     RELEASE,
@@ -110,7 +103,8 @@ VERSIONS: Final = (
     *(
         f"b{build}"
         for build in sorted(
-            {OLDEST, *(int(first) for rule in TABLE for first, _ in rule.entries if int(first) > OLDEST)}, reverse=True
+            {OLDEST, *(int(first) for rule in rules_in(BuildRules).values() for first, _ in rule.entries if int(first) > OLDEST)},
+            reverse=True,
         )
     ),
 )

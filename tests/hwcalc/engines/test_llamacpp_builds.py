@@ -20,7 +20,7 @@ from hwcalc.engines.llamacpp.builds import (
     NEWEST_RULES,
     OLDEST,
     RELEASE,
-    TABLE,
+    BuildRules,
     build_of,
     known_since,
     ollama_build,
@@ -31,6 +31,7 @@ from hwcalc.engines.llamacpp.graph import Buffers, HostPart, Part, fullest, gpu_
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import Settings
 from hwcalc.engines.setup import Hardware, Request
+from hwcalc.engines.versions import rules_in
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.context import open_request
@@ -163,10 +164,10 @@ def placed(name: str, engine: str) -> Placement:
 
 def test_a_build_before_a_change_and_the_build_that_made_it() -> None:
     """The first build of every rule has another value than the build before."""
-    for rule in TABLE:
+    for name, rule in rules_in(BuildRules).items():
         for first, value in rule.entries[:-1]:
-            assert getattr(rules_of(int(first)), rule.name) == value
-            assert getattr(rules_of(int(first) - 1), rule.name) != value
+            assert getattr(rules_of(int(first)), name) == value
+            assert getattr(rules_of(int(first) - 1), name) != value
     assert rules_of(HISTORY_ENDS) == rules_of(NEWEST) == NEWEST_RULES
 
 
