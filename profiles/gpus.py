@@ -391,7 +391,7 @@ def _read(gpu_id: str, file: str | None, state: tuple[int, int] | None) -> Gpu:
 
     from hwcalc.profiles.schema import parse_gpu, read_yaml
 
-    return parse_gpu(read_yaml(Path(file)), user=True)
+    return parse_gpu(read_yaml(Path(file)))
 
 
 EXAMPLES: Final = (("l4", 24), ("l40s", 48), ("h100-sxm5-80gb", 80), ("h200-sxm-141gb", 141))

@@ -137,4 +137,4 @@ def _read(name: str, file: str | None, state: tuple[int, int] | None) -> Instanc
 
     from hwcalc.profiles.schema import parse_instance, read_yaml
 
-    return parse_instance(read_yaml(Path(file)), user=True)
+    return parse_instance(read_yaml(Path(file)))

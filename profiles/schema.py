@@ -516,16 +516,16 @@ class PriceFile(FactFile):
         return (f"{self.provider}.yaml",)
 
 
-def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:
-    """Check one file. Its stem must be the id. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
+def parse_gpu(file: YamlFile) -> Gpu:
+    """The GPU of a user's file. Its stem must be the id. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
     check(file, GpuFile)
-    return gpu_of(file.data, file.path if user else None)
+    return gpu_of(file.data, file.path)
 
 
-def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
-    """Check one file. Its folder must be the cloud. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
+def parse_instance(file: YamlFile) -> Instance:
+    """The instance of a user's file. Its folder must be the cloud. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
     check(file, InstanceFile)
-    return instance_of(file.data, file.path if user else None)
+    return instance_of(file.data, file.path)
 
 
 def _of_one(share: Estimate) -> Estimate:

@@ -487,12 +487,11 @@ class Reading:
         if word is not None and word.taken:
             self.say(f"{row.key or row.name}={word.taken[0]} (default taken)")
 
-    def flag_variables(self, variables: Mapping[str, Any]) -> bool:
-        """Read the variables that stand for flags, as llama.cpp and TGI have them. Returns whether there are any."""
+    def flag_variables(self, variables: Mapping[str, Any]) -> None:
+        """Read the variables that stand for flags, as llama.cpp and TGI have them."""
         prefix = self.flags.variables
         if prefix is None:
-            return False
-        read = False
+            return
         for flag in self.flags.flags:
             names = [flag.variable] if flag.variable else []
             names += [prefix + each[2:].replace("-", "_").upper() for each in flag.spellings if each.startswith("--")]
@@ -503,7 +502,6 @@ class Reading:
                 word = given if isinstance(given, Word) else Word(text=str(given), raw=str(given))
                 if word.text == "" and word.known:
                     continue
-                read = True
                 if not flag.bears:
                     continue
                 if flag.takes == "switch":
@@ -511,7 +509,6 @@ class Reading:
                 else:
                     self.value(flag, word, flag.spellings[0])
                 break
-        return read
 
     def config(self, document: Mapping[str, Any], places: Places | None = None, *, wins: bool) -> None:
         """The settings of a file of flags: long names without dashes. The command line counts more, unless the engine says otherwise."""

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from hwcalc.profiles.model_index import IndexedModel
 
 LOCAL: Final = "local"
-DEFAULT_SEQ: Final = 8192
-"""Tokens of a conversation, where nobody says how many."""
 OF_A_FAMILY: Final = 3
 """As many models of a family as are listed, unless all are asked for."""
 MODALITIES: Final = ("text", "vision", "audio", EMBEDDING)
@@ -103,7 +101,7 @@ def fit(
     here, folders = read_flag(installed, "installed"), tuple(texts(folder, "folder", hint='Write folder="models".'))
     wishes = Wishes.of(models, family, min_params, max_params, modality, only_fits, min_speed)
     notes: list[Note] = []
-    host = hosting(asked, _gpu(str(asked.gpu), notes), DEFAULT_SEQ, notes)
+    host = hosting(asked, _gpu(str(asked.gpu), notes), notes)
     search = Search(host=host, wishes=wishes)
     # The catalog, unless what is here or a folder is asked for.
     given: list[Iterable[Candidate]] = [*map(from_folder, folders), *([on_this_machine()] if here else [])]

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.hardware_file import Gpu
 
+_DEFAULT_SEQ: Final = 8192
+"""Tokens of a conversation, where nobody says how many."""
 _FEW: Final = 4
 _NEAR: Final = 0.04
 _NAMED: Final = "Or name a format: --weights q4_k_m."
@@ -363,8 +365,8 @@ class Fitted(Record):
         return speed_of(self.opened)
 
 
-def hosting(asked: Asked, gpu: Gpu, seq: int, notes: list[Note]) -> Hosting:
-    """The engine and the hardware that the options name; ``seq`` is the length where the options name none.
+def hosting(asked: Asked, gpu: Gpu, notes: list[Note]) -> Hosting:
+    """The engine and the hardware that the options name.
 
     A warning that sources leave open whether the engine runs there is added to ``notes``. Raises
     :class:`~hwcalc.errors.UsageError` for unknown names, and :class:`~hwcalc.errors.UnsupportedError` if it does not run there.
@@ -376,4 +378,4 @@ def hosting(asked: Asked, gpu: Gpu, seq: int, notes: list[Note]) -> Hosting:
         engine.requests.check_host(gpu, asked.engine_options, asked.gpus or 1)
     resolved = engine.version(version)
     notes += check_accelerator(engine, resolved, gpu)
-    return Hosting(engine=engine, engine_version=resolved or None, gpu=gpu, seq=asked.seq or seq, asked=asked)
+    return Hosting(engine=engine, engine_version=resolved or None, gpu=gpu, seq=asked.seq or _DEFAULT_SEQ, asked=asked)

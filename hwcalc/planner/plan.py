@@ -281,7 +281,7 @@ def plan_opened(
     if limits and fit is not None and hardware.gpu is not None and not opened.setup.others.keys().isdisjoint(WITHIN):
         from hwcalc.planner.within import within_limits
 
-        within = within_limits(opened, fit, overrun=overrun)
+        within = within_limits(opened, fit, overrun)
     if limits and ("instance" in opened.setup.others or not opened.setup.others.keys().isdisjoint(PRICED)):
         from hwcalc.planner.cost import cost_of
 

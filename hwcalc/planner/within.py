@@ -161,16 +161,14 @@ def request_of(opened: Occupancy, limits: Limits) -> tuple[int, int, int]:
     return lengths_of(opened.load, limits.prefix_hit, opened.setup.others.get("avg_seq"))
 
 
-def within_limits(
-    opened: Occupancy, fit: FitInfo, limits: Limits | None = None, overrun: OverrunInfo | None = None
-) -> WithinInfo | None:
-    """The users that a deployment serves within the limits, by default those of its options; ``None`` if weights are not counted.
+def within_limits(opened: Occupancy, fit: FitInfo, overrun: OverrunInfo | None) -> WithinInfo | None:
+    """The users that a deployment serves within the limits of its options; ``None`` if weights are not counted.
 
     ``fit`` says how many fit, and ``overrun`` how many of the lengths that users really have.
     """
     from hwcalc.planner.step_time import speculating, step_times
 
-    load, limits = opened.load, limits or Limits.of(opened.setup.others) or Limits()
+    load, limits = opened.load, Limits.of(opened.setup.others) or Limits()
     if load.sharing.branches > 1:
         raise UsageError(
             "limits of time are of requests with one sequence each.",

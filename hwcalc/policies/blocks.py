@@ -69,13 +69,13 @@ def free_of_survivors(
     return blocks_of(tokens, block) - len(needed)
 
 
-def free_of_ranges(tokens: int, ranges: Ranges, block: int, *, shared: int = 0, growing: bool = False) -> int:
-    """The same where every head keeps these ranges; others hold the first ``shared`` blocks too.
+def free_of_ranges(tokens: int, ranges: Ranges, block: int, *, growing: bool = False) -> int:
+    """The same where every head keeps these ranges.
 
     >>> free_of_ranges(16_000, [(0, 4), (14_404, 16_000)], 16)
     899
     """
-    free, behind = 0, shared
+    free = behind = 0
     for start, end in (*ranges, (tokens, None)):
         first = blocks_of(tokens, block) if end is None else start // block
         if end is None and growing and tokens % block:

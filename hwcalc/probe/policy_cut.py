@@ -131,6 +131,7 @@ Lengths = list[tuple[dict[int, int], dict[int, int]]]
 """For each step the length of each layer, grown and then cut."""
 
 
+SEED: Final = 0
 PRIME: Final = 1_000_003
 Ranges = Sequence[tuple[int, int]]
 """Positions from start to end."""

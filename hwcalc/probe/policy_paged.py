@@ -17,7 +17,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.planner.result import PolicyBlocks
 from hwcalc.policies.base import COMPACTIONS, FILL, NO_COMPACTION, REPACK
 from hwcalc.probe.devices import Device
-from hwcalc.probe.policy_cut import PRIME, Lengths, Ran, Ranges, lengths_of, places_of
+from hwcalc.probe.policy_cut import PRIME, SEED, Lengths, Ran, Ranges, lengths_of, places_of
 from hwcalc.probe.result import BLOCKS, SLOTS, PolicyFigure
 
 if TYPE_CHECKING:
@@ -230,7 +230,6 @@ def pages_for_real(
     *,
     usable_bytes: int,
     share: Fraction,
-    seed: int,
     until: float,
 ) -> Ran:
     """Count and move the blocks of each group of one sequence: of a layer in each group, with as many heads as fit."""
@@ -242,15 +241,15 @@ def pages_for_real(
     told = planned_blocks(planned)
     figures = [
         PolicyFigure.exact(HELD, BLOCKS, told[HELD], sum(-(-one.before // one.block) for one in groups)),
-        _free(groups, planned, device, growing=growing, seed=seed),
+        _free(groups, planned, device, growing=growing),
     ]
-    moved = [_moved(group, device, usable_bytes, share, seed) for group in groups]
+    moved = [_moved(group, device, usable_bytes, share) for group in groups]
     figures.append(PolicyFigure.exact(COMPACTED, BLOCKS, told[COMPACTED], sum(one.freed for one in moved)))
     for how, slots in ((REPACK, planned.repack_copies), (FILL, planned.fill_copies)):
         figures.append(_copies(how, slots, groups, [one.copies[how] for one in moved]))
     in_place, followed = all(one.in_place for one in moved), steps
     if asked.compaction != NO_COMPACTION:
-        walks = [_walked(group, device, asked.compaction, seed, until) for group in groups]
+        walks = [_walked(group, device, asked.compaction, until) for group in groups]
         most, steady, taken, right = zip(*walks, strict=True)
         followed = min(taken)
         in_place = in_place and all(right)
@@ -295,7 +294,7 @@ def _group(opened: Occupancy, evicted: Evicted, group: PagedGroup, steps: int) -
     )
 
 
-def _free(groups: Sequence[_Group], planned: PolicyBlocks, device: Device, *, growing: bool, seed: int) -> PolicyFigure:
+def _free(groups: Sequence[_Group], planned: PolicyBlocks, device: Device, *, growing: bool) -> PolicyFigure:
     """Blocks that are free without compaction: the mean of as many draws as are affordable."""
     random = sum(group.before * sum(heads for _, heads in group.choosers(planned.choosers)) for group in groups)
     draws = 1 if planned.free_low == planned.free_high else max(1, min(_MOST_DRAWS, _DRAWN // max(1, random)))
@@ -307,7 +306,7 @@ def _free(groups: Sequence[_Group], planned: PolicyBlocks, device: Device, *, gr
                 group.block,
                 group.choosers(planned.choosers),
                 growing=growing,
-                seed=seed + draw,
+                seed=SEED + draw,
                 ranges=group.ranges,
             )
             for group in groups
@@ -337,17 +336,17 @@ class _Moved(Record):
     in_place: bool
 
 
-def _moved(group: _Group, device: Device, usable: int, share: Fraction, seed: int) -> _Moved:
+def _moved(group: _Group, device: Device, usable: int, share: Fraction) -> _Moved:
     """One layer in blocks, compacted in each way; of as many heads as fit."""
     torch = device.torch
     width = max(1, group.slot_bytes // group.heads[group.layer])
     heads = max(1, min(int(group.heads[group.layer] * share), usable // (2 * width * group.before)))
-    places = places_of(torch, heads, group.before, group.stay, seed, group.ranges)
+    places = places_of(torch, heads, group.before, group.stay, SEED, group.ranges)
     copies, in_place, freed = {}, True, 0
     for how in COMPACTIONS:
         if how == NO_COMPACTION:
             continue
-        paging = Paging(device, Layer(heads=heads, width=width), group.block, group.before, seed=seed)
+        paging = Paging(device, Layer(heads=heads, width=width), group.block, group.before, seed=SEED)
         paging.write(0, group.before)
         cut = paging.cut(places, how)
         copies[how], freed = cut.copies, cut.freed
@@ -387,23 +386,23 @@ def _deviation(how: str, group: _Group) -> float:
     return sqrt(alone * (alone + 1))
 
 
-def _walked(group: _Group, device: Device, how: str, seed: int, until: float) -> tuple[int, int, int, bool]:
+def _walked(group: _Group, device: Device, how: str, until: float) -> tuple[int, int, int, bool]:
     """One head through prefill and decode steps: blocks are taken as it grows and given back at each cut.
 
     Returns the most blocks, the most behind the prompt, the steps that were taken, and whether every survivor is in its place.
     """
     torch, width = device.torch, max(1, group.slot_bytes // group.heads[group.layer])
     longest = max([group.loaded, *(max(grown.values()) for grown, _ in group.lengths)])
-    paging = Paging(device, Layer(heads=1, width=width), group.block, longest, seed=seed)
+    paging = Paging(device, Layer(heads=1, width=width), group.block, longest, seed=SEED)
     paging.write(0, group.loaded)
     if group.first < group.loaded:
-        paging.cut(places_of(torch, 1, group.loaded, group.first, seed), how)
+        paging.cut(places_of(torch, 1, group.loaded, group.first, SEED), how)
     steady, steps = len(paging.table), 0
     for steps, (grown, after) in enumerate(group.lengths, start=1):
         paging.write(group.loaded + steps - 1, 1)
         steady = max(steady, len(paging.table))
         if max(after.values()) < max(grown.values()):
-            paging.cut(places_of(torch, 1, paging.length, max(after.values()), seed + steps), how)
+            paging.cut(places_of(torch, 1, paging.length, max(after.values()), SEED + steps), how)
         if monotonic() > until:
             break
     return paging.most, steady, steps, paging.in_place()

@@ -24,6 +24,7 @@ from hwcalc.probe.devices import Device, Meter, holding, is_out_of_memory, meter
 from hwcalc.probe.policy_cut import (
     MOST_GROWTHS,
     MOST_MOVED_BYTES,
+    SEED,
     Cache,
     Lengths,
     Measured,
@@ -211,7 +212,6 @@ _SECONDS: Final = 60.0
 _CPU_BYTES: Final = GIB
 """What is taken of a CPU's memory unless the user allows more: every byte is written and moved."""
 _BESIDE_BYTES: Final = {"cpu": 256 * MIB}
-SEED: Final = 0
 WHOLE, BEHIND, MOST, END = "cache, one layer whole", "cache behind the prompt", "cache at the most", "cache at the end"
 
 
@@ -264,7 +264,7 @@ def run_policy(
             )
         else:
             share = scale or Fraction(1)
-            ran = pages_for_real(opened, evicted, info.blocks, device, usable_bytes=usable, share=share, seed=SEED, until=until)
+            ran = pages_for_real(opened, evicted, info.blocks, device, usable_bytes=usable, share=share, until=until)
         with holding(device), metering(device) as meter:
             least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
             setting = replace(evicted.setting, batch=opened.load.sequences)

@@ -162,10 +162,6 @@ class Facts:
         """The fact of this name and process."""
         return self._facts.get((name, rank))
 
-    def has_of(self, names: Iterable[str], rank: str | None) -> bool:
-        """Whether this process stated any of these facts."""
-        return any((name, rank) in self._facts for name in names)
-
     def all(self) -> tuple[Fact, ...]:
         """All facts, in the order of their lines."""
         return tuple(sorted(self._facts.values(), key=lambda fact: (fact.line, fact.name)))

@@ -104,15 +104,18 @@ def layer_words(count: int, numbers: LayerNumbers, shown: str | None = None) -> 
     return layers if len(numbers) == count else f"{count:,} in {layers}"
 
 
-def abbreviated(ranges: str, width: int = 30) -> str:
-    """Layer numbers cut at a comma to fit ``width``; JSON and ``explain`` have the whole list.
+_WIDTH_OF_LAYERS: Final = 30
+
+
+def abbreviated(ranges: str) -> str:
+    """Layer numbers cut at a comma to fit 30 columns; JSON and ``explain`` have the whole list.
 
     >>> abbreviated("3,7,11,15,19,23,27,31,35,39,43,47")
     '3,7,11,15,19,23,27,31,35,39,…'
     """
-    if len(ranges) <= width:
+    if len(ranges) <= _WIDTH_OF_LAYERS:
         return ranges
-    return ranges[: ranges.rfind(",", 0, width - 1) + 1] + "…"
+    return ranges[: ranges.rfind(",", 0, _WIDTH_OF_LAYERS - 1) + 1] + "…"
 
 
 def records_csv(records: Sequence[Mapping[str, object]]) -> str:

@@ -123,8 +123,8 @@ def locate(model_id: str, revision: str | None) -> tuple[Path, str, str] | str:
     return f"the Hugging Face cache has {model_id} at commit {commit[:12]}, but without a config.json"
 
 
-def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, bytes]) -> bool:
-    """Store files of one commit, and ``revision`` as a name of this commit. Returns whether that was possible.
+def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, bytes]) -> None:
+    """Store files of one commit, and ``revision`` as a name of this commit, where the cache can be written.
 
     Existing files stay as they are. The reference is written last, and before it the first file, the config: a program that finds one of
     them finds all files.
@@ -132,7 +132,7 @@ def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, by
     import hashlib
 
     folder = Path(cache_place()) / f"models--{model_id.replace('/', '--')}"
-    try:
+    with suppress(OSError):
         for name, data in reversed(list(files.items())):
             path = folder / "snapshots" / commit / name
             if os.path.isfile(path):
@@ -152,9 +152,6 @@ def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, by
                 write_atomically(path, data)
         if not commit.startswith(revision.lower()):
             write_atomically(folder / "refs" / revision, commit.encode("ascii"))
-    except OSError:
-        return False
-    return True
 
 
 _VERSION: Final = 1

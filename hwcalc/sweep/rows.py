@@ -159,7 +159,7 @@ def sweep(
         grid = replace(grid, options={**one_for_all, "draft": load(asked.draft, asked.access, assume=asked.assume)})
     else:
         grid = replace(grid, option_draft=option_draft(asked.engine, asked.engine_options, asked.access, asked.assume))
-    most = parse_time(max_time, "max-time")
+    most = parse_time(max_time)
     seconds = estimated_seconds(grid, most)
     if seconds > most:
         raise UsageError(
@@ -175,16 +175,16 @@ def sweep(
     return Sweep(grid=grid, notes=tuple(notes), seconds=seconds, executor=executor)
 
 
-def parse_time(text: str | float, option: str) -> float:
-    """The seconds of a time such as ``90``, ``90s``, ``10m``, ``2h`` or ``1d``.
+def parse_time(text: str | float) -> float:
+    """The seconds of ``--max-time``, a time such as ``90``, ``90s``, ``10m``, ``2h`` or ``1d``.
 
-    >>> parse_time("1.5h", "max-time"), parse_time(90, "max-time")
+    >>> parse_time("1.5h"), parse_time(90)
     (5400.0, 90.0)
     """
     number = isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) <= _LONGEST_SECONDS
     match = _TIME.fullmatch(str(text).strip().lower()) if number or isinstance(text, str) else None
     if match is None or match[2] not in _UNITS or not 0 < (seconds := float(match[1]) * _UNITS[match[2]]) <= _LONGEST_SECONDS:
-        raise UsageError(f"{option} is no length of time: {quoted(text, 40)}", hint="Allowed: 90s, 10m, 2h or 1d, up to 366d.")
+        raise UsageError(f"max-time is no length of time: {quoted(text, 40)}", hint="Allowed: 90s, 10m, 2h or 1d, up to 366d.")
     return seconds
 
 

@@ -143,7 +143,7 @@ MOST_SECONDS: Final = 1e10
 """The latest arrival: 300 years, which allows for seconds since 1970."""
 
 
-def workload_of_rows(rows: Iterable[Sequence[Any]], name: str = "rows") -> Workload:
+def workload_of_rows(rows: Iterable[Sequence[Any]]) -> Workload:
     """The workload of plain rows, sorted by arrival; rows that arrive together keep their order.
 
     A group is any name; ``"rN"`` is the prompt of row N and its output, as the next turn of a conversation begins. Tokens of a group are
@@ -186,7 +186,7 @@ def workload_of_rows(rows: Iterable[Sequence[Any]], name: str = "rows") -> Workl
     if any(late.arrival_s < early.arrival_s for early, late in pairwise(requests)):
         requests.sort(key=lambda request: request.arrival_s)
         requests = [request.changed(number=number) for number, request in enumerate(requests)]
-    return Workload.of(requests, name)
+    return Workload.of(requests, "rows")
 
 
 def workload_of_items(items: Iterable[Any]) -> Workload:
@@ -285,7 +285,7 @@ def _may_be_file(words: str) -> bool:
     )
 
 
-def held_lengths(words: str, longest: int, name: str = "avg_seq") -> tuple[Lengths, str]:
+def held_lengths(words: str, longest: int) -> tuple[Lengths, str]:
     """The distribution of the tokens that a sequence holds, at most ``longest``, and in words what it is.
 
     A bare number is a mean; of lengths, sequences are at their full length. Of requests with a prompt and an output (words, or a trace), they
@@ -299,8 +299,8 @@ def held_lengths(words: str, longest: int, name: str = "avg_seq") -> tuple[Lengt
     if _names_requests(words):
         return _held_by_requests(workload(words_of(words) | _many(words)), longest), f"{words}; at a random moment of decoding"
     if _may_be_file(words):
-        return _held_in_file(words, longest, name)
-    lengths = read_lengths(words, name, longest=longest, mean=True)
+        return _held_in_file(words, longest)
+    lengths = read_lengths(words, "avg_seq", longest=longest, mean=True)
     if isinstance(lengths, Geometric):
         return lengths, f"geometric with a mean of {lengths.mean:,.0f}, at most {lengths.longest:,}"
     return lengths, f"{lengths.text}, at most {lengths.longest:,}"
@@ -310,13 +310,13 @@ def _many(words: str) -> dict[str, Any]:
     return {} if "requests=" in words else {"requests": MADE}
 
 
-def _held_in_file(path: str, longest: int, name: str) -> tuple[Lengths, str]:
+def _held_in_file(path: str, longest: int) -> tuple[Lengths, str]:
     """The lengths of a file that has one in each line, or those of the requests of a trace."""
     first = next(
-        (line.partition("#")[0].strip() for _, line in read_lines(path, f"{name} ") if line.partition("#")[0].strip()), ""
+        (line.partition("#")[0].strip() for _, line in read_lines(path, "avg_seq ") if line.partition("#")[0].strip()), ""
     )
     if first[:1].isdigit() and "," not in first:
-        lengths = read_lengths(path, name, longest=longest)
+        lengths = read_lengths(path, "avg_seq", longest=longest)
         return lengths, f"lengths of {path}, at most {lengths.longest:,}"
     opened = workload(path)
     return _held_by_requests(opened, longest), f"requests of {opened.name}, at a random moment of decoding"

@@ -162,13 +162,13 @@ def most_running(
 
 def tokens_of_bytes(
     tokens: int, settings: SglangSettings, left_bytes: int, cell: float, steps: list[Step] | None, more: int = 0
-) -> int:
-    """These tokens, which the pool has of ``left_bytes`` with ``cell`` bytes for each, and ``more`` for drafts."""
+) -> None:
+    """Keep the step of these tokens, which the pool has of ``left_bytes`` with ``cell`` bytes for each, and ``more`` for drafts."""
     # A token takes a fraction of a byte where windows have a share; the product is rounded down to whole pages.
     whole, drafted = "floor(budget_of_tokens / cell_size)", {"draft_headroom": more} if more else {}
     formula = f"floor(({whole} + draft_headroom) / page_size) x page_size" if more else f"floor({whole} / page_size) x page_size"
     terms = {"budget_of_tokens": left_bytes, "cell_size": cell, "page_size": settings.page_size}
-    return figure(steps, "tokens", formula, tokens, unit="tokens", **terms, **drafted)
+    figure(steps, "tokens", formula, tokens, unit="tokens", **terms, **drafted)
 
 
 def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | None) -> int:

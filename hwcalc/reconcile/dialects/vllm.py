@@ -247,7 +247,7 @@ class VllmLog(Dialect):
         begins = "non-default args" in text or ("Initializing a" in text and " engine (v" in text)
         if begins or "API server version" in text or " args: Namespace(" in text:
             restarts = "non-default args" in text and any(name in self.facts for name in _POOL)
-            if restarts or (begins and self.facts.has_of(_POOL, _rank(text, len(text)))):
+            if restarts or (begins and any(self.facts.of(name, _rank(text, len(text))) for name in _POOL)):
                 self.restart()
             read_arguments(self.facts, text)
             return

@@ -11,9 +11,10 @@ from hwcalc.engines.llamacpp import builds
 from hwcalc.engines.sglang import rules as sglang
 from hwcalc.engines.versions import Rule, changed_in, listed, off, on, rules_at, rules_in, unknown_version
 from hwcalc.engines.vllm import rules as vllm
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.engines import planned_version, since
 
-RECORDS: Final = {
+RECORDS: Final[dict[str, tuple[type[Record], set[str]]]] = {
     "vllm": (vllm.Rules, set[str]()),
     "sglang": (sglang.Rules, {"version"}),
     "llamacpp": (builds.BuildRules, set[str]()),

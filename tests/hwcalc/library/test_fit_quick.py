@@ -21,7 +21,7 @@ from hwcalc.units import GIB
 def test_what_is_larger_than_the_host_is_judged_as_it_is_placed(gpu: str, seq: str) -> None:
     """Of the weights and the cache that GPU and host hold together alone: by bounds, where they suffice, and by placing every layer."""
     _, asked = take_options("fit", {"gpu": gpu, "seq": seq, "weights": "auto", "engine": "llamacpp"})
-    host = hosting(asked, load_gpu(gpu, []), 8192, [])
+    host = hosting(asked, load_gpu(gpu, []), [])
     there = HOST_SHARE * (host.gpu.memory_marketing_gb or 0) * GIB
     given = {one.row.shape: one for one in catalog() if one.row is not None and one.row.shape is not None}
     found = quick(host)

@@ -143,10 +143,9 @@ def test_ranges_are_survivors(tokens: int, block: int, data: st.DataObject) -> N
     """Ranges give what their positions give."""
     stay = data.draw(st.sets(st.integers(0, tokens - 1)))
     ranges, growing = ranges_of(stay), data.draw(st.booleans())
-    shared = data.draw(st.integers(0, blocks_of(tokens, block)))
 
-    exact = free_of_survivors(tokens, [stay], block, shared=range(shared), growing=growing)
-    assert free_of_ranges(tokens, ranges, block, shared=shared, growing=growing) == exact
+    exact = free_of_survivors(tokens, [stay], block, growing=growing)
+    assert free_of_ranges(tokens, ranges, block, growing=growing) == exact
     if stay:
         assert moves_of_ranges(ranges) == repacked(tokens, sorted(stay), block).copies
         assert moves_of_ranges(ranges, fill=True) == filled(tokens, sorted(stay), block).copies

@@ -46,7 +46,7 @@ def test_the_limit_can_be_lower_and_higher() -> None:
 def test_no_length_of_time(text: str) -> None:
     """Each is wrong usage."""
     with pytest.raises(UsageError):
-        parse_time(text, "max-time")
+        parse_time(text)
 
 
 def test_an_estimate_is_near() -> None:
