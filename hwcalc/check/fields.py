@@ -267,6 +267,8 @@ ALIASES: Final = {
     },
 }
 """Another name of an option, vLLM's too, as a key -> its name. A hyphen in a key is an underscore."""
+LEFT_OUT: Final = frozenset(flag.removeprefix("--") for flag in _VLLM.takes if flag.startswith("--"))
+"""The names of vLLM's flags that change no planned bytes, with hyphens."""
 OF_ENGINE: Final = frozenset((*_VLLM.values, *_VLLM.switches))
 """Options of vLLM, which are engine options as keys of a check too."""
 LENGTH_OF_SERVER: Final = "max_model_len"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import field
 from msgspec.structs import replace
 
-from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LENGTH_OF_SERVER, OF_ENGINE, OF_TIME, OPTIONS, REQUIREMENTS
+from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LEFT_OUT, LENGTH_OF_SERVER, OF_ENGINE, OF_TIME, OPTIONS, REQUIREMENTS
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.files import decoded, standard_input
@@ -428,8 +428,7 @@ class _Reader(TreeReader):
     def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
         idle: set[str] = set()
         if what in ("a check", "defaults") and isinstance(node.value, dict):
-            takes = _left_out()
-            idle = {key for key in node.value if key not in known and key.replace("_", "-") in takes}
+            idle = {key for key in node.value if key not in known and key.replace("_", "-") in LEFT_OUT}
             self.idle |= dict.fromkeys(idle)
         return {key: value for key, value in super().mapping(node, what, (*known, *idle)).items() if key not in idle}
 
@@ -619,13 +618,6 @@ def misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator
                 yield Fault(line=merged[key].line, column=merged[key].column, error=error)
 
 
-def _left_out() -> set[str]:
-    """The names of vLLM's flags that change no planned bytes, with hyphens."""
-    from hwcalc.profiles.engine_flags import engine_flags
-
-    return {flag.removeprefix("--") for flag in engine_flags("vllm").takes if flag.startswith("--")}
-
-
 def _suggestion(key: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
@@ -655,7 +647,7 @@ def check_file_schema() -> dict[str, Any]:
         if key == "engine_options":
             plain["additionalProperties"] = {"type": [*plain["additionalProperties"]["type"], "null"]}
         optional[key] = {"anyOf": [plain, {"type": "null"}], "description": description}
-    names = "|".join(flag.replace("-", "[-_]") for flag in sorted(_left_out()))
+    names = "|".join(flag.replace("-", "[-_]") for flag in sorted(LEFT_OUT))
     closed = {
         "patternProperties": {f"^({names})$": {"description": "A flag of vLLM's that changes no planned bytes: it is left out."}},
         "additionalProperties": False,

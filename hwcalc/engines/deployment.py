@@ -89,11 +89,6 @@ class Deployment:
         return {}
 
     @cached_property
-    def build(self) -> int | None:
-        """The number of the build, where the engine counts them."""
-        return None
-
-    @cached_property
     def max_length(self) -> int | None:
         """The longest sequence that the server allows, where the user names it besides the planned length."""
         return longest_named(self.engine, self.setup.options)

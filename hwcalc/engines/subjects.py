@@ -30,24 +30,26 @@ AnyOccupancy = TypeVar("AnyOccupancy", bound="Occupancy")
 
 
 class Traits(Struct, frozen=True, kw_only=True):
-    """What holds of a deployment under every load."""
+    """The traits of a deployment under every load."""
 
     attention_kernel: str = ""
     """The kernel of attention that the user names, where accelerators differ in those they run; empty if the engine chooses."""
+    build: int | None = None
+    """The number of the build, where the engine counts them."""
     deals_experts: bool = False
-    """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
+    """True if data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
     drafted_tokens: int = 0
     """Tokens that are drafted for each sequence at a time, as the engine's options say; 0 where they say nothing of it."""
     expands_latents: bool = False
-    """Whether the engine stores latent attention as keys and values of every head."""
+    """True if the engine stores latent attention as keys and values of every head."""
     pads: bool = False
-    """Whether every sequence of a batch takes as much as the longest of them."""
+    """True if every sequence of a batch takes as much as the longest of them."""
     preallocates: bool = False
-    """Whether each sequence has the place of all its tokens from the start."""
+    """True if each sequence has the place of all its tokens from the start."""
     periods: frozenset[int] = frozenset()
-    """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
+    """The numbers of tokens after which a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
     sizes_by_token: bool = False
-    """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
+    """True if a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
 
 
 class Reported(Struct, frozen=True):

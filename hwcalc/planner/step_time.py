@@ -450,7 +450,7 @@ def speed_class_of(opened: Occupancy, backend: str | None = None, engine: str | 
     gpu = opened.setup.hardware.gpu
     if gpu is None:
         return None
-    found = find_speed_class(engine or opened.engine.name, gpu, backend, opened.deployment.build)
+    found = find_speed_class(engine or opened.engine.name, gpu, backend, opened.deployment.traits.build)
     return as_measured(opened, found) if engine is None else found
 
 

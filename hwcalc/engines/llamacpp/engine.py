@@ -118,7 +118,7 @@ class LlamacppDeployment(GeneralDeployment):
 
     @cached_property
     def traits(self) -> Traits:
-        return Traits(preallocates=True, pads=not self.context.kv_unified)
+        return Traits(build=self.build, preallocates=True, pads=not self.context.kv_unified)
 
     @property
     def most_slots(self) -> int:

@@ -90,7 +90,6 @@ REASONS: Final = {
         ("hwcalc/planner/aiconfigurator.py", home): "the back ends of aiconfigurator, by its own names of them"
         for home in ("sglang", "tensorrt_llm", "vllm")
     },
-    ("hwcalc/check/file.py", "vllm"): "a check file takes the names that this server has for what it asks",
     ("hwcalc/planner/strategies.py", "transformers"): "offloading as a strategy is what this library does",
     ("hwcalc/probe/live.py", "transformers"): _LIVE,
     ("hwcalc/probe/live_model.py", "transformers"): _LIVE,
