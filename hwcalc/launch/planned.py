@@ -391,14 +391,18 @@ def _gpu_of(server: Server, remarks: list[str]) -> str | None:
     """The accelerator that the text names, by its id; ``None`` where it names none that is known."""
     gpu, instance = server.settings.get("gpu"), server.settings.get("instance")
     if isinstance(instance, str):
-        with suppress(KvplanError):
+        try:
             sold, given = instance_named(instance), server.settings.get("gpus_per_replica")
+        except KvplanError:
+            remarks.append(f"the instance type {shown(instance, 40)} is not known: add --gpu.")
+        else:
             if isinstance(given, int) and given > sold.count and not _has_other_nodes(server):
                 remarks.append(
                     f"{_called(server)} has {given:,} GPUs, and {sold.id} has {sold.count:,}: no such node can run it."
                 )
-            return sold.accelerator if slice_named(gpu or "") is None else gpu_named(slice_of(sold.accelerator, str(gpu))).id
-        remarks.append(f"the instance type {shown(instance, 40)} is not known: add --gpu.")
+            if not isinstance(gpu, str) or slice_named(gpu) is None:
+                return sold.accelerator
+            gpu = slice_of(sold.accelerator, gpu)
     if not isinstance(gpu, str):
         return None
     first = gpu.removeprefix("one of ").split(", ")[0]

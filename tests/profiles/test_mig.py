@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import ceil
 from typing import Any
 
@@ -128,6 +129,26 @@ def test_a_manifest_asks_for_the_slice(form: str) -> None:
     assert "nvidia.com/mig-1g.10gb" in text
     assert "NVIDIA-H100-80GB-HBM3" in text
     assert planned(server).options["gpu"] == "h100-sxm5-80gb-mig-1g.10gb"
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("1g.20gb", "h100-sxm5-80gb-mig-1g.20gb"), ("1g.23gb", None)])
+def test_a_blueprint_has_a_slice_of_its_instance(name: str, gpu: str | None) -> None:
+    """Of the accelerator that the instance has; a slice that is not known is none, and not the whole accelerator."""
+    text = json.dumps(
+        {
+            "recipe_id": "llm_inference_nvidia",
+            "recipe_node_shape": "BM.GPU.H100.8",
+            "recipe_image_uri": "vllm/vllm-openai:v0.9.1",
+            "recipe_container_command_args": ["--model", MODEL],
+            "mig_resource_request": name,
+        }
+    )
+    [server] = read_launch(text)
+    made = planned(server)
+
+    assert server.to_dict()["gpu"] == f"MIG {name}"
+    assert made.options.get("gpu") == gpu
+    assert [f"MIG {name}" in str(remark) for remark in made.remarks] == ([] if gpu else [True])
 
 
 def test_the_slice_of_this_machine() -> None:

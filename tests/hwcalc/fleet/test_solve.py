@@ -162,7 +162,7 @@ def listed(problem: Problem, assignment: Assignment) -> list[tuple[int, list[int
     return nodes
 
 
-@pytest.mark.parametrize(("make", "some"), [(made, 120), (made_joined, 60)])
+@pytest.mark.parametrize(("make", "some"), [(made, 90), (made_joined, 45)])
 def test_equals_everything_tried(make: Callable[[int], Problem], some: int) -> None:
     """Money, nodes and units are the least, none is said where there is none, and replicas lie where there is room."""
     answers = joined = 0
@@ -183,7 +183,7 @@ def test_equals_everything_tried(make: Callable[[int], Problem], some: int) -> N
         assert rolls(problem, nodes) or not problem.rolling
 
     assert answers > some / 4
-    assert joined > 10 or make is made
+    assert joined > 5 or make is made
 
 
 def test_equal_nodes_are_counted() -> None:
