@@ -24,7 +24,7 @@ from hwcalc.engines.runs_on import OPEN
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.candidates import Availability
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import DEFAULT_GPU, ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
@@ -364,7 +364,7 @@ def recommend_model(
         # The warnings about the policy are those of any plan, such as that the engine lacks it.
         notes=(*model.warnings, *dict.fromkeys(of_policy), *uncertain, *common)
         if common
-        else tuple(dict.fromkeys((*model.notes, *opened.notes))),
+        else tuple(dict.fromkeys(note for note in (*model.notes, *opened.notes) if note.code not in _LEFT_OUT)),
     )
 
 
@@ -642,8 +642,8 @@ def _hardware(match: _Match) -> dict[str, Any]:
     return {**hardware, **asdict(layout)}
 
 
-_LEFT_OUT: Final = frozenset({"per-replica", "price"})
-"""Codes of notes about the pool, which an offer does not have, and about the price, of which it has the row."""
+_LEFT_OUT: Final = frozenset({"per-replica", "price", DEFAULT_GPU})
+"""Codes of notes about the pool, which an offer does not have, about the price, of which it has the row, and about a missing GPU."""
 
 
 def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:

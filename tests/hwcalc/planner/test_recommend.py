@@ -105,6 +105,13 @@ def test_weights_and_cache_fit_what_is_there() -> None:
         assert offer.gpus * offer.needed_bytes >= least
 
 
+def test_no_note_is_about_a_missing_gpu() -> None:
+    """A T4 computes in fp16, others in bf16, so that no note is shared: those of the request say nothing of an H100 either."""
+    answer = recommend("Qwen/Qwen3-8B", seq="8k", batch=2, engine="vllm", gpu="l4,h100,t4", offline=True)
+
+    assert [note.code for note in answer.notes] == ["default-dtype"]
+
+
 def test_everything_large_enough_is_there() -> None:
     """With half of the memory to spare, every data centre GPU of 40 GB and more that vLLM runs on holds 8 billion parameters."""
     least = 2 * (WEIGHTS_8B + 8192 * TOKEN_8B)
