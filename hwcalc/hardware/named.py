@@ -113,6 +113,12 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
         if size := re.fullmatch(r"(?ai)([1-9]\d{0,3}) ?gi?b?", name.strip()):
             hint = f"Name the accelerator. Those of {size[1]} GB: kvplan gpus {size[1]}gb"
             raise UsageError(f"{what} {shown(name, 40)} is a size of memory.", hint=hint) from error
+        instance = None
+        with suppress(UsageError):
+            instance = instance_named(name)
+        if instance is not None:
+            hint = f"Write: --instance {shell_word(name)}"
+            raise UsageError(f"{what} {shown(name, 40)} is an instance and no accelerator.", hint=hint) from error
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         more = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
         more = " mig" if "a slice" in error.why else more

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -230,7 +231,7 @@ def _with_guess(error: KvplanError, wanted: Wanted, *, unknown: bool = False) ->
     """
     meant = _in_other_words(wanted) or _did_you_mean(wanted.id, if_unknown=True)
     if meant:
-        error.hint = f"{meant} {error.hint}".rstrip()
+        error.hint = f"{meant}{'' if meant.endswith(('?', '.')) else '.'} {error.hint}".rstrip()
         if unknown:
             what = shown(wanted.id if wanted.file is None else f"{wanted.id}:{wanted.file}")
             error.message = f"{what} is not known here, and {error.message}"
@@ -294,10 +295,37 @@ def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
     return ModelNotFoundError(f"{what} is neither in {places}.{remarks}", hint=hint)
 
 
+_FORMATS: Final[Mapping[str, str]] = {
+    "awq": "awq",
+    "gptq": "gptq",
+    "gptq-int4": "gptq",
+    "fp8": "fp8",
+    "fp8-dynamic": "fp8",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "bnb-4bit": "bnb4",
+    "4bit": "mlx_4bit",
+    "8bit": "mlx_8bit",
+}
+"""Ends of names by which formats are published -> their names here."""
+
+
+def _in_format(text: str) -> tuple[str, str]:
+    """A name in small letters without the format at its end, and that format; both empty where it names none."""
+    name = text.rpartition("/")[2].lower()
+    ends = [end for end in _FORMATS if name.endswith(f"-{end}")]
+    end = max(ends, key=len, default="")
+    return (name.removesuffix(f"-{end}"), _FORMATS[end]) if end else ("", "")
+
+
 def _did_you_mean(text: str, *, if_unknown: bool = False) -> str:
     """The ids like a text; empty if there is none, or with ``if_unknown`` if the text is one of them."""
     from hwcalc.sources.listing import known_ids
     from hwcalc.sources.nearest import nearest
 
+    base, form = _in_format(text)
+    made = next((model_id for model_id in known_ids() if form and model_id.lower().rpartition("/")[2] == base), None)
+    if made is not None:
+        return f"That format of the published model: kvplan {made} --weights {form}"
     near = [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]
     return f"Did you mean {' or '.join(near)}?" if near and not (if_unknown and text in near) else ""

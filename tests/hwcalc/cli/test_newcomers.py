@@ -24,6 +24,10 @@ from tests.hwcalc.command import Capture, run
         (["plot", "nosuch", "Qwen/Qwen3-8B"], "kvplan plot layers Qwen/Qwen3-8B. Kinds: memory, frontier, layers, nodes, cost."),
         (["Llama", "3.1", "8B", "--gpu", "h100"], "kvplan 'Llama 3.1 8B' --gpu h100"),
         (["Qwen/Qwen3-8B", "32k"], "Perhaps: --seq 32k"),
+        (["RedHatAI/Qwen3-8B-FP8-dynamic"], "That format of the published model: kvplan Qwen/Qwen3-8B --weights fp8"),
+        (["mlx-community/Qwen3-8B-bnb-4bit"], "kvplan Qwen/Qwen3-8B --weights bnb4"),
+        (["qwen3-8b-fp8"], "kvplan Qwen/Qwen3-8B --weights fp8"),
+        (["Qwen/Qwen3-8B", "--gpu", "p5.48xlarge"], "Write: --instance p5.48xlarge"),
         (["cost", "Qwen/Qwen3-8B", "--gpu", "l4"], "Did you mean: kvplan recommend Qwen/Qwen3-8B --gpu l4"),
         (["plot", "memroy", "Qwen/Qwen3-8B"], "Did you mean: kvplan plot memory Qwen/Qwen3-8B."),
         (

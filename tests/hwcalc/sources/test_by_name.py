@@ -101,7 +101,6 @@ def test_a_word_without_a_number_is_never_taken(hub: Path) -> None:
         ("qwen3-8b-instruct", "Qwen/Qwen3-8B"),
         ("Qwen/Qwen3-8", "Qwen/Qwen3-8B"),
         ("llama3.1:8b", "meta-llama/Llama-3.1-8B"),
-        ("qwen3-8b-fp8", "Qwen/Qwen3-8B"),
         ("mistal-7b", "mistralai/Mistral-7B-v0.1"),
     ],
 )
