@@ -25,7 +25,7 @@ from hwcalc.planner.layouts import counts, has_experts, layouts
 from hwcalc.planner.options import Access, read_options
 from hwcalc.planner.solve import tried
 from hwcalc.planner.verdict import Layout
-from hwcalc.planner.within import Limits, sure_users
+from hwcalc.planner.within import Limits, sure_arrivals, sure_users
 
 
 class Loaded(Record):
@@ -47,13 +47,17 @@ _JOINED: Final = (2, 4, 8)
 class Replica(Record):
     """A way to run a model on so many GPUs of a node, on a part of one, or on several whole ``nodes``: its options of a plan, and the users that it serves for sure.
 
-    ``units`` are quarters of a GPU.
+    ``units`` are quarters of a GPU. Where requests arrive at a rate, ``users`` are thousandths of one in a second, and its options have it.
     """
 
     units: int
     options: Mapping[str, Any]
     users: int
     nodes: int = 1
+
+
+PER_REQUEST: Final = 1_000
+"""The parts in which requests a second are counted."""
 
 
 def load_wanted(wanted: Wanted, access: Access) -> Loaded:
@@ -114,11 +118,13 @@ def _part(opened: Occupancy, parts: int) -> Replica | None:
 def _best(opened: Occupancy, gpus: int, node: int) -> Replica | None:
     """The layout of so many GPUs that serves most users; of equal ones the preferred."""
     best: Replica | None = None
+    arrive = opened.setup.others.get("rate") is not None
     for layout, placed in _placed(opened, gpus, node):
         with suppress(KvplanError):
-            users = sure_users(placed)
+            places, rate = sure_arrivals(placed) if arrive else (sure_users(placed), 0.0)
+            users, at_once = (int(rate * PER_REQUEST), {"batch": places}) if arrive else (places, {})
             if users > (0 if best is None else best.users):
-                best = Replica(units=gpus * PARTS, options={"gpus": gpus, **asdict(layout)}, users=users)
+                best = Replica(units=gpus * PARTS, options={"gpus": gpus, **asdict(layout), **at_once}, users=users)
     return best
 
 

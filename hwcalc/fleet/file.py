@@ -34,7 +34,7 @@ MOST_USERS: Final = 1_000_000
 MOST_GROWTH: Final = 100
 MOST_USD: Final = 100_000
 """Dollars an hour for a node."""
-_APART: Final = ("batch", "rate", "offline", "token", "endpoint", *DIMENSIONS)
+_APART: Final = ("batch", "offline", "token", "endpoint", *DIMENSIONS)
 
 
 def _counted(most: int) -> Callable[[Node, str], int]:
@@ -67,12 +67,18 @@ MOST_SURVIVED: Final = 3
 
 
 class Wanted(Record):
-    """A model with its users; ``options`` are keywords of :func:`hwcalc.plan` without hardware and users."""
+    """A model with its users, or the requests that arrive in a second; ``options`` are keywords of :func:`hwcalc.plan` without hardware and users."""
 
     name: str
     model: str
-    users: int
+    users: int | None
     options: Mapping[str, Any]
+
+    @property
+    def rate(self) -> float | None:
+        """The requests that arrive in a second, in place of users."""
+        rate: float | None = self.options.get("rate")
+        return rate
 
 
 class NodeType(Record):
@@ -248,8 +254,10 @@ class _Reader(TreeReader):
             model = self.model_name("model", {key: entry.value for key, entry in entries.items()}) if "model" in entries else None
             if "model" not in entries:
                 self.fault(node, "a model has no id", "Write model: org/name, or the path of a folder or config.json.")
-            if "batch" not in entries:
-                self.fault(node, "a model has no users", "Write users: 200, those who have a request in flight at once.")
+            if ("batch" in entries) == ("rate" in entries):
+                which = "both users and a rate" if "rate" in entries else "no users"
+                hint = "Write users: 200, those who have a request in flight at once, or rate: 2.5, requests that arrive in a second."
+                self.fault(node, f"a model has {which}", hint)
             if is_auto(read.get("weights")):
                 self.fault(
                     entries["weights"].value, "auto chooses for one GPU, and a fleet has many", "Name a format: weights: fp8."
@@ -267,12 +275,12 @@ class _Reader(TreeReader):
                 read["seq"] = read["prompt"] + output
                 if read["seq"] > MOST_TOKENS:
                     self.fault(entries["output"].value, "prompt and output are too many tokens", "Allowed: fewer.")
-            if model is None or "batch" not in read:
+            if model is None or read.keys().isdisjoint(("batch", "rate")):
                 return None
             return Wanted(
                 name=self.named(entries.get("name"), printable(model), names, node),
                 model=model,
-                users=read.pop("batch"),
+                users=read.pop("batch", None),
                 options=read,
             )
         return None

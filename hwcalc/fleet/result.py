@@ -17,24 +17,30 @@ if TYPE_CHECKING:
 class FleetModel(Record):
     """A model: ``users`` of the file, ``planned_users`` with growth, the ``served`` of all replicas, and of those that failures leave.
 
-    ``unserved`` are the planned users for whom there is no replica, and ``reason`` says why none runs anywhere.
+    ``unserved`` are the planned users for whom there is no replica, and ``reason`` says why none runs anywhere. Where the file has a ``rate`` in
+    their place, all of these are requests that arrive in a second.
     """
 
     name: str
     model: str
-    users: int
-    planned_users: int
+    users: float
+    planned_users: float
     replicas: int
-    served: int
-    served_after_failure: int
-    unserved: int
+    served: float
+    served_after_failure: float
+    unserved: float
     reason: str = ""
+    rate: float | None = None
+
+    def amount(self, users: float) -> str:
+        """So many of its users, or requests in a second, as a text: ``1,500``, ``2.5/s``."""
+        return f"{users:,.3f}".rstrip("0").rstrip(".") + ("" if self.rate is None else "/s")
 
 
 class ReplicaGroup(Record):
     """Equal replicas of a model on nodes of one type, each on ``gpus`` of a node or of several ``nodes``, with ``users_each`` at once for sure.
 
-    Of a single GPU a replica may have a ``gpu_share`` alone: its part of the memory, beside others.
+    Where requests arrive at a rate, ``rate_each`` of them may arrive in a second. Of a single GPU a replica may have a ``gpu_share`` alone: its part of the memory, beside others.
 
     The bytes are those of the fullest GPU with so many users, at the high end of the estimate; the times are the expected ones, null without
     limits. ``command`` plans a replica.
@@ -61,6 +67,12 @@ class ReplicaGroup(Record):
     itl_s: float | None
     command: str
     nodes: int
+    rate_each: float | None
+
+    @property
+    def serves(self) -> float:
+        """The users that a replica serves, or the requests in a second."""
+        return self.users_each if self.rate_each is None else self.rate_each
 
 
 class Held(Record):
@@ -141,7 +153,9 @@ class Fleet(Answer, Record):
 
     def headline(self) -> str:
         served = (
-            "all users are served" if self.holds else f"{sum(model.unserved for model in self.models):,} users are not served"
+            "all users are served"
+            if self.holds
+            else f"not served: {', '.join(f'{model.name} {model.amount(model.unserved)}' for model in self.models if model.unserved)}"
         )
         used = sum(nodes.count for nodes in self.nodes)
         models, nodes = ("" if count == 1 else "s" for count in (len(self.models), used))

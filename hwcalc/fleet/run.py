@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from math import ceil, gcd
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from hwcalc._version import __version__
 from hwcalc.check.file import read_text
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
-from hwcalc.fleet.candidates import PARTS, Loaded, Replica, load_wanted, replicas
+from hwcalc.fleet.candidates import PARTS, PER_REQUEST, Loaded, Replica, load_wanted, replicas
 from hwcalc.fleet.file import FleetFile, NodeType, parse_fleet, read_growth, read_survive
 from hwcalc.fleet.result import Fleet, FleetModel, Held, LeftOver, NodePrice, NodesInUse, Planned, Rented, ReplicaGroup
 from hwcalc.fleet.solve import SECONDS, Assignment, Kind, Pool, Problem, UndecidedError, assign, served, solver
@@ -177,7 +178,8 @@ class _Search:
                     "kvplan", "kvplan recommend", 1
                 )
                 self.reasons[place] = f"{'; '.join(dict.fromkeys(whys))}. What would do: {line}"
-        self.users = tuple(ceil(model.wanted.users * read.conditions.growth) for model in models)
+        asked = [model.wanted.users or Fraction(model.wanted.rate or 0) * PER_REQUEST for model in models]
+        self.users = tuple(ceil(each * read.conditions.growth) for each in asked)
         there = [(number, node.count, 0) for number, node in enumerate(read.nodes) if node.count]
         there += [(number, node.rent, self.price(node)) for number, node in enumerate(read.nodes) if node.rent]
         self.pools = self.with_joined([Pool(node=self.types[number], most=most, price=price) for number, most, price in there])
@@ -255,7 +257,10 @@ class _Search:
         """The options of a plan that are a replica's own: its hardware, its layout, its users."""
         kind, number = use
         replica = self.ways[kind].replica
-        return {**self.read.nodes[number].hardware, "gpus": 1, **replica.options, "batch": replica.users}
+        serves: dict[str, float] = {"batch": replica.users}
+        if self.models[self.ways[kind].model].wanted.rate is not None:
+            serves = {"rate": replica.users / PER_REQUEST}
+        return {**self.read.nodes[number].hardware, "gpus": 1, **replica.options, **serves}
 
     def plan(self, use: _Use) -> Plan:
         model = self.models[self.ways[use[0]].model]
@@ -327,18 +332,23 @@ class _Search:
         )
         rent = tuple(self.rented(number, count) for number, count in sorted(rented.items()))
         usd = sum(self.priced[nodes[number].name].usd_per_hour * count for number, count in rented.items())
-        every, after = served(problem, found.nodes, 0), served(problem, found.nodes)
+        parts = [1 if model.wanted.rate is None else PER_REQUEST for model in self.models]
+        planned, every, after, lacking = (
+            [users if of == 1 else users / of for users, of in zip(each, parts, strict=True)]
+            for each in (self.users, served(problem, found.nodes, 0), served(problem, found.nodes), found.unserved)
+        )
         models = [
             FleetModel(
                 name=model.wanted.name,
                 model=model.spec.id,
-                users=model.wanted.users,
-                planned_users=self.users[place],
+                users=model.wanted.users or model.wanted.rate or 0,
+                planned_users=planned[place],
                 replicas=sum(count for (kind, _), count in counts.items() if self.ways[kind].model == place),
                 served=every[place],
                 served_after_failure=after[place],
-                unserved=found.unserved[place],
+                unserved=lacking[place],
                 reason=self.reasons.get(place, ""),
+                rate=model.wanted.rate,
             )
             for place, model in enumerate(self.models)
         ]
@@ -386,7 +396,8 @@ class _Search:
             gpu_share=min(1.0, way.replica.units / PARTS),
             **{name: getattr(request, name) for name in Layout.__struct_fields__},
             replicas=count,
-            users_each=way.replica.users,
+            users_each=request.batch,
+            rate_each=None if model.wanted.rate is None else way.replica.users / PER_REQUEST,
             engine=request.engine,
             engine_version=request.engine_version,
             weights=request.weights,
@@ -417,6 +428,8 @@ def _is_sure(plan: Plan) -> bool:
 
 
 def _sure_users(plan: Plan) -> int:
-    """The users that a plan says are sure."""
+    """The users that a plan says are sure, or the requests in a second."""
+    if plan.within is not None and plan.within.arrivals is not None:
+        return int((plan.within.arrivals.most_rate_low or 0) * PER_REQUEST)
     most = 0 if plan.fit is None else plan.fit.max_batch or 0
     return most if plan.within is None else min(most, plan.within.users_low or 0)

@@ -279,13 +279,25 @@ def sure_users(opened: Occupancy) -> int:
     sure, limits = most(opened, "low").value, Limits.of(opened.setup.others)
     if limits is None or not sure:
         return sure
+    search = _measured_search(opened, limits)
+    return 0 if search is None else search.most(_SLOW, sure, sure)[0]
+
+
+def sure_arrivals(opened: Occupancy) -> tuple[int, float]:
+    """The most users that are sure, and the requests that may arrive in a second with as many places, as :func:`within_limits` says for sure."""
+    limits, users = Limits.of(opened.setup.others), sure_users(opened)
+    search = None if limits is None or not users else _measured_search(opened, limits)
+    return (0, 0.0) if search is None else (users, _most_rate(search, users, _SLOW)[0])
+
+
+def _measured_search(opened: Occupancy, limits: Limits) -> _Users | None:
+    """The search for the most users of a deployment; ``None`` where nothing like it was measured."""
     from hwcalc.planner.step_time import speculating, step_times
 
     times = step_times(opened)
     if times is None or times.speed_class is None:
-        return 0
-    search = _Users(speculating(times, opened, limits.accepted_tokens), limits, request_of(opened, limits))
-    return search.most(_SLOW, sure, sure)[0]
+        return None
+    return _Users(speculating(times, opened, limits.accepted_tokens), limits, request_of(opened, limits))
 
 
 _DISK: Final = "nvme"

@@ -8,14 +8,14 @@ from decimal import Decimal
 from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.fleet.result import Fleet, NodesInUse, Planned, Rented, ReplicaGroup
+from hwcalc.fleet.result import Fleet, FleetModel, NodesInUse, Planned, Rented, ReplicaGroup
 from hwcalc.hardware.prices import money
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.plot.series import Cell, Chart
 from hwcalc.profiles.mig import slice_named
 from hwcalc.report.emit import emitted, emitters, manifest_form
 from hwcalc.report.manifest import FORMS
-from hwcalc.report.text import percent, plural
+from hwcalc.report.text import plural
 from hwcalc.report.view import View
 from hwcalc.text import shown
 
@@ -31,12 +31,15 @@ def fleet_text(fleet: Fleet, view: View) -> str:
     header = (*_MODELS[:4], *(("after a failure",) if fails else ()), *_MODELS[4:])
     rows = []
     for model in fleet.models:
-        lasting = [f"{model.served_after_failure:,}"] if fails else []
-        used = percent(min(model.planned_users, model.served), model.served) if model.served else "-"
-        rows.append([model.name, f"{model.planned_users:,}", f"{model.replicas:,}", f"{model.served:,}", *lasting, used])
+        lasting = [model.amount(model.served_after_failure)] if fails else []
+        share = min(model.planned_users, model.served) / model.served if model.served else None
+        used = "-" if share is None else f"{100 * share:.1f} %"
+        rows.append(
+            [model.name, model.amount(model.planned_users), f"{model.replicas:,}", model.amount(model.served), *lasting, used]
+        )
     groups = fleet.groups
     text = view.paragraphs(_head(fleet)) + view.table(header, rows, right=range(1, len(header)))
-    nodes = [row for each in fleet.nodes for row in _node_rows(each, groups)]
+    nodes = [row for each in fleet.nodes for row in _node_rows(each, groups, fleet.models)]
     if nodes:
         text += "\n" + view.table(_NODES, nodes, right=(1, 2, 4, 5, 7))
     return "\n".join(filter(None, (text, view.paragraphs(_tail(fleet, quiet=view.quiet)))))
@@ -59,7 +62,11 @@ def _head(fleet: Fleet) -> list[str]:
     on = f" on {' and '.join(filter(None, (where, cost)))}" if used else ""
     lines = [f"{served}{on}{f' ({under})' if under else ''}."]
     if not fleet.holds:
-        lacking = [f"{model.name}: {model.unserved:,} of {model.planned_users:,}" for model in fleet.models if model.unserved]
+        lacking = [
+            f"{model.name}: {model.amount(model.unserved)} of {model.amount(model.planned_users)}"
+            for model in fleet.models
+            if model.unserved
+        ]
         failed = ", once they fail" if fleet.survive else ""
         lines.append(f"Users who are not served{failed}: {'; '.join(lacking)}.")
         lines += [f"{model.name} runs on no node: {model.reason}" for model in fleet.models if model.reason]
@@ -90,14 +97,21 @@ def _usd(usd: float) -> str:
     return money(Decimal(str(usd)))
 
 
-def _node_rows(nodes: NodesInUse, groups: Sequence[ReplicaGroup]) -> list[list[str]]:
+def _node_rows(nodes: NodesInUse, groups: Sequence[ReplicaGroup], models: Sequence[FleetModel]) -> list[list[str]]:
     """Rows of nodes that are alike: a row for each group of replicas, the nodes in the first."""
     used = f"{nodes.gpus_used:g} of {nodes.gpus}{' slices' if nodes.mig else ''}"
     name = nodes.node + (", rented" if nodes.rented else "") + (f", {nodes.joined} joined" if nodes.joined > 1 else "")
     head = [name, f"{nodes.count:,}", used]
     held = [(each.replicas, groups[each.group]) for each in nodes.holds]
+    amount = {model.name: model.amount for model in models}
     rows = [
-        [group.model, f"{count}", f"{group.gpus * group.gpu_share:g}", layout_text(group), f"{count * group.users_each:,}"]
+        [
+            group.model,
+            f"{count}",
+            f"{group.gpus * group.gpu_share:g}",
+            layout_text(group),
+            amount[group.model](count * group.serves),
+        ]
         for count, group in held
     ] or [["free for updates", "", "", "", ""]]
     return [[*(head if place == 0 else ("", "", "")), *row] for place, row in enumerate(rows)]
@@ -132,7 +146,7 @@ def fleet_chart(fleet: Fleet) -> Chart:
         for name, nodes in columns:
             held = [(each, fleet.groups[each.group]) for each in nodes.holds if fleet.groups[each.group].model == model.name]
             count = sum(each.replicas for each, _ in held)
-            users = sum(each.replicas * group.users_each for each, group in held)
+            users = model.amount(sum(each.replicas * group.serves for each, group in held))
             fullest = max((group for _, group in held), key=lambda group: group.needed_high_bytes, default=None)
             cells.append(
                 Cell(
@@ -143,7 +157,7 @@ def fleet_chart(fleet: Fleet) -> Chart:
                     layout=", ".join(filter(None, (layout_text(group) for _, group in held))),
                     needed_bytes=0 if fullest is None else fullest.needed_high_bytes,
                     usable_bytes=0 if fullest is None else fullest.usable_bytes,
-                    placed=f"{count} x, {users:,} users" if count else "-",
+                    placed=f"{count} x, {users}{'' if model.rate else ' users'}" if count else "-",
                 )
             )
     return Chart(
@@ -152,7 +166,11 @@ def fleet_chart(fleet: Fleet) -> Chart:
         caption=_head(fleet)[0],
         y_label="",
         cells=tuple(cells),
-        remarks=tuple(f"{model.name}: {model.unserved:,} users are not served" for model in fleet.models if model.unserved),
+        remarks=tuple(
+            f"{model.name}: {model.amount(model.unserved)} of {model.amount(model.planned_users)} are not served"
+            for model in fleet.models
+            if model.unserved
+        ),
     )
 
 

@@ -76,6 +76,8 @@ def test_cut_gpus() -> None:
         (f"{MODEL}nodes: []\n", "3:8", "nodes must be a list"),
         (f"models: [{{users: 2}}]\n{NODE}", "2:10", "no id"),
         (f"models: [{{model: m}}]\n{NODE}", "2:10", "no users"),
+        (f"models: [{{model: m, users: 2, rate: 3}}]\n{NODE}", "2:10", "both users and a rate"),
+        (f"models: [{{model: m, rate: 3 furlongs}}]\n{NODE}", "2:27", "not a rate"),
         (f"models: [{{model: m, users: 0}}]\n{NODE}", "2:28", "users is '0'"),
         (f"models: [{{model: m, users: 2, gpu: l4}}]\n{NODE}", "2:31", "no key 'gpu'"),
         (f"models: [{{model: m, users: 2, tensor-parallel-size: 2}}]\n{NODE}", "2:53", "no tp"),

@@ -184,6 +184,28 @@ def test_a_model_that_needs_several_nodes(capsys: Capture, tmp_path: Path) -> No
     assert (status, "--emit command" in err) == (2, True)
 
 
+def test_requests_that_arrive(capsys: Capture, tmp_path: Path) -> None:
+    """A replica has as many in a second as its own plan says may arrive for sure, in whole thousandths; five a second, or 300 a minute, are as many such parts."""
+    models = [{"model": "Qwen/Qwen3-8B", "rate": "300/min", "seq": "4k", "prompt": "3k", "engine": "vllm", "ttft": "2s"}]
+    content = {**SMALL, "models": models, "nodes": [{"gpu": "h100-sxm", "count": 9}]}
+    fleet = hwcalc.fleet(content)
+    (group,), (model,) = fleet.groups, fleet.models
+    name, options = read_plan(group.command)
+    arrivals = plan(name, **options).within.arrivals  # type: ignore[union-attr]
+
+    assert arrivals is not None
+    assert group.rate_each is not None
+    assert options["rate"] == f"{group.rate_each:g}"
+    assert group.rate_each <= (arrivals.most_rate_low or 0) < group.rate_each + 0.001
+    assert (model.users, model.planned_users, model.unserved) == (5, 5, 0)
+    assert group.replicas == -(-5000 // round(1000 * group.rate_each))
+    assert model.served == pytest.approx(group.replicas * group.rate_each)
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps({**content, "nodes": [{"gpu": "h100-sxm"}]}), encoding="utf-8")
+    status, out, _ = run(capsys, "fleet", str(file))
+    assert (status, "Qwen/Qwen3-8B: " in out, " of 5/s" in out) == (1, True, True)
+
+
 def test_command(capsys: Capture, tmp_path: Path) -> None:
     """Status 1 where users are not served; JSON by its schema; rows, Markdown, a picture."""
     file = tmp_path / "fleet.json"
