@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import PoolInfo
 
+T = TypeVar("T")
 Number = int | float
 
 BINARY: Final = {"GiB": GIB, "GB": GIB, "MiB": MIB, "MB": MIB, "KiB": KIB, "KB": KIB, "bytes": 1, "B": 1}
@@ -188,10 +189,20 @@ class Facts:
         fact = self.last(name)
         return None if fact is None or isinstance(fact.value, str) else fact.value
 
+    def whole(self, name: str) -> int | None:
+        """The last value as a whole number, if it is a number."""
+        number = self.number(name)
+        return None if number is None else int(number)
+
     def word(self, name: str) -> str | None:
         """The last value, if it is a word."""
         fact = self.last(name)
         return fact.value if fact is not None and isinstance(fact.value, str) else None
+
+
+def without_none(**values: T | None) -> dict[str, T]:
+    """The values that are not ``None``, by name."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _order(version: str) -> int:

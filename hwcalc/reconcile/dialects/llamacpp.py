@@ -38,6 +38,7 @@ from hwcalc.reconcile.facts import (
     number_at,
     served_model,
     total,
+    without_none,
 )
 from hwcalc.units import GIB, MIB
 
@@ -298,19 +299,12 @@ class LlamacppLog(Dialect):
         facts = self.facts
         options = {name: str(fact.value) for name in _OPTIONS if (fact := facts.last(name)) is not None}
         unified, flash = facts.word("kv_unified"), facts.word("flash_attn")
-        if unified is not None:
-            options["kv_unified"] = "true" if unified == "on" else "false"
-        if flash in ("on", "off"):
-            options["flash_attn"] = flash
-        if facts.word("swa_full") is not None:
-            options["swa_full"] = "true"
-        stated: dict[str, object] = {}
-        slots, length = facts.number("n_seq_max"), facts.number("n_ctx_seq") or facts.number("n_ctx")
-        if length is not None:
-            stated["seq"] = int(length)
-        if slots is not None:
-            stated["batch"] = int(slots)
-        return stated, options
+        options |= without_none(
+            kv_unified=None if unified is None else "true" if unified == "on" else "false",
+            flash_attn=flash if flash in ("on", "off") else None,
+            swa_full=None if facts.word("swa_full") is None else "true",
+        )
+        return without_none(seq=facts.whole("n_ctx_seq") or facts.whole("n_ctx"), batch=facts.whole("n_seq_max")), options
 
     def compare(self, occupancy: LlamacppOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Dialect, Range, Row, compared, named_budget, number_after, spread
+from hwcalc.reconcile.facts import Dialect, Range, Row, compared, named_budget, number_after, spread, without_none
 from hwcalc.units import MIB
 
 _WHOLE: Final[Mapping[str, str]] = {"minimal free gpu memory:": "free_bytes", "estimated max runtime memory:": "runtime_bytes"}
@@ -108,25 +108,17 @@ class LmdeployLog(Dialect):
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The keywords of a plan and the engine options that the log states."""
-        stated: dict[str, object] = {}
-        for keyword, name in {"seq": "session_len", "tp": "tp"}.items():
-            value = self.facts.number(name)
-            if value:
-                stated[keyword] = int(value)
-        options: dict[str, str] = {}
-        backend = self.facts.word("backend")
-        if backend is not None:
-            options["backend"] = backend
+        facts, caching = self.facts, self.facts.word("enable_prefix_caching")
+        options = without_none(
+            backend=facts.word("backend"),
+            cache_max_entry_count=facts.word("cache_max_entry_count"),
+            enable_prefix_caching=caching if caching == "true" else None,
+        )
         for name, option in _OPTIONS.items():
-            fact = self.facts.last(name)
-            if fact is not None and not (backend == "turbomind" and name in _PYTORCH_ALONE):
+            fact = facts.last(name)
+            if fact is not None and not (options.get("backend") == "turbomind" and name in _PYTORCH_ALONE):
                 options[option] = str(fact.value)
-        ratio = self.facts.word("cache_max_entry_count")
-        if ratio is not None:
-            options["cache_max_entry_count"] = ratio
-        if self.facts.word("enable_prefix_caching") == "true":
-            options["enable_prefix_caching"] = "true"
-        return stated, options
+        return without_none(seq=facts.whole("session_len") or None, tp=facts.whole("tp") or None), options
 
     def compare(self, occupancy: LmdeployOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.reconcile.facts import Dialect, Row, budget_rows, compared, number_after, number_before
+from hwcalc.reconcile.facts import Dialect, Row, budget_rows, compared, number_after, number_before, without_none
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
@@ -65,25 +65,23 @@ class MistralRsLog(Dialect):
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The pool's size, block and format."""
-        stated: dict[str, object] = {}
-        size, word, block = self.facts.number("pool_mb"), self.facts.word("kv_cache_dtype"), self.facts.number("pa_block_size")
-        if size is not None:
-            stated["kv_memory"] = int(size) * MIB
-        if word is not None:
-            stated["dtype"] = word
-        return stated, {} if block not in (8, 16, 32) else {"pa_block_size": str(block)}
+        size, block = self.facts.whole("pool_mb"), self.facts.number("pa_block_size")
+        said: dict[str, object] = without_none(
+            kv_memory=None if size is None else size * MIB, dtype=self.facts.word("kv_cache_dtype")
+        )
+        return said, {} if block not in (8, 16, 32) else {"pa_block_size": str(block)}
 
     def compare(self, occupancy: MistralOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have."""
         from hwcalc.engines.mistral_rs.pool import predicted as predicted_scores
 
-        stated = self.facts.number("pool_mb")
-        rows, pool, notes = budget_rows(self, occupancy, tolerance, None if stated is None else int(stated) * MIB)
+        size = self.facts.whole("pool_mb")
+        rows, pool, notes = budget_rows(self, occupancy, tolerance, None if size is None else size * MIB)
         if pool is not None:
             slots, meaning = self.facts.last("state_slots"), "slots of every layer with a state"
             rows += compared("state slots", slots, pool.state_slots, 0.0, "engine", meaning)
         scores = predicted_scores(occupancy)
-        size = None if scores is None else scores.at(occupancy.tokens, occupancy.request.replica_batch)
-        predicted, meaning = None if size is None else size // MIB, "what the loader predicts for activations, in whole MB"
+        peak = None if scores is None else scores.at(occupancy.tokens, occupancy.request.replica_batch)
+        predicted, meaning = None if peak is None else peak // MIB, "what the loader predicts for activations, in whole MB"
         rows += compared("predicted MB", self.facts.last("predicted_mb"), predicted, 0.0, "engine", meaning)
         return rows, notes

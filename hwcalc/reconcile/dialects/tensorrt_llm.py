@@ -25,6 +25,7 @@ from hwcalc.reconcile.facts import (
     served_model,
     spread,
     total,
+    without_none,
 )
 from hwcalc.reconcile.prometheus import Sample
 
@@ -122,17 +123,12 @@ class TensorrtLog(Dialect):
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The options that the log states."""
-        options: dict[str, str] = {}
-        block, share = self.facts.number("block_tokens"), self.facts.number("fraction")
-        if block is not None:
-            options["tokens_per_block"] = str(int(block))
-        if share is not None:
-            options["free_gpu_memory_fraction"] = f"{share:.6f}".rstrip("0")
-        if "quota_bytes" in self.facts:
-            options["manager"] = "v2"
-        elif "tokens" in self.facts:
-            options["manager"] = "v1"
-        return {}, options
+        block, share = self.facts.whole("block_tokens"), self.facts.number("fraction")
+        return {}, without_none(
+            tokens_per_block=None if block is None else str(block),
+            free_gpu_memory_fraction=None if share is None else f"{share:.6f}".rstrip("0"),
+            manager="v2" if "quota_bytes" in self.facts else "v1" if "tokens" in self.facts else None,
+        )
 
     def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.reconcile.facts import Dialect, budget_rows, number_after
+from hwcalc.reconcile.facts import Dialect, budget_rows, number_after, without_none
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -68,15 +68,11 @@ class TgiLog(Dialect):
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The longest request, the back end of attention and the tokens of the warm-up."""
-        stated: dict[str, str] = {}
-        longest = self.facts.number("max_total_tokens")
-        name, tokens = self.facts.word("attention"), self.facts.number("max_batch_prefill_tokens")
-        name = name or _BLOCKS.get(int(self.facts.number("block_size") or 0))
-        if name is not None:
-            stated["attention"] = name
-        if tokens is not None:
-            stated["max_batch_prefill_tokens"] = str(int(tokens))
-        return {} if longest is None else {"seq": int(longest)}, stated
+        facts, tokens = self.facts, self.facts.whole("max_batch_prefill_tokens")
+        return without_none(seq=facts.whole("max_total_tokens")), without_none(
+            attention=facts.word("attention") or _BLOCKS.get(facts.whole("block_size") or 0),
+            max_batch_prefill_tokens=None if tokens is None else str(tokens),
+        )
 
     def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have."""
