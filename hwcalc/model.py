@@ -241,7 +241,7 @@ class ModelFacts(Record):
     ngram_size: int | None = None
     """Tokens of an n-gram, for models that look n-grams up."""
     quantizes_text_only: bool = False
-    """Whether the quantisation stands in the text part of the config, and so leaves the towers alone."""
+    """True if the quantisation stands in the text part of the config, and so leaves the towers alone."""
     deepstack_layers: int = 0
     """Decoder layers that take features of the vision tower besides."""
     rope_scalings: tuple[RopeScaling, ...] = ()
@@ -302,7 +302,7 @@ class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
         return ", ".join((self.id, *filter(None, known)))
 
     def __eq__(self, other: object) -> bool:
-        """Whether two models are alike but for the config that they were read from."""
+        """True if two models are alike but for the config that they were read from."""
         if type(other) is not type(self):
             return NotImplemented
         names = (name for name in self.__struct_fields__ if name not in {"bearing", "variants", "config"})

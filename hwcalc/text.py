@@ -44,7 +44,7 @@ _COLOR: Final = r"\x1b\[[\d;]{0,16}m"
 
 @lru_cache(maxsize=4096)
 def unsafe(letter: str) -> bool:
-    """Whether a character controls a terminal, is invisible, or is written from right to left, which moves what stands around it."""
+    """True if a character controls a terminal, is invisible, or is written from right to left, which moves what stands around it."""
     if letter.isascii():
         return not letter.isprintable()
     if not letter.isprintable() or re.match(_INVISIBLE, letter):

@@ -100,7 +100,7 @@ def speed_kind(engine: str) -> str:
 
 
 def enabled() -> bool:
-    """Whether measurements replace estimates. The user can turn this off in the environment."""
+    """True if measurements replace estimates. The user can turn this off in the environment."""
     return os.environ.get(SWITCH, "") in {"", "0"}
 
 
@@ -115,7 +115,7 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
 
 
 def calibration_exists(gpu: str, kind: str) -> bool:
-    """Whether there is a file of this kind about this accelerator, broken or not."""
+    """True if there is a file of this kind about this accelerator, broken or not."""
     place = own("calibration", f"{gpu}.{kind}.json")
     return place is not None and os.path.lexists(place) and is_file_name(gpu)
 

@@ -78,7 +78,7 @@ class CatalogEntry(Record):
 
 
 def is_model_id(text: str) -> bool:
-    """Whether ``text`` has the form ``org/name``: ASCII letters, digits, ``_``, ``.`` and ``-``, as the Hub allows.
+    """True if ``text`` has the form ``org/name``: ASCII letters, digits, ``_``, ``.`` and ``-``, as the Hub allows.
 
     The Hub does not allow ``..`` and ``--`` in an id. Therefore an id is always safe as a relative path.
     """
@@ -155,7 +155,7 @@ def _text(value: Any) -> bool:
 
 
 def is_date(value: Any) -> bool:
-    """Whether it is a date as text, such as ``2026-11-20``."""
+    """True if it is a date as text, such as ``2026-11-20``."""
     return isinstance(value, str) and re.fullmatch(_DATE, value) is not None
 
 

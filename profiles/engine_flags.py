@@ -191,7 +191,7 @@ class EngineFlags(Record):
 
     @property
     def flags_take_model(self) -> bool:
-        """Whether a flag or a word of the command names the model."""
+        """True if a flag or a word of the command names the model."""
         return self.positional or any(flag.key == "model" for flag in self.flags)
 
     @cached_property

@@ -53,7 +53,7 @@ class HardwareRow(Record):
     note: str = ""
 
     def holds(self, version: str, backend: str = "") -> bool:
-        """Whether the row is about this version, and this part of the engine; an empty part is any."""
+        """True if the row is about this version, and this part of the engine; an empty part is any."""
         release = planned_version(version)
         ended = self.until is not None and release >= since(self.until)
         return since(self.since) <= release and not ended and (not backend or self.backend in ("", backend))
@@ -71,7 +71,7 @@ class Found(Record):
 
 
 def has_hardware(engine: str) -> bool:
-    """Whether the engine has a file of accelerators. The formulas alone run nowhere, and so have none."""
+    """True if the engine has a file of accelerators. The formulas alone run nowhere, and so have none."""
     return f"{engine}/hardware" in names("engines")
 
 
@@ -105,7 +105,7 @@ def _names_of(gpu: Gpu) -> _Names:
 
 
 def names_gpu(pattern: str, gpu: Gpu) -> bool:
-    """Whether a name in a row is one of this accelerator."""
+    """True if a name in a row is one of this accelerator."""
     return _is_named(pattern, _names_of(gpu))
 
 

@@ -57,7 +57,7 @@ class BatchClass(Record):
     source: str
 
     def holds(self, planned: Version) -> bool:
-        """Whether the class is that of a planned version (:func:`planned_version`)."""
+        """True if the class is that of a planned version (:func:`planned_version`)."""
         return self.since <= planned and (self.until is None or planned < self.until)
 
 

@@ -44,7 +44,7 @@ class Cut(Record):
     slices: Mapping[str, Slice]
 
     def together(self, names: Sequence[str]) -> bool:
-        """Whether slices of these names stand side by side on one accelerator.
+        """True if slices of these names stand side by side on one accelerator.
 
         >>> cuts()["h100-sxm5-80gb"].together(["3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"]), cuts()["h100-sxm5-80gb"].together(["1g.20gb"] * 5)
         (True, False)

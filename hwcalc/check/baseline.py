@@ -176,7 +176,7 @@ def _from_plan(document: Mapping[str, Any]) -> Baseline:
 
 
 def same_request(item: Baseline, subject: Subject) -> bool:
-    """Whether a check plans the model, the length and the batch of an earlier plan."""
+    """True if a check plans the model, the length and the batch of an earlier plan."""
     return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
 
 

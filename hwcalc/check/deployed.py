@@ -307,7 +307,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
 
 
 def _meant_as_checks(path: str, text: str) -> bool:
-    """Whether a text that starts no server is to be read as a check file, which says what is wrong with it."""
+    """True if a text that starts no server is to be read as a check file, which says what is wrong with it."""
     from difflib import get_close_matches
 
     name = os.path.basename(path).lower()

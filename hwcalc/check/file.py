@@ -203,7 +203,7 @@ class Check(Record):
 
     @property
     def nameless(self) -> bool:
-        """Whether its name is made of what it plans, and so is another once that changes."""
+        """True if its name is made of what it plans, and so is another once that changes."""
         return "name" not in self.places
 
     @property

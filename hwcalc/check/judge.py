@@ -174,7 +174,7 @@ def _max_gpus(item: Required, figures: Figures, plan: Plan, replan: Replan, plac
 
 
 def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Replan) -> bool:
-    """Whether some layout of ``least`` to ``most`` GPUs fits at the high end of the estimate too: that of the fewest GPUs comes first.
+    """True if some layout of ``least`` to ``most`` GPUs fits at the high end of the estimate too: that of the fewest GPUs comes first.
 
     Each is tried with experts cut, and dealt out whole.
     """

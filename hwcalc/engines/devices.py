@@ -36,7 +36,7 @@ class DeviceShare(Record):
     device: str
     layers: LayerNumbers
     output: bool
-    """Whether the output layer lies here, which makes the logits."""
+    """True if the output layer lies here, which makes the logits."""
     weights_bytes: int
     cache_bytes: int
     parts: tuple[BudgetPart, ...] = ()

@@ -68,9 +68,9 @@ class IdleRules:
     most_option: ClassVar[str] = ""
     """What sets another number; empty if nothing does."""
     one_process: ClassVar[bool] = False
-    """Whether all models are in one process, which has one context on the GPU."""
+    """True if all models are in one process, which has one context on the GPU."""
     keeps_host: ClassVar[bool] = False
-    """Whether a server that is awake keeps the host memory of its sleep."""
+    """True if a server that is awake keeps the host memory of its sleep."""
     source: ClassVar[str] = ""
 
     def ways_of(self, occupancy: Occupancy) -> tuple[Rest, ...]:
@@ -105,27 +105,27 @@ class Facts(Record):
     pool_is: str = ""
     """What its log calls the tokens of its pool; empty without a pool."""
     pooled: bool = False
-    """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
+    """True if the engine allocates a pool when it starts, from which sequences take blocks."""
     short_pool: str = ""
     """What its server does where it is told no length and its pool holds less than the model's, behind "it starts, and"; empty if it does not start."""
     groups_share: bool = True
-    """Whether groups of layers take blocks from one pool, each as wide as the widest group's; otherwise each has a pool of its own."""
+    """True if groups of layers take blocks from one pool, each as wide as the widest group's; otherwise each has a pool of its own."""
     counts_copies: bool = False
-    """Whether the stored bytes count what several tensor-parallel ranks each keep, such as a latent, once for each of them."""
+    """True if the stored bytes count what several tensor-parallel ranks each keep, such as a latent, once for each of them."""
     stores_prompts_apart: bool = False
-    """Whether the cache of a prompt is another than that of as many generated tokens."""
+    """True if the cache of a prompt is another than that of as many generated tokens."""
     drafts_in_cache: bool = False
-    """Whether the layers of a draft share the pool of the model's, so that ``--draft`` changes the cache itself."""
+    """True if the layers of a draft share the pool of the model's, so that ``--draft`` changes the cache itself."""
     sums_in_32_bits: bool = False
-    """Whether its kernels add up the products of 16-bit numbers in 32 bits. Where that is not known, the higher rate is a bound all the same."""
+    """True if its kernels add up the products of 16-bit numbers in 32 bits. Where that is not known, the higher rate is a bound all the same."""
     mixes_prompts: bool = True
-    """Whether it begins the prompt of a request while it decodes others, instead of all prompts of a batch first."""
+    """True if it begins the prompt of a request while it decodes others, instead of all prompts of a batch first."""
     splits_layers: bool = False
-    """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
+    """True if each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
     beams_and_samples: bool = False
-    """Whether a request may have both."""
+    """True if a request may have both."""
     scatters: bool = False
-    """Whether the branches of a request may run on several data-parallel replicas."""
+    """True if the branches of a request may run on several data-parallel replicas."""
     unbounded: Mapping[type[LayerKind], str] = MappingProxyType({})
     """Kinds with a window whose other tokens it keeps too: ``EVERY_TOKEN``, or ``BY_MODEL`` where some of its classes do."""
     assumed_gpu: str | None = None
@@ -151,7 +151,7 @@ class Facts(Record):
     idle: IdleRules = IdleRules()
     """What it does with models that nobody uses."""
     utilization_of_server: bool = False
-    """Whether ``memory_utilization`` is a share of the whole memory for this server alone, whatever others on the GPU take."""
+    """True if ``memory_utilization`` is a share of the whole memory for this server alone, whatever others on the GPU take."""
 
 
 class Told(Record):
@@ -183,7 +183,7 @@ class Command:
     """How the engine is told a plan: by flags, on its command line, or in a file."""
 
     known: ClassVar[bool] = False
-    """Whether :meth:`words` can write a plan as the engine's command line."""
+    """True if :meth:`words` can write a plan as the engine's command line."""
 
     def flag(self, name: str, value: object) -> str:
         """The engine's spelling of an option of kvplan; by default kvplan's own, such as ``--seq 4096``."""

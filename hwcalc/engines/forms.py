@@ -348,7 +348,7 @@ class Asked(OwnAmount, Record):
 
     rule: Callable[[int], int]
     alone: bool = False
-    """Whether ``rule`` computes the bytes of all sequences together."""
+    """True if ``rule`` computes the bytes of all sequences together."""
 
     def at(self, tokens: int, sequences: int) -> int:
         size: int = mapped(self.rule, tokens)
@@ -376,7 +376,7 @@ class PartForm(Record):
     expected: Amount
     high: Amount
     of_rest: bool = False
-    """Whether it is a share of what the other parts leave: then it follows from whatever any of them follows from."""
+    """True if it is a share of what the other parts leave: then it follows from whatever any of them follows from."""
 
     @classmethod
     def constant(cls, part: BudgetPart) -> PartForm:
@@ -476,7 +476,7 @@ class MemoryForm(Record):
     model_tokens: int | None = None
     host: HostRoom | None = None
     in_blocks: bool = False
-    """Whether the ``pools`` say no more than the ``blocks``, which the page of ``kvplan explore`` can evaluate."""
+    """True if the ``pools`` say no more than the ``blocks``, which the page of ``kvplan explore`` can evaluate."""
     crests: tuple[int, ...] = ()
     """Periods: a length just below a multiple of one may take more than the length itself (:attr:`~hwcalc.engines.subjects.Traits.periods`)."""
 

@@ -237,7 +237,7 @@ class CommandInput(Record):
     library: str | None = None
     made: bool = False
     on_host: bool = False
-    """Whether everything lies in the memory of a machine without a GPU."""
+    """True if everything lies in the memory of a machine without a GPU."""
     flags: tuple[str, ...] = ()
     """Further words, which a cache policy needs."""
     layers: int = 0

@@ -121,7 +121,7 @@ class PooledDeployment(GeneralDeployment):
     reserved_for: str = "reserved"
     """What they are for, in a word of formulas."""
     budget_is_fixed: bool = False
-    """Whether the same bytes are left for the pool under every load."""
+    """True if the same bytes are left for the pool under every load."""
 
     @property
     def block_size(self) -> int:

@@ -294,7 +294,7 @@ class Rules:
     rank: ClassVar[type[Rank]] = Rank
     tables: ClassVar[Tables] = Tables()
     gathers_logits: ClassVar[bool] = False
-    """Whether every rank gets the logits of the whole vocabulary, and not only those of its own rows."""
+    """True if every rank gets the logits of the whole vocabulary, and not only those of its own rows."""
 
     def spans(self, layers: int, pp: int) -> tuple[range, ...]:
         """The range of layers of each pipeline stage."""

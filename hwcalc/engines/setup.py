@@ -76,9 +76,9 @@ class Hardware(Record):
     margin: Fraction | None = None
     """The share of each GPU that stays free."""
     calibrated: bool = True
-    """Whether measurements of the user replace estimates."""
+    """True if measurements of the user replace estimates."""
     started: bool = False
-    """Whether the engine is known to have started on it, such as by its log: nothing is refused or open then."""
+    """True if the engine is known to have started on it, such as by its log: nothing is refused or open then."""
 
     @property
     def vendor(self) -> str:
@@ -93,7 +93,7 @@ class Sharing(Record):
     samples: int = 1
     beams: int = 1
     apart: bool = False
-    """Whether every sequence is kept by itself all the same, to compare."""
+    """True if every sequence is kept by itself all the same, to compare."""
     scattered: int = 1
     """Replicas over which the branches of a request are dealt, where this is one of the replicas."""
 
@@ -158,7 +158,7 @@ class Load(Record):
     lengths: tuple[int, ...] = ()
     """Unlike lengths of the requests, of which each has its share of the batch; ``seq`` is the longest. Empty if all are alike."""
     of_replica: bool = False
-    """Whether this is the share of one data-parallel replica, instead of the load of all of them."""
+    """True if this is the share of one data-parallel replica, instead of the load of all of them."""
 
     @property
     def is_alike(self) -> bool:

@@ -541,7 +541,7 @@ class _Forms:
         return refused
 
     def _takes(self, **formats: str) -> bool:
-        """Whether the engine accepts a format on any of the accelerators."""
+        """True if the engine accepts a format on any of the accelerators."""
         return any(not isinstance(self._form(0, gpu, **formats), KvplanError) for gpu in range(len(self._gpus)))
 
     def _cell(self, place: Place) -> Cell:

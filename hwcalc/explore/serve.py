@@ -262,7 +262,7 @@ def respond(request: Request, site: Site) -> Reply:
 
 
 def _is_from_here(request: Request) -> bool:
-    """Whether the request names this server, once, and no other page in the browser sent it."""
+    """True if the request names this server, once, and no other page in the browser sent it."""
     hosts = [f"{name}:{request.port}" for name in (HOST, "localhost")]
     if request.port == 80:
         hosts += [HOST, "localhost"]

@@ -106,7 +106,7 @@ class _Search:
         return Tables(refused=refused, pieces=pieces)
 
     def _agree(self, place: Place, refused: Any, pieces: Mapping[Hashable, Any]) -> bool:
-        """Whether the tables have at a place what its form has."""
+        """True if the tables have at a place what its form has."""
         cell = self._cell(place)
         if REFUSED in cell or refused[place] != ABSENT:
             return bool(refused[place] == cell.get(REFUSED, ABSENT))
@@ -167,7 +167,7 @@ class _Search:
                 self._cell((*pair, layout, self._taking(*pair)))
 
     def _differs(self, layout: int) -> bool:
-        """Whether a replica has anything else in this layout than without others."""
+        """True if a replica has anything else in this layout than without others."""
         alone = self._making.alone[layout]
         cell, other = (self._cell((0, 0, number, self._making.usual)) for number in (layout, alone))
         return layout == alone or any(cell.get(name) != other.get(name) for name in {**cell, **other} if name not in OF_REPLICAS)

@@ -50,11 +50,11 @@ class Around(Record):
     line: int = 1
     depth: int = 0
     tells: bool = False
-    """Whether an image's tag and `--gpus all` are worth a word."""
+    """True if an image's tag and `--gpus all` are worth a word."""
     model: str | None = None
     """The model that the manifest names apart from the arguments, which counts if they name a folder or none."""
     joins: bool = False
-    """Whether the text starts Ray."""
+    """True if the text starts Ray."""
     places: Mapping[str, Word] = MappingProxyType({})
     """The words of a manifest that say ``settings``."""
 
@@ -188,7 +188,7 @@ def tag_of(name: str) -> str:
 
 
 def starts_server(name: str, image: Image) -> bool:
-    """Whether the entry point of an image is the server."""
+    """True if the entry point of an image is the server."""
     return image.starts and (image.tag is None or image.tag in tag_of(name))
 
 

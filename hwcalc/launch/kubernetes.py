@@ -85,11 +85,11 @@ class Place(Record):
     places: Mapping[str, Word] = MappingProxyType({})
     """The words that say the settings."""
     based: bool = False
-    """Whether an image that is missing stands in the base of a kustomization."""
+    """True if an image that is missing stands in the base of a kustomization."""
 
 
 def is_object(document: Any) -> bool:
-    """Whether a document is an object of Kubernetes."""
+    """True if a document is an object of Kubernetes."""
     return isinstance(document, Mapping) and isinstance(document.get("kind"), str) and "apiVersion" in document
 
 

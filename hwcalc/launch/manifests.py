@@ -64,7 +64,7 @@ def servers_of_manifest(given: str, variables: Mapping[str, str], origin: Origin
 
 
 def _is_command(document: Any) -> bool:
-    """Whether a document is a list of texts, or no container at all: a command that looks like one."""
+    """True if a document is a list of texts, or no container at all: a command that looks like one."""
     if isinstance(document, list):
         return all(isinstance(each, str) for each in document)
     return not isinstance(document, Mapping)

@@ -14,11 +14,11 @@ _JSON: Final = r"\"(?:recipe_id|apiVersion|services)\"\s*:"
 
 
 def named_launch(path: str) -> bool:
-    """Whether files of this name hold commands or manifests, as a rule."""
+    """True if files of this name hold commands or manifests, as a rule."""
     name = path.replace("\\", "/").rpartition("/")[2].lower()
     return name.endswith(_SUFFIXES) or name.startswith(_NAMES)
 
 
 def is_json_manifest(text: str) -> bool:
-    """Whether a text of JSON has a key of a manifest: most of them are something else."""
+    """True if a text of JSON has a key of a manifest: most of them are something else."""
     return bool(re.search(_JSON, text))

@@ -477,7 +477,7 @@ def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -
 
 
 def _has_other_nodes(server: Server) -> bool:
-    """Whether a text speaks of further nodes, on which a server may have GPUs that the text does not count."""
+    """True if a text speaks of further nodes, on which a server may have GPUs that the text does not count."""
     return server.joins or any(_OF_NODES.search(name) for name in (*server.extra, *server.irrelevant, *server.unknown))
 
 

@@ -134,7 +134,7 @@ def read_variables(env: object) -> dict[str, str]:
 
 
 def _looks_like_manifest(text: str) -> bool:
-    """Whether the first line that says something has a key of YAML, or begins JSON."""
+    """True if the first line that says something has a key of YAML, or begins JSON."""
     for line in text.split("\n", 400)[:400]:
         plain = line.strip()
         if not plain or plain.startswith(("#", "---", "%", "{{", "```")):

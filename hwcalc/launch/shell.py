@@ -208,7 +208,7 @@ class _Reader(WordReader):
         return frozenset(re.findall(r"(?m)^[ \t]*([A-Za-z_][\w-]*)(?![^\s;&|]|[ \t]*\()", self.text))
 
     def function(self) -> bool:
-        """Whether a function begins here. One that the text calls is read there; of others the body is read as it stands."""
+        """True if a function begins here. One that the text calls is read there; of others the body is read as it stands."""
         match = _FUNCTION.match(self.text, self.at)
         if match is None:
             return False
@@ -240,11 +240,11 @@ class _Reader(WordReader):
         self.ended = inner.ended
 
     def in_list(self) -> bool:
-        """Whether the command that was just read is a part of ``a || b``."""
+        """True if the command that was just read is a part of ``a || b``."""
         return self.text[max(0, self.at - 2) : self.at] in ("||", "&&") or self.chained
 
     def echoed(self, words: list[Word], writes: str) -> bool:
-        """Whether the text of an ``echo`` was kept: as a file, and as the variables that a start-up file of a shell would set."""
+        """True if the text of an ``echo`` was kept: as a file, and as the variables that a start-up file of a shell would set."""
         texts = [word.text for word in words[1:] if not word.text.startswith("-")]
         text = " ".join(texts)
         match = re.fullmatch(r"export\s+([A-Za-z_]\w*)=(.*)", text.strip())
@@ -280,7 +280,7 @@ class _Reader(WordReader):
             self.variables.pop(name, None)
 
     def assignment(self, own: dict[str, Any]) -> bool:
-        """Whether an assignment stood here, and was read."""
+        """True if an assignment stood here, and was read."""
         match = _ASSIGNMENT.match(self.text, self.at)
         if match is None or self.text.startswith("==", match.end() - 1):
             return False
@@ -327,7 +327,7 @@ class _Reader(WordReader):
             self.partly[name] = value.text
 
     def command_follows(self) -> bool:
-        """Whether a word stands on the rest of the line, so that an assignment is the environment of a command alone."""
+        """True if a word stands on the rest of the line, so that an assignment is the environment of a command alone."""
         rest = self.text[self.at : self.at + 400].replace("\\\n", " ")
         return bool(re.match(r"[ \t]+[^\s;&|#)]", rest))
 
@@ -355,7 +355,7 @@ class _Reader(WordReader):
         return items
 
     def keyword(self, words: list[Word]) -> bool:
-        """Whether the first word of a command is a keyword, which says what is read next."""
+        """True if the first word of a command is a keyword, which says what is read next."""
         word = words[0]
         if word.quoted:
             return False
@@ -434,11 +434,11 @@ class _Reader(WordReader):
                 return
 
     def flag_next(self) -> bool:
-        """Whether the next line begins with a flag, and so belongs to the command above it, although nothing says so."""
+        """True if the next line begins with a flag, and so belongs to the command above it, although nothing says so."""
         return bool(re.compile(r"[ \t]*(?=--?[A-Za-z])(?!-[A-Za-z]+:)").match(self.text, self.at))
 
     def prompt(self) -> bool:
-        """Whether a prompt, a hyphen of a list, or a fence of Markdown stood here, and was skipped."""
+        """True if a prompt, a hyphen of a list, or a fence of Markdown stood here, and was skipped."""
         match = re.compile(r"(?:\$|%|>|-|@|RUN|PS[^>\n]{0,60}>)[ \t]+(?=\S)|@(?=[a-z])|```[^\n]*|ExecStart=[-@:+!]*").match(
             self.text, self.at
         )

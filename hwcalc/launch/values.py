@@ -85,7 +85,7 @@ def filled(given: Any, variables: Mapping[str, Any], places: Places) -> list[Wor
 
 
 def is_script(values: Sequence[str]) -> bool:
-    """Whether a list of words starts a shell that reads a script."""
+    """True if a list of words starts a shell that reads a script."""
     if not values:
         return False
     shell = values[0].rpartition("/")[2] in launch_words().shells

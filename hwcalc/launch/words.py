@@ -143,7 +143,7 @@ class Word(Record):
 
     @property
     def known(self) -> bool:
-        """Whether all of its text is known."""
+        """True if all of its text is known."""
         return not self.unknown
 
     @property

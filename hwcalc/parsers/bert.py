@@ -42,13 +42,13 @@ class Bert(Record):
     narrow: str = ""
     """The key for the width of embeddings that are projected to the model's width."""
     projected: bool = False
-    """Whether they are projected even if that width is the model's."""
+    """True if they are projected even if that width is the model's."""
     final_norm: Switch = False
     positions: bool = True
     transformed: bool = True
-    """Whether the head has a matrix and a norm before its table."""
+    """True if the head has a matrix and a norm before its table."""
     second_bias: bool = True
-    """Whether a table that is not tied has a bias besides that of the head."""
+    """True if a table that is not tied has a bias besides that of the head."""
     head: Callable[[Config, int], Weighed] | None = None
     """Weighs the head of a model whose head is built in another way."""
     pooler: bool = True

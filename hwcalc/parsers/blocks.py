@@ -169,7 +169,7 @@ class Attends(Record):
     source: int | None = None
     """The width of the vectors that cross attention reads, by default the model's own."""
     head_norms: bool = False
-    """Whether each head's queries and keys have a norm."""
+    """True if each head's queries and keys have a norm."""
     norms: Weighed = ()
     """Norms before or after attention, and whatever else belongs to it."""
 

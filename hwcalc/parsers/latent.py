@@ -81,7 +81,7 @@ class LatentLayers(Record):
     """How the layers of one model type are read."""
 
     sparse: bool = False
-    """Whether every layer has an indexer unless the file says otherwise."""
+    """True if every layer has an indexer unless the file says otherwise."""
     types: Callable[[Config, int], list[str]] | None = None
     """The types that the model's class derives, where layers differ."""
     modes: Callable[[int], list[str]] | None = None
@@ -89,7 +89,7 @@ class LatentLayers(Record):
     latent: Callable[[Config, int | None], LatentAttention] = lambda config, window: latent_attention(config, window=window)
     """Reads the latent of one layer, by its config and window."""
     own_indexers: bool = False
-    """Whether every indexed layer has an indexer of its own, so that keys that say otherwise have no effect."""
+    """True if every indexed layer has an indexer of its own, so that keys that say otherwise have no effect."""
     attentions: int = 1
     """How many attentions run in each layer, each with a latent of its own."""
     count: str = "num_hidden_layers"

@@ -37,7 +37,7 @@ class Reading(Record):
     readings: Mapping[str, tuple[Layer, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """The layers under which a named engine reads the same file differently."""
     weighs_readings: bool = False
-    """Whether the weights differ as well under these readings, and not the cache alone."""
+    """True if the weights differ as well under these readings, and not the cache alone."""
 
 
 class Family(Protocol):

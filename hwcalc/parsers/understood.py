@@ -279,7 +279,7 @@ class Trial(Record):
     passed_over: int = 0
     """How many other keys that bear on the cache have no effect on this type, and widths that only this type has."""
     layout_given: bool = True
-    """Whether the file itself says which layers keep what: all the same, of which nothing comes from the class, or by its own keys."""
+    """True if the file itself says which layers keep what: all the same, of which nothing comes from the class, or by its own keys."""
 
     @property
     def passes_layout(self) -> bool:

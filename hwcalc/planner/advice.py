@@ -100,11 +100,11 @@ class _Tries:
         return None if found is None or self._is_less_certain(found) else found
 
     def _is_less_certain(self, found: Occupancy) -> bool:
-        """Whether sources leave open that this runs, and do not leave it open of the plan."""
+        """True if sources leave open that this runs, and do not leave it open of the plan."""
         return bool(found.hardware_warnings) and not self.opened.hardware_warnings
 
     def _is_computable(self, change: Saving) -> bool:
-        """Whether the GPU computes in the formats of this change."""
+        """True if the GPU computes in the formats of this change."""
         settings, setup = change.settings, self.opened.setup
         # What the user already has on this GPU is the user's own choice.
         chosen = {**asdict(setup), **settings} if "gpu" in settings else settings
@@ -242,7 +242,7 @@ class _Adviser:
         return offer
 
     def _is_sure(self, rank: tuple[int, int]) -> bool:
-        """Whether a change of this rank was offered that surely fits."""
+        """True if a change of this rank was offered that surely fits."""
         return any(offer.sure and offer.change.rank == rank for offer in self.offers)
 
     def _tried(self, change: Saving) -> Offer | None:
@@ -262,7 +262,7 @@ class _Adviser:
         return Offer(change=change, found=changed, sure=sure) if holds else None
 
     def _saves(self, change: Saving, than: Saving | None = None) -> bool:
-        """Whether this change leaves more bytes for the cache, or needs fewer of them, than the change ``than``, or than no change.
+        """True if this change leaves more bytes for the cache, or needs fewer of them, than the change ``than``, or than no change.
 
         An engine may ask for more than the planned sequences before it starts: what ends that saves too.
         """
@@ -278,7 +278,7 @@ class _Adviser:
         return saves
 
     def _is_set(self, change: Saving) -> bool:
-        """Whether the line sets these engine options already, or has them by default.
+        """True if the line sets these engine options already, or has them by default.
 
         The planned request may have stricter ones.
         """
@@ -492,7 +492,7 @@ class _Adviser:
         return {} if self._is_laid_out(offer) else asdict(offer.found.setup.parallel)
 
     def _is_laid_out(self, offer: Offer) -> bool:
-        """Whether this number of GPUs gets the layout of the offer where no parallel size is named."""
+        """True if this number of GPUs gets the layout of the offer where no parallel size is named."""
         occupancy = offer.found
         node = occupancy.setup.gpus if {**self.line.given, **offer.change.settings}.get("instance") else None
         return solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel

@@ -50,13 +50,13 @@ class PlanOption(Struct, frozen=True):
     check: str | None = ""
     in_receipt: bool = True
     in_reconciliation: bool = False
-    """Whether reconcile shows it among the planned values."""
+    """True if reconcile shows it among the planned values."""
     of_budget: bool = False
-    """Whether it changes only the memory that a GPU has left for the cache."""
+    """True if it changes only the memory that a GPU has left for the cache."""
     in_cache_if: str | None = None
     """The name of an attribute of :class:`~hwcalc.engines.facts.Facts` (``drafts_in_cache``) with which it changes the cache as well."""
     reads_model: bool = False
-    """Whether it says how models are read, and not what is planned."""
+    """True if it says how models are read, and not what is planned."""
     group: str = "model"
     """One of :data:`GROUPS`."""
     short: str = ""
@@ -661,7 +661,7 @@ def takes(options: Any) -> Callable[[F], F]:
 
 
 def _is_default(name: str, value: object) -> bool:
-    """Whether a value is that of an option which was not given."""
+    """True if a value is that of an option which was not given."""
     default = ROWS[name].default if name in ROWS else None
     return type(value) is type(default) and value == default
 

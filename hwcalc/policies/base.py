@@ -206,9 +206,9 @@ class InPrefill(Record):
 
     bytes: Callable[[Chosen, int, int, LayerShape, Setting], int] | None = None
     complete: bool = True
-    """Whether nothing else is made that may be more."""
+    """True if nothing else is made that may be more."""
     always: bool = False
-    """Whether it looks at the keys even where nothing is to go."""
+    """True if it looks at the keys even where nothing is to go."""
     key_scores: int = 0
     """Scores of each key that stay behind a layer."""
     head_bytes: int = 0
@@ -251,7 +251,7 @@ class Policy(Record):
     """The only attention kernel that it works with."""
     forbids: str | None = None
     by_layer: bool = False
-    """Whether layers of one length may be cut to different ones."""
+    """True if layers of one length may be cut to different ones."""
     chooses: Choice | None = None
     """Who chooses; without it the policy inside says so, or else each head of each layer does."""
     chunk_option: str | None = None
@@ -259,19 +259,19 @@ class Policy(Record):
     in_prefill: InPrefill | None = None
     """What it makes while a prompt is read; ``None`` was not counted."""
     has_delimiter: bool = False
-    """Whether it takes a token out of the prompt, which never enters the cache."""
+    """True if it takes a token out of the prompt, which never enters the cache."""
     decodes: bool = False
-    """Whether it may stand where a scorer cuts between decode steps, though it is none."""
+    """True if it may stand where a scorer cuts between decode steps, though it is none."""
     composes: bool = True
-    """Whether it may stand among others, one after the other."""
+    """True if it may stand among others, one after the other."""
     check_chosen: Callable[[Chosen], None] | None = None
     """Raises an error where the options do not go together."""
     by_place: bool = False
-    """Whether places alone say which tokens stay, whatever the text is: the first ``n_sink`` and the last ones."""
+    """True if places alone say which tokens stay, whatever the text is: the first ``n_sink`` and the last ones."""
     rerotates: bool = False
-    """Whether positions of decoded tokens go on from what is kept."""
+    """True if positions of decoded tokens go on from what is kept."""
     cuts_each_step: bool = False
-    """Whether the paper cuts to the budget in each decode step."""
+    """True if the paper cuts to the budget in each decode step."""
     definition: Definition = Definition.ENGINE
 
 

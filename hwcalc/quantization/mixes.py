@@ -93,7 +93,7 @@ class Place(Record):
 
     category: str
     experts: bool = False
-    """Whether the tensor has a third dimension."""
+    """True if the tensor has a third dimension."""
     first_two: bool = False
     first_four: bool = False
     early: bool = False

@@ -338,7 +338,7 @@ class Rule(Record):
     only: Names | None = None
     never: Names = Names()
     text_only: bool = False
-    """Whether the towers for images and sound, and what joins them to the text, stay unquantised."""
+    """True if the towers for images and sound, and what joins them to the text, stay unquantised."""
 
     def covers(self, weight: Weight, part: Part) -> bool:
         """True if the format is one for tensors of this kind, whatever their names."""
@@ -374,7 +374,7 @@ class Scheme(Record):
     others: tuple[Scheme, ...] = ()
     """Other ways of making weights of this format, which take more or fewer bytes."""
     unpacked_by_transformers: bool = False
-    """Whether transformers unpacks the weights when it loads them, so that on the GPU they are as wide as unquantised ones."""
+    """True if transformers unpacks the weights when it loads them, so that on the GPU they are as wide as unquantised ones."""
 
     def bytes(self, block: Block, weight: Weight, unquantised: WeightFormat) -> int:
         """Bytes of one tensor in all layers of its block."""

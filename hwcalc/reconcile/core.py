@@ -331,7 +331,7 @@ _OF_WEIGHTS: Final = frozenset({"weights", "weights on GPUs", "consumed", "torch
 
 
 def _is_apart(row: Row) -> bool:
-    """Whether this figure must match exactly, and does not."""
+    """True if this figure must match exactly, and does not."""
     return row.within is False and row.definition == "engine" and row.tolerance == 0
 
 
@@ -344,7 +344,7 @@ def _or_nothing(compare: Callable[[], tuple[Any, list[Row], list[Note]]]) -> tup
 
 
 def _moves(row: Row, others: Iterable[Row]) -> bool:
-    """Whether another accelerator predicts another figure, unless the log agrees with both. One that follows from that GPU's memory is left out."""
+    """True if another accelerator predicts another figure, unless the log agrees with both. One that follows from that GPU's memory is left out."""
     same = [
         other for other in others if (other.name, other.definition) == (row.name, row.definition) and row.definition != "estimate"
     ]

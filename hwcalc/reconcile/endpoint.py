@@ -34,7 +34,7 @@ _REFUSED: Final = frozenset({401, 403})
 
 
 def is_address(text: str) -> bool:
-    """Whether a word is the address of a server.
+    """True if a word is the address of a server.
 
     >>> is_address("http://localhost:8000"), is_address("org/name"), is_address("server.log")
     (True, False, False)

@@ -34,7 +34,7 @@ _NO_SIZE: Final = re.compile(
 
 
 def about_memory(text: str) -> bool:
-    """Whether a line is about memory, so that a user should see it if no rule understands it."""
+    """True if a line is about memory, so that a user should see it if no rule understands it."""
     lowered = text[:_SEARCHED].lower()
     if not any(part in lowered for part in _PARTS) or _ABOUT_MEMORY.search(text, 0, _SEARCHED) is None:
         return False

@@ -267,7 +267,7 @@ def _factors(runs: Sequence[BenchRun], opened: Sequence[Occupancy], times: Seque
             run = runs[place]
 
             def late(factor: float, run: BenchRun = run, place: int = place, figure: str = figure) -> bool:
-                """Whether what is expected with this factor is slower than measured."""
+                """True if what is expected with this factor is slower than measured."""
                 changed = replace(times[place], speed_class=scaled(chosen, *with_factor(factor)))
                 value = _expected(run, opened[place], changed)[figure].expected
                 assert value is not None

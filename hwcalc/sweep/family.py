@@ -57,7 +57,7 @@ class Family(Record):
     """The steps, where something like them was measured."""
 
     def agrees(self, piece: Piece, refused: Any) -> bool:
-        """Whether every point of the piece that the form refuses is among the ``refused`` ones."""
+        """True if every point of the piece that the form refuses is among the ``refused`` ones."""
         most_tokens, most_sequences = self.curve.most_tokens, self.curve.most_sequences
         if most_tokens is None and most_sequences is None:
             return True
@@ -77,7 +77,7 @@ class Family(Record):
         return tokens, sequences
 
     def holds_for(self, piece: Piece) -> bool:
-        """Whether the form covers the lengths of the piece, and no number needs more than 64 bits."""
+        """True if the form covers the lengths of the piece, and no number needs more than 64 bits."""
         if max(*piece.seqs, *piece.batches) > _MOST:
             return False
         accepted = self._accepted(piece)

@@ -49,7 +49,7 @@ class Refusals(Record):
     count: int
     first: KvplanError | None
     all: bool
-    """Whether every point is refused."""
+    """True if every point is refused."""
 
 
 @lru_cache(maxsize=_KEPT)
@@ -219,7 +219,7 @@ class SettingRows:
         return {**row, "gpu": row["gpu"] or self._setting.gpu}
 
     def are_arrays(self, piece: Piece) -> bool:
-        """Whether no point of this piece has to be planned."""
+        """True if no point of this piece has to be planned."""
         refusals = self._refusals(piece)
         return refusals is not None and (refusals.all or self._evaluated(piece, refusals) is not None)
 

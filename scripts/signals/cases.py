@@ -47,7 +47,7 @@ class Case:
     streams: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     compiles: bool = False
-    """Whether Python finds no bytecode and writes it: the first run after an installation."""
+    """True if Python finds no bytecode and writes it: the first run after an installation."""
 
 
 CASES: Final = (

@@ -93,16 +93,16 @@ class Part(NamedTuple):
     """The part of the model that a device runs, as far as its buffer depends on it."""
 
     first: bool = True
-    """Whether it runs the first layer, after the embedding."""
+    """True if it runs the first layer, after the embedding."""
     output: bool = True
     alone: bool = False
-    """Whether the host runs everything, with one buffer for what is a copy beside a GPU."""
+    """True if the host runs everything, with one buffer for what is a copy beside a GPU."""
     copies: int = 1
     """:data:`PIPELINE_COPIES`, or 1."""
     copies_host: bool = False
-    """Whether it copies what lies on the host for a batch: :class:`GpuPart` says how much."""
+    """True if it copies what lies on the host for a batch: :class:`GpuPart` says how much."""
     sixteen_bit: bool = False
-    """Whether flash attention reads keys and values as 16-bit floats, of which it makes copies (ggml-cuda/fattn.cu)."""
+    """True if flash attention reads keys and values as 16-bit floats, of which it makes copies (ggml-cuda/fattn.cu)."""
 
 
 class Moment(NamedTuple):

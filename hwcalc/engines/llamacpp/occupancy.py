@@ -167,7 +167,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     deployment: LlamacppDeployment
     cuts_prompts: bool = False
-    """Whether a prompt that is longer than the context is cut."""
+    """True if a prompt that is longer than the context is cut."""
 
     @property
     def hparams(self) -> Hparams:

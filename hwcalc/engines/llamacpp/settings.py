@@ -254,7 +254,7 @@ class Settings(Record):
     type_k: DType
     type_v: DType
     flash_attn: bool
-    """Whether values lie as flash attention wants them. ``auto`` counts as on: the cache is made before it is tried."""
+    """True if values lie as flash attention wants them. ``auto`` counts as on: the cache is made before it is tried."""
     flash_attn_asked: bool | None
     """What was asked; ``None`` is auto."""
     swa_full: bool
@@ -262,11 +262,11 @@ class Settings(Record):
     """Older recurrent states kept for each sequence; 0 where the architecture has no such thing."""
     load_mtp: bool
     drafts: bool
-    """Whether this is the context of multi-token prediction."""
+    """True if this is the context of multi-token prediction."""
     cells_swa: int
     """Cells of a stream in layers with a window."""
     server: bool
-    """Whether the defaults are those of llama-server."""
+    """True if the defaults are those of llama-server."""
     ollama: bool
     rules: BuildRules
     """What holds in the build."""
@@ -336,7 +336,7 @@ class ContextOptions(Record):
     """The most tokens that a draft proposes at a time, each of which has an output."""
     load_mtp: bool
     drafts: bool
-    """Whether this is the context of multi-token prediction."""
+    """True if this is the context of multi-token prediction."""
     server: bool
     ollama: bool
     rules: BuildRules

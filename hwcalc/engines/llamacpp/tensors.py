@@ -46,13 +46,13 @@ class WeightTensor(Record):
     columns: int = 0
     """Numbers in a row."""
     tower: bool = False
-    """Whether it belongs to a tower, which lies in a file of its own (``--mmproj``)."""
+    """True if it belongs to a tower, which lies in a file of its own (``--mmproj``)."""
     mtp: bool = False
-    """Whether it is for multi-token prediction: loaded only for that."""
+    """True if it is for multi-token prediction: loaded only for that."""
     lazy: bool = False
-    """Whether its rows are read from the file as they are needed, so that it takes no memory."""
+    """True if its rows are read from the file as they are needed, so that it takes no memory."""
     copy: bool = False
-    """Whether it is the second copy of a table, which a tied output needs."""
+    """True if it is the second copy of a table, which a tied output needs."""
     buffer: str | None = None
     """The buffer type that an override names; ``None`` without one."""
 

@@ -389,7 +389,7 @@ class PoolLayout(Record):
     states: tuple[Piece, ...]
     alignment: int
     index_apart: bool
-    """Whether the keys of an indexer are shown as its own: where they are those of layers that have one."""
+    """True if the keys of an indexer are shown as its own: where they are those of layers that have one."""
 
     @property
     def layer_bytes(self) -> int:

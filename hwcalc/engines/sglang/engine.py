@@ -135,7 +135,7 @@ class SglangDeployment(GeneralDeployment):
         return Demand(sequences, sequences * page * whole.at(tokens), sequences * page * windows.at(tokens))
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
-        """Whether the pools of a budget hold so many sequences; of arrays too."""
+        """True if the pools of a budget hold so many sequences; of arrays too."""
         return self.pool_rules.holds(self.pool_rules.figures(budget_bytes), self.demand(tokens, sequences))
 
     @cached_property

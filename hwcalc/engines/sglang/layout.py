@@ -166,12 +166,12 @@ class PoolLayout(Record):
 
     @property
     def delta_nets(self) -> bool:
-        """Whether the states are those of gated delta nets."""
+        """True if the states are those of gated delta nets."""
         return any(isinstance(kind, GatedDeltaNet) for kind in self.state_bytes)
 
     @property
     def has_states(self) -> bool:
-        """Whether there is a pool of states."""
+        """True if there is a pool of states."""
         return bool(self.state_bytes)
 
     @property

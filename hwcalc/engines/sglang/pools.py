@@ -225,7 +225,7 @@ class PoolRules(Record):
     @cached_property
     @abstractmethod
     def keeps_tokens(self) -> bool:
-        """Whether tokens take memory. Where no layer keeps any, a pool has as many as one request may have."""
+        """True if tokens take memory. Where no layer keeps any, a pool has as many as one request may have."""
 
     @abstractmethod
     def windows_of(self, tokens: int) -> int | None:
@@ -249,7 +249,7 @@ class PoolRules(Record):
             yield "window_tokens", figures.swa_tokens, demand.window_places
 
     def holds(self, figures: Figures, demand: Demand) -> bool:
-        """Whether SGLang starts with these pools, and they hold the demand."""
+        """True if SGLang starts with these pools, and they hold the demand."""
         held = True
         for _, have, want in self.places(figures, demand):
             held = held & (want <= have)
@@ -437,7 +437,7 @@ class LayerPools(PoolRules):
 
     @property
     def _slots_are_fixed(self) -> bool:
-        """Whether the number of slots for states does not follow from the memory."""
+        """True if the number of slots for states does not follow from the memory."""
         settings = self.settings
         known = settings.requests is not None or settings.rules.usual_state_slots > 0
         return settings.mamba_slots is not None or (not settings.radix and known)
@@ -579,7 +579,7 @@ class LayerPools(PoolRules):
 
     @property
     def checks_window(self) -> bool:
-        """Whether a pool of windows that holds no request is refused: where it has a share of the tokens."""
+        """True if a pool of windows that holds no request is refused: where it has a share of the tokens."""
         return self.layout.window is not None and self.settings.swa_ratio is not None and self.settings.rules.window_check
 
     def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
@@ -603,7 +603,7 @@ class LayerPools(PoolRules):
 
     @cached_property
     def _alike(self) -> bool:
-        """Whether windows have the same share on all stages, so that it does not matter which one has the fewest tokens."""
+        """True if windows have the same share on all stages, so that it does not matter which one has the fewest tokens."""
         return len({(stage.swa_layers > 0, stage.full_layers > 0) for stage in self.stages}) == 1
 
     def bounds(self, demand: Demand) -> tuple[int, int]:

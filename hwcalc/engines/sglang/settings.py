@@ -167,7 +167,7 @@ def is_sparse_latent(model: ModelSpec) -> bool:
 
 
 def shows_images(model: ModelSpec, rules: Rules) -> bool:
-    """Whether SGLang loads the towers of a model, so that it reserves memory for images (``enable_multimodal``)."""
+    """True if SGLang loads the towers of a model, so that it reserves memory for images (``enable_multimodal``)."""
     parts = model.facts.part_types
     return bool(parts.keys() & {"vision", "audio"}) and "text_alone" not in words_of(model, rules)
 
@@ -280,18 +280,18 @@ class SglangSettings(Record):
 
     @property
     def halves_tokens(self) -> bool:
-        """Whether no more requests run than half the tokens of the pool, at two tokens each."""
+        """True if no more requests run than half the tokens of the pool, at two tokens each."""
         return self.own_requests is None or self.rules.named_limit == "tokens"
 
     @property
     def raw_latents(self) -> bool:
-        """Whether sparse latents in fp8 are counted without scales, as some kernels read them."""
+        """True if sparse latents in fp8 are counted without scales, as some kernels read them."""
         raw = self.dsa_backend == "trtllm" or not self.rules.counts_latent_scales
         return raw or (self.rules.raw_tilelang and self.dsa_backend == "tilelang")
 
     @property
     def drafts(self) -> bool:
-        """Whether a draft proposes tokens."""
+        """True if a draft proposes tokens."""
         return self.draft_layers > 0
 
 
@@ -440,7 +440,7 @@ def prompt_tokens(setup: Setup, rules: Rules) -> int:
 
 
 def cuts_prompts(setup: Setup) -> bool:
-    """Whether long prompts are computed in several batches."""
+    """True if long prompts are computed in several batches."""
     named: int | None = _option(setup.options, "chunked_prefill_size")
     return named != _NO_CHUNKS
 
@@ -466,7 +466,7 @@ def _dsa_backend(named: str, kv_dtype: str, major: int, words: Mapping[str, str]
 
 
 def is_blackwell(major: int) -> bool:
-    """Whether an accelerator is of the generation that computes in four bits."""
+    """True if an accelerator is of the generation that computes in four bits."""
     return major in (BLACKWELL, _CONSUMER)
 
 

@@ -129,7 +129,7 @@ class Settings(Record):
     pp: int
     ranks: int
     scratch: bool
-    """Whether prompts that are read reuse the blocks of one layer of each kind (DeepSeek-V4's default)."""
+    """True if prompts that are read reuse the blocks of one layer of each kind (DeepSeek-V4's default)."""
 
 
 def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]:

@@ -45,11 +45,11 @@ class ShardPlan(Record):
     outputs: frozenset[str] = frozenset()
     inputs: frozenset[str] = frozenset()
     experts: bool = False
-    """Whether each expert's matrices are cut."""
+    """True if each expert's matrices are cut."""
     dealt: bool = False
-    """Whether whole experts can be distributed over ranks."""
+    """True if whole experts can be distributed over ranks."""
     heads: bool = False
-    """Whether keys and values stay on the rank that computes them, so that a head cannot be split."""
+    """True if keys and values stay on the rank that computes them, so that a head cannot be split."""
 
     @property
     def is_empty(self) -> bool:

@@ -70,7 +70,7 @@ class VllmDeployment(Deployment):
 
     @cached_property
     def checks_blocks(self) -> bool:
-        """Whether the check before start-up asks for the blocks of a request and no more, so that whoever has these starts."""
+        """True if the check before start-up asks for the blocks of a request and no more, so that whoever has these starts."""
         rules, override = self.layout.rules, self.settings.override
         if override is not None and not rules.override_checked:
             return False
@@ -429,7 +429,7 @@ class VllmOccupancy(Occupancy):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether all sequences are alike, share nothing and keep everything, and are as long as the server allows."""
+        """True if all sequences are alike, share nothing and keep everything, and are as long as the server allows."""
         return self.setup.policy is None and self.load.is_alike and self.deployment.max_length is None
 
     def forward_tokens(self) -> tuple[int, int, int]:
@@ -455,7 +455,7 @@ class VllmOccupancy(Occupancy):
         return Noted(plan_pool(self, self.deployment.block_pool, budget_bytes), notes)
 
     def holds(self, budget_bytes: int) -> bool:
-        """Whether each scheduler has the blocks of its requests, and vLLM starts to serve one of them."""
+        """True if each scheduler has the blocks of its requests, and vLLM starts to serve one of them."""
         pool = self.deployment.block_pool
         if budget_bytes < 0 or pool is None:
             return budget_bytes >= 0

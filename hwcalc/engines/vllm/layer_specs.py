@@ -94,7 +94,7 @@ Named = tuple[str, LayerSpec]
 
 
 def expands_latents(model: ModelSpec, rules: Rules) -> bool:
-    """Whether vLLM runs latent layers of this model with full keys and values for every head."""
+    """True if vLLM runs latent layers of this model with full keys and values for every head."""
     return model.architecture == "MiniCPM3ForCausalLM" or (model.model_type == "kimi_k2" and not rules.kimi_k2_latents)
 
 
@@ -125,7 +125,7 @@ def kernel_block(
 
 
 def exports_checkpoints(kind: LayerKind, model: ModelSpec, capability: int, rules: Rules) -> bool:
-    """Whether prefill kernels write the state at block boundaries, which takes one more block per request.
+    """True if prefill kernels write the state at block boundaries, which takes one more block per request.
 
     Those of Mamba-2 always do; those of gated delta nets with FlashInfer (SM90, or SM10x and SM12x with key heads of 128); those of
     Kimi-K3 with FlashKDA.

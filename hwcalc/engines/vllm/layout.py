@@ -369,11 +369,11 @@ class PoolLayout(Record):
     stage_pages: tuple[StagePages, ...]
     """The pages of the layers of each pipeline stage."""
     packed: bool
-    """Whether a block has pages of different sizes side by side (DeepSeek-V4)."""
+    """True if a block has pages of different sizes side by side (DeepSeek-V4)."""
     declared: tuple[LayerSpec, ...]
     """The specs of all caches before they are grouped."""
     encodes: bool
-    """Whether the model has cross attention, for which blocks are reserved by the longest sequence."""
+    """True if the model has cross attention, for which blocks are reserved by the longest sequence."""
     model_encoder_tokens: int | None
     """Tokens that cross attention reserves, where the model says so; ``None`` is as many as a batch has."""
     cut: Mapping[int, Step] = _UNCUT

@@ -109,12 +109,12 @@ def plan_budget(
 
 
 def follows_batch(part: BudgetPart) -> bool:
-    """Whether a part follows from the largest batch. The estimate of graphs may follow from what the other parts leave."""
+    """True if a part follows from the largest batch. The estimate of graphs may follow from what the other parts leave."""
     return part.section is Section.ACTIVATIONS or part.name == _GRAPHS
 
 
 def follows_rest(part: BudgetPart, model: ModelSpec) -> bool:
-    """Whether a part follows from what the others leave of the GPU (:func:`graphs`)."""
+    """True if a part follows from what the others leave of the GPU (:func:`graphs`)."""
     return part.name == _GRAPHS and has_states(model)
 
 

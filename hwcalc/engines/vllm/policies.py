@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def is_plugin(chosen: Chosen) -> bool:
-    """Whether the plug-in does this policy. It cuts while a long prompt is read in chunks, and not behind the whole prompt."""
+    """True if the plug-in does this policy. It cuts while a long prompt is read in chunks, and not behind the whole prompt."""
     return chosen.policy.name == "triattention"
 
 
@@ -347,7 +347,7 @@ def check_sharing(settings: VllmSettings, request: Request) -> None:
 
 
 def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
-    """Whether prefixes are cached. V0 does so only where an option says so."""
+    """True if prefixes are cached. V0 does so only where an option says so."""
     return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.setup.options)
 
 

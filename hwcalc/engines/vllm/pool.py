@@ -77,7 +77,7 @@ class BlockPool(Record):
         return self.usable_blocks(budget_bytes) // self.schedulers
 
     def holds(self, budget_bytes: int, blocks: int) -> bool:
-        """Whether the pool of ``budget_bytes`` holds ``blocks`` blocks for one scheduler; an array for arrays."""
+        """True if the pool of ``budget_bytes`` holds ``blocks`` blocks for one scheduler; an array for arrays."""
         return blocks <= self.scheduler_blocks(budget_bytes)
 
 
@@ -307,7 +307,7 @@ class SequencePool(Record):
     blocks_of: Callable[[int], int]
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
-        """Whether so many sequences of a replica fit."""
+        """True if so many sequences of a replica fit."""
         return self.pool.holds(budget_bytes, ceil_div(sequences, self.pool.schedulers) * self.blocks_of(tokens))
 
 

@@ -87,7 +87,7 @@ class VllmSettings(Record):
     concurrent_batches: int
     """Batches that are scheduled and not finished."""
     hybrid: bool
-    """Whether windowed layers keep only their window (vLLM's hybrid KV cache manager)."""
+    """True if windowed layers keep only their window (vLLM's hybrid KV cache manager)."""
     override: int | None
     """``num_gpu_blocks_override``."""
     speculation: Speculation | None
@@ -386,12 +386,12 @@ def default_utilization(version: str) -> str:
 
 
 def graphs_subtracted(version: str) -> bool:
-    """Whether this version subtracts its estimate of CUDA graphs from the pool."""
+    """True if this version subtracts its estimate of CUDA graphs from the pool."""
     return planned_version(version) >= vllm_profile().graphs_since
 
 
 def runs_v0(version: str) -> bool:
-    """Whether this version runs the V0 engine by default."""
+    """True if this version runs the V0 engine by default."""
     return rules_of(planned_version(version)).engine == "V0"
 
 
@@ -419,7 +419,7 @@ class Speculation(Record):
 
     @property
     def reads_hidden_states(self) -> bool:
-        """Whether the draft takes hidden states of the target (``use_eagle`` in vLLM)."""
+        """True if the draft takes hidden states of the target (``use_eagle`` in vLLM)."""
         return self.method in ("eagle", "mtp", "dflash")
 
 
@@ -487,7 +487,7 @@ _SOUND: Final = frozenset({"audio"})
 
 
 def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
-    """Whether vLLM loads what reads images and sound: unless ``language_model_only`` is set, or nothing of what they read is taken, and
+    """True if vLLM loads what reads images and sound: unless ``language_model_only`` is set, or nothing of what they read is taken, and
     the class marks its towers. Raises an error if it leaves out some of several towers.
     """
     words = model_classes("vllm").row(model).words
@@ -539,7 +539,7 @@ def longest_accepted(model: ModelSpec, rules: Rules) -> int | None:
 
 
 def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bool:
-    """Whether this version runs the model with its second model runner by default. ``quantized`` says whether its weights are."""
+    """True if this version runs the model with its second model runner by default. ``quantized`` says whether its weights are."""
     from hwcalc.engines.rank_weights import expert_width
     from hwcalc.engines.vllm.weights import VllmRank
 
@@ -557,12 +557,12 @@ def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bo
 
 
 def pools(model: ModelSpec) -> bool:
-    """Whether vLLM's default for the class is the pooling runner, which schedules no batch ahead (``--runner auto``)."""
+    """True if vLLM's default for the class is the pooling runner, which schedules no batch ahead (``--runner auto``)."""
     classes = model_classes("vllm")
     return classes.by_ending(model) == "pools" and not classes.has(model, "generates")
 
 
 def has_states(model: ModelSpec) -> bool:
-    """Whether layers keep a recurrent state."""
+    """True if layers keep a recurrent state."""
     groups = model.stack.groups
     return model.once("has states", lambda: any(tensor.role is Role.STATE for group in groups for tensor in group.kind.tensors()))

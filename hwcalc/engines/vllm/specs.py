@@ -63,7 +63,7 @@ class LayerSpec(Record, cache_hash=True):
     form: ClassVar[str]
     """The name of the rule in a plan."""
     is_latent: ClassVar[bool] = False
-    """Whether it holds latents, whose pages cannot be padded."""
+    """True if it holds latents, whose pages cannot be padded."""
 
     block_size: int
     page: int

@@ -254,7 +254,7 @@ class VllmRules(Rules):
             yield replace(block, count=block.count - hashed, layers=rest)
 
     def unties(self, model: ModelSpec, pp: int) -> bool:
-        """Whether vLLM builds a separate head although the config ties it: some classes read the key in ``text_config``.
+        """True if vLLM builds a separate head although the config ties it: some classes read the key in ``text_config``.
 
         Mistral-Small-3.1 ties its tables in the outer config and not in ``text_config``: a head of 131,072 x 5,120 x 2 bytes, 1.25 GiB.
         """
@@ -287,7 +287,7 @@ class VllmRules(Rules):
         return built
 
     def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
-        """Whether vLLM keeps a parameter in 32 bits whatever the dtype of the model."""
+        """True if vLLM keeps a parameter in 32 bits whatever the dtype of the model."""
         family, name = model.model_type, module_of(weight)
         if name == "A_log":
             return family != "olmo_hybrid"

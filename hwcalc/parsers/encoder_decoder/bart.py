@@ -156,12 +156,12 @@ class Bart(EncoderDecoder):
     bias: Switch = True
     key_bias: bool = True
     own_tables: bool = True
-    """Whether encoder and decoder have tables of their own when embeddings are not tied."""
+    """True if encoder and decoder have tables of their own when embeddings are not tied."""
     tables: Tables | None = None
     decoder_is_tied: bool = True
     """False if the class of the decoder alone always has a head of its own."""
     decoder_only: bool = False
-    """Whether this is the decoder of an image model, whose cross attention may read vectors of another width."""
+    """True if this is the decoder of an image model, whose cross attention may read vectors of another width."""
     encoder_attention: Callable[[Config, int], Weighed] | None = None
     front: Callable[[Config, int], Weighed] | None = None
     """The weights before the encoder's layers."""

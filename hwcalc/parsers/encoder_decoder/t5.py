@@ -29,10 +29,10 @@ class _T5(EncoderDecoder):
     keys: Keys = _KEYS
     forms: tuple[str, ...] = ("both", "body", "encoder")
     biases_everywhere: bool = False
-    """Whether every layer has a table of relative positions, not only the first."""
+    """True if every layer has a table of relative positions, not only the first."""
     sparse: bool = False
     spreads: bool = False
-    """Whether the encoder may attend to global tokens, each of which represents a stretch of the input."""
+    """True if the encoder may attend to global tokens, each of which represents a stretch of the input."""
     headed: bool | None = None
     """Whether the head is a tensor of its own; ``None`` if the file decides."""
     before: Callable[[Config, int], list[Block]] | None = None

@@ -35,10 +35,10 @@ class Window(NamedTuple):
     pattern: Pattern = "period"
     period: int = 0
     dense_first: bool = False
-    """Whether a period begins with its full layer; otherwise it ends with it."""
+    """True if a period begins with its full layer; otherwise it ends with it."""
     kind: SwaType = "standard"
     optional: bool = False
-    """Whether a file without a window, or with one of 0, has full layers only."""
+    """True if a file without a window, or with one of 0, has full layers only."""
     default: int | None = None
     """The window of a file that names none; ``None``: it must name one, or :attr:`optional`."""
     forced: int | None = None
@@ -108,25 +108,25 @@ class Graph(NamedTuple):
     """What the graph of a pass keeps alive beside, or in place of, what that of an ordinary transformer does."""
 
     gated: bool = True
-    """Whether the feed-forward part has a gate: three tensors of its width are alive, without it one."""
+    """True if the feed-forward part has a gate: three tensors of its width are alive, without it one."""
     parallel: bool = False
-    """Whether attention and feed-forward part have the same input, which stays until both are done."""
+    """True if attention and feed-forward part have the same input, which stays until both are done."""
     positions: bool = False
-    """Whether a vector is looked up for each position as well (``position_embd``)."""
+    """True if a vector is looked up for each position as well (``position_embd``)."""
     biased: bool = False
-    """Whether a bias for each pair of positions is added to the scores, which flash attention cannot."""
+    """True if a bias for each pair of positions is added to the scores, which flash attention cannot."""
     reads_cache: bool = True
-    """Whether the graph attends to the cache, if there is one, and not to the batch alone."""
+    """True if the graph attends to the cache, if there is one, and not to the batch alone."""
     indexer_mask: bool = True
-    """Whether an indexer has a mask of its own; otherwise it chooses with that of the attention."""
+    """True if an indexer has a mask of its own; otherwise it chooses with that of the attention."""
     weighs_inputs: bool = False
-    """Whether experts get inputs that are weighed already, so that each has a copy of its own."""
+    """True if experts get inputs that are weighed already, so that each has a copy of its own."""
     stream_copies: int = 0
     """Hidden vectors of a token beside the residual stream: copies of the stream, before and after a layer."""
     time_mix_copies: int = 18
     """Hidden vectors of a token that are alive at once where the states of RWKV are updated."""
     draft_outputs: bool = False
-    """Whether a layer for multi-token prediction has its feed-forward part computed for the outputs alone."""
+    """True if a layer for multi-token prediction has its feed-forward part computed for the outputs alone."""
 
 
 class Architecture(NamedTuple):
@@ -135,9 +135,9 @@ class Architecture(NamedTuple):
     memory: Memory = "attention"
     window: Window | None = None
     ignores_window: bool = False
-    """Whether the layers of the model have a window that llama.cpp does not use."""
+    """True if the layers of the model have a window that llama.cpp does not use."""
     window_without_query: bool = False
-    """Whether the model's own window counts the tokens before the newest one, so that its layers keep one more."""
+    """True if the model's own window counts the tokens before the newest one, so that its layers keep one more."""
     recurrence: Recurrence = "none"
     interval: int = 4
     states: States = "none"
@@ -146,47 +146,47 @@ class Architecture(NamedTuple):
     cached_layers: int | None = None
     """How many of the first layers have a cache of their own, where the architecture fixes it."""
     shared_layers: bool = False
-    """Whether ``attention.shared_kv_layers`` counts last layers without a cache of their own."""
+    """True if ``attention.shared_kv_layers`` counts last layers without a cache of their own."""
     rollback: bool = False
-    """Whether recurrent states can be kept several times (``n_rs_seq``)."""
+    """True if recurrent states can be kept several times (``n_rs_seq``)."""
     causal: bool = True
     drafts: bool = False
-    """Whether llama.cpp runs the layers for multi-token prediction (``LLM_GRAPH_TYPE_DECODER_MTP``)."""
+    """True if llama.cpp runs the layers for multi-token prediction (``LLM_GRAPH_TYPE_DECODER_MTP``)."""
     dense_mtp: bool = False
-    """Whether a context for multi-token prediction is plain attention though the model is not."""
+    """True if a context for multi-token prediction is plain attention though the model is not."""
     trunk_only: bool = False
-    """Whether a hybrid's attention cache leaves out the layers for multi-token prediction."""
+    """True if a hybrid's attention cache leaves out the layers for multi-token prediction."""
     rotates_whole_heads: bool = False
-    """Whether the loader refuses a rotary dimension that differs from the width of a key."""
+    """True if the loader refuses a rotary dimension that differs from the width of a key."""
     keeps_flash_attention_off: bool = False
     token_shifts: int = 2
     encoder_decoder: bool = False
     encoder: bool = False
-    """Whether the model reads a text and generates none."""
+    """True if the model reads a text and generates none."""
     runs: bool = True
-    """Whether llama.cpp can load it; it only knows the name of the others."""
+    """True if llama.cpp can load it; it only knows the name of the others."""
     width_key: str = "embedding_length"
     """The key of the width of a token's vector."""
     widths_without_heads: bool = False
-    """Whether the widths of keys and values are read although the first layer has no heads."""
+    """True if the widths of keys and values are read although the first layer has no heads."""
     rotates_half: bool = False
-    """Whether half of the rotary dimension that the file names is rotated in its full layers."""
+    """True if half of the rotary dimension that the file names is rotated in its full layers."""
     ngrams: bool = False
-    """Whether a layer looks n-grams up, and keeps inputs of a convolution over them (``ple.*``)."""
+    """True if a layer looks n-grams up, and keeps inputs of a convolution over them (``ple.*``)."""
     indexers_by_context: bool = False
-    """Whether the training context says which layers have an indexer, in a file that does not list them."""
+    """True if the training context says which layers have an indexer, in a file that does not list them."""
     pooled_indexer: bool = False
-    """Whether the indexer scores pools of tokens (``attention.indexer.kpool``)."""
+    """True if the indexer scores pools of tokens (``attention.indexer.kpool``)."""
     recurrent_drafts: bool = False
-    """Whether layers for multi-token prediction may have a recurrent state."""
+    """True if layers for multi-token prediction may have a recurrent state."""
     loops: bool = False
-    """Whether the blocks may be run through several times (``num_loops``)."""
+    """True if the blocks may be run through several times (``num_loops``)."""
     router_block: bool = False
-    """Whether the file has a block more than it counts, with one head, which chooses adapters."""
+    """True if the file has a block more than it counts, with one head, which chooses adapters."""
     token_output: bool = True
-    """Whether the token table is loaded a second time as the output, in a file without an output table."""
+    """True if the token table is loaded a second time as the output, in a file without an output table."""
     skips_drafts: bool = False
-    """Whether the layers for multi-token prediction are skipped even with ``load_mtp`` (``TENSOR_SKIP``)."""
+    """True if the layers for multi-token prediction are skipped even with ``load_mtp`` (``TENSOR_SKIP``)."""
     always_loaded: tuple[str, ...] = ()
     """How names of tensors begin that those layers have loaded without ``load_mtp`` too: calls that leave ``TENSOR_SKIP`` out."""
     output_norm: str = "output_norm"

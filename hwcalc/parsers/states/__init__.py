@@ -40,7 +40,7 @@ class Interleaved(Record):
     """Keys that have no effect on the cache, and keys of one type of layer, which nobody reads in a stack without that type."""
     dtype_keys: tuple[str, ...] = _SSM_DTYPE
     spelled: bool = True
-    """Whether the model follows types that the file spells out."""
+    """True if the model follows types that the file spells out."""
 
     def read(self, config: Config) -> Reading:
         """The layers, each read by the reader of its type."""

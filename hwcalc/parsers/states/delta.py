@@ -297,9 +297,9 @@ class DeltaFamily(Record):
     dense: int
     """How many of the first layers have no experts."""
     bailing: bool = False
-    """Whether gates are full matrices, linear heads as many as query heads, and queries without a latent."""
+    """True if gates are full matrices, linear heads as many as query heads, and queries without a latent."""
     indexed: bool = False
-    """Whether there are indexers, which pool tokens, and several residual streams."""
+    """True if there are indexers, which pool tokens, and several residual streams."""
 
     def read(self, config: Config) -> Reading:
         """Layers of Kimi delta attention and of latent attention."""

@@ -60,7 +60,7 @@ class Style(Record):
     heads: str = ""
     """``split`` if heads share the width, ``own`` if their width is ``head_dim``. Empty if the weights do not depend on it."""
     kv_heads: bool = False
-    """Whether keys and values may have fewer heads than queries."""
+    """True if keys and values may have fewer heads than queries."""
     qk_norm: str = ""
     """Norms of queries and keys: ``head`` (as wide as one head), ``full`` (as wide as all heads), or none."""
     qk_norm_if: Switch = True

@@ -384,7 +384,7 @@ def _tokens_of(slot: Mapping[str, Any]) -> int:
 
 
 def on_host(rank: str | None) -> bool:
-    """Whether a buffer of this name lies in the memory of the host: ``CPU_Mapped``, ``CUDA_Host``, ``Host``."""
+    """True if a buffer of this name lies in the memory of the host: ``CPU_Mapped``, ``CUDA_Host``, ``Host``."""
     first = (rank or "").split(" ")[0]
     return first.startswith("CPU") or first.endswith("Host")
 

@@ -61,7 +61,7 @@ def _older_dtype(facts: Facts, named_version: str | None) -> str | None:
 
 
 def _without_scales(facts: Facts) -> bool:
-    """Whether the log is of a release that prints the sizes of four bits without their scales."""
+    """True if the log is of a release that prints the sizes of four bits without their scales."""
     from hwcalc.engines.sglang.settings import OLD_SPELLINGS
 
     return facts.word("arg_kv_cache_dtype") in OLD_SPELLINGS
@@ -301,7 +301,7 @@ def _rank(text: str) -> str | None:
 
 
 def _is_unlike(occupancy: SglangOccupancy) -> bool:
-    """Whether ports keep this model otherwise: indexers and states have other tensors there."""
+    """True if ports keep this model otherwise: indexers and states have other tensors there."""
     from hwcalc.engines.sglang.settings import is_sparse_latent
 
     return is_sparse_latent(occupancy.model) or occupancy.deployment.slots > 0

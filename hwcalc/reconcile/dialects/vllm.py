@@ -520,7 +520,7 @@ class Pools(Record):
     base: str
     """The source of the budget. A figure is not compared with a prediction that was made from it."""
     known: bool = False
-    """Whether this is the budget that vLLM itself had, up to rounding: then its counts must match to the block."""
+    """True if this is the budget that vLLM itself had, up to rounding: then its counts must match to the block."""
 
     @classmethod
     def of(cls, occupancy: VllmOccupancy, ends: Sequence[int], base: str, *, known: bool = False) -> Pools:
