@@ -28,9 +28,7 @@ MEMORY_OPTION: Final = "memory-option"
 """The code of the note that a size of memory was assumed. Every command says it."""
 _HOST_NAME: Final = r"(?a)(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?"
 
-_COUNTED: Final = (
-    r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)|(\S.*?(?<=[0-9 ])) ?[x*\N{MULTIPLICATION SIGN}] ?([1-9][0-9]?)"
-)
+_COUNTED: Final = r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)|(\S.*?(?:(?<=[0-9 ])|(?<=[0-9]s)|(?<=gb))) ?[x*\N{MULTIPLICATION SIGN}] ?([1-9][0-9]?)"
 """A number of accelerators before the name, or behind it: ``8xb200``, ``b200x8``, ``L40S x 4``. The x of ``RX 580`` and ``M4 Max 64`` is none."""
 
 
@@ -99,14 +97,13 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
         with profile_errors():
             return find_gpu(name)
     except UnknownGpuError as error:
-        several = re.fullmatch(r"(?a)([1-9]\d{0,2}) ?[x*] ?(.+)|(.+?) ?[x*] ?([1-9]\d{0,2})", name.strip(), re.IGNORECASE)
-        if several is not None:
-            # 2x3090 as kvplan writes it.
-            count, one = several[1] or several[4], several[2] or several[3]
+        one, count = counted(name)
+        if count is not None:
+            # As kvplan writes it: 2x3090.
             with suppress(UnknownGpuError):
-                find_gpu(one)
-                hint = f"Write: --gpu {shell_word(one)} --gpus {int(count)}"
-                if what == "--gpu" and several[1]:
+                find_gpu(one or "")
+                hint = f"Write: --gpu {shell_word(one or '')} --gpus {count}"
+                if what == "--gpu":
                     # Where a list is taken, nodes of unlike size may be meant.
                     hint += "; compare takes nodes of unlike size: kvplan compare MODEL --gpu 4xh100,8xh200"
                 raise UsageError(f"{what} {shown(name, 40)} names more than one accelerator.", hint=hint) from error
@@ -259,8 +256,8 @@ def counted(gpu: str | None) -> tuple[str | None, int | None]:
 
     >>> counted("4xh100"), counted("2 x RTX 3090"), counted("7900xtx"), counted("l4"), counted(None)
     (('h100', 4), ('RTX 3090', 2), ('7900xtx', None), ('l4', None), (None, None))
-    >>> counted("b200x8"), counted("L40S x4"), counted("RX 580"), counted("m4 max 64")
-    (('b200', 8), ('L40S', 4), ('RX 580', None), ('m4 max 64', None))
+    >>> counted("b200x8"), counted("l40sx4"), counted("A100 80GB x 2"), counted("RX 580"), counted("m4 max 64")
+    (('b200', 8), ('l40s', 4), ('A100 80GB', 2), ('RX 580', None), ('m4 max 64', None))
     """
     match = None if gpu is None or {*"xX*", TIMES}.isdisjoint(gpu) else re.fullmatch(_COUNTED, gpu.strip())
     if match is None:
