@@ -46,6 +46,8 @@ class StepParameters(Record):
     """Of the peak rate of 32-bit numbers, while quantised weights are unpacked: of ``blocks`` and of ``superblocks`` of GGUF."""
     integer_products: float = 4.0
     """Products of 8-bit integers that an instruction adds up (DP4A), by which llama.cpp multiplies unpacked weights; Metal has none: 1."""
+    integer_matrices: bool = True
+    """Whether matrices of quantised weights may be multiplied as 8-bit integers. llama.cpp's kernels for Vulkan unpack them to 16 bits."""
     superblock_share: float = 0.75
     """How much of the share of GGUF's blocks its superblocks reach, while matrices are multiplied: their scales are packed too, so that
     unpacking takes more instructions. Measured from 0.73 (Metal) and 0.77 (CUDA) to 0.84 (HIP), and taken for all."""

@@ -26,6 +26,7 @@ class ParametersFacts(Facts):
     compute_shares: dict[Multiplied, Share]
     unpack_shares: dict[Literal["blocks", "superblocks"], Times] = Field(default_factory=dict)
     integer_products: Times = 4.0
+    integer_matrices: bool = True
     superblock_share: Share = 0.75
     expert_compute: Share = 1.0
     expert_rows: Times = 0.0

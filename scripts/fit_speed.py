@@ -55,7 +55,7 @@ COUNTS: Final = (
     "attention", "step", "sequence", "layer", "exchange", "peer", "link", "stage",
 )  # fmt: skip
 """What is counted of a row: seconds at the full rate, or how often something happens."""
-BY_HAND: Final = ("expert_power", "expert_rows", "integer_products", "superblock_share")
+BY_HAND: Final = ("expert_power", "expert_rows", "integer_matrices", "integer_products", "superblock_share")
 """Parameters that are not fitted: a file has them where they are not the usual ones."""
 STARTS: Final[Mapping[str, float]] = {
     "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "blocks": 0.4, "superblocks": 0.1,
@@ -351,22 +351,26 @@ class Fits:
         return out[mine]
 
 
-def range_of(ratios: Array, apart: Array, widest: float, family: str) -> tuple[float, float]:
-    """The range of measured / expected speed: of those that hold :data:`COVERED` of the ``ratios``, or as many as such a width can, that
-    which holds most of those ``apart`` too, predicted without their source, up to :data:`COVERED_APART`; of several the narrowest.
+def range_of(ratios: Sequence[Array], apart: Sequence[Array], widest: float, family: str) -> tuple[float, float]:
+    """The range of measured / expected speed: the narrowest up to ``widest`` that holds :data:`COVERED` of all ``ratios``, or as many as it
+    can, and :data:`COVERED_APART` of each of them and of those ``apart``, predicted without their source; where there is none, a wider one.
     """
+    together = np.concatenate(ratios)
     narrowest, slower = NARROWEST[family], SLOWER[family]
-    ends = np.sort(np.concatenate([ratios, apart, [slower]]))
+    ends = np.sort(np.concatenate([together, *apart, [slower]]))
     low, high = (one.ravel() for one in np.meshgrid(ends, ends, indexing="ij"))
-    some = (low <= high) & (low <= slower) & (high <= low * widest * BESIDE[0] / BESIDE[1])
+    some = (low <= high) & (low <= slower)
     low, high = low[some], high[some]
 
     def held(of: Array, enough: float) -> Array:
         ordered = np.sort(of)
         inside = np.searchsorted(ordered, high, "right") - np.searchsorted(ordered, low, "left")
-        return np.minimum(inside / max(len(ordered), 1), enough)
+        return np.minimum(inside / len(ordered), enough)
 
-    best = np.lexsort((high / low, -held(apart, COVERED_APART), -held(ratios, COVERED)))[0]
+    honest = sum(held(one, COVERED_APART) for one in (*ratios, *apart))
+    narrow = high <= low * widest * BESIDE[0] / BESIDE[1]
+    allowed = narrow if honest[narrow].max() == honest.max() else honest == honest.max()
+    best = np.lexsort((high / low, -held(together, COVERED) * narrow, -honest, ~allowed))[0]
     first, last = float(low[best]), float(high[best])
     if last / first < narrowest:
         more = (narrowest / (last / first)) ** 0.5
@@ -424,9 +428,8 @@ def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Mapping
         of_parts, of_sources = (apart[by][mask] / some.seconds for by in ("part", "source"))
         # Without its one source a class is but its family, which says nothing of its range; nor do few rows.
         several = mask.sum() >= FEW and len(set(some.sources.tolist())) > 1
-        ratios = times[mask] / some.seconds
-        ratios = np.concatenate([ratios, of_parts]) if mask.sum() >= FEW else ratios
-        low, high = range_of(ratios, of_sources if several else np.array([]), widest, family)
+        ratios = [times[mask] / some.seconds, *([of_parts] if mask.sum() >= FEW else [])]
+        low, high = range_of(ratios, [of_sources] if several else [], widest, family)
         if mask.sum() < FEW:
             low, high = min(low, round(1 / FEW_TIMES, 2)), max(high, FEW_TIMES)
         out["ranges"][kind] = {"low": low, "high": high}

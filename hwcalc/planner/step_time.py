@@ -29,6 +29,7 @@ from hwcalc.planner.measured_speed import as_measured
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
 from hwcalc.planner.speed_work import (
     ALIKE,
+    SIXTEEN,
     Growing,
     Use,
     WeightShare,
@@ -335,7 +336,7 @@ class StepTimes(Struct, frozen=True):
             if place.bandwidth:
                 terms["cache"] = terms["cache"] + chosen.cache_times * cache / (place.bandwidth * chosen.bandwidth_share)
         for share, names, count in flops:
-            peak = fastest(self.gpu, names)
+            peak = fastest(self.gpu, names if chosen.integer_matrices else SIXTEEN)
             if peak is not None:
                 reached = chosen.compute_shares[multiplied(share.format)]
                 if packed(share.format) == "superblocks":
