@@ -35,6 +35,8 @@ _MAX_LENGTH: Final = "--max-model-len"
 _CACHE_DTYPE: Final = "--kv-cache-dtype"
 _DTYPE: Final = "--dtype"
 _LENGTHS: Final = frozenset({*ROWS["seq"].spellings, *ROWS["lengths"].spellings})
+_LONGEST_NAME: Final = 8
+"""Words of a model's name, at most."""
 _PLAIN: Final = frozenset({"max_num_seqs", "block_size", "num_gpu_blocks_override"})
 """Engine options whose vLLM flag takes no letter behind its number, while kvplan's reads ``1k`` as 1,024."""
 
@@ -302,7 +304,10 @@ class _Line:
         else:
             return ()
         try:
-            _Line(self.command, words).read()
+            command, *others = with_command(words) if self.command == DEFAULT else (self.command, *words)
+            if command != self.command:
+                return ()
+            _Line(command, others).read()
         except _ForeignError as error:
             return error.words
         except UsageError:
@@ -431,9 +436,8 @@ class _Line:
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
-            others = [*self.typed]
-            others.remove(self.free[0])
-            refuse_command(self.free[0], others if self.whole(others) else self.free[1:])
+            others = self.typed[1:] if self.typed[0] == self.free[0] else ()
+            refuse_command(self.free[0], others if others and self.whole(others) else self.free[1:])
         if self.command == DEFAULT and len(self.free) > 1:
             refuse_program(self.free)
         most = 0 if argument is None else 1
@@ -455,11 +459,12 @@ class _Line:
         """The line with its free words as one, where they stand together and are the name of a known model: Llama 3.1 8B; else empty."""
         from hwcalc.sources.listing import known_ids, matching
 
-        name, count = " ".join(self.free), len(self.free)
-        place = next((at for at in range(len(self.typed)) if list(self.typed[at : at + count]) == self.free), None)
+        count = len(self.free)
+        places = range(len(self.typed)) if count <= _LONGEST_NAME else ()
+        place = next((at for at in places if list(self.typed[at : at + count]) == self.free), None)
         if place is None or not matching("-".join(self.free), known_ids()):
             return ""
-        return self.whole([*self.typed[:place], name, *self.typed[place + count :]])
+        return self.whole([*self.typed[:place], " ".join(self.free), *self.typed[place + count :]])
 
     def flag_meant(self, word: str) -> str:
         """The option of this command whose value the word is, for an accelerator or an engine that is known, or tokens; else empty."""
