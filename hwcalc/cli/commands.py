@@ -21,7 +21,7 @@ from hwcalc.cli.options import COMMANDS, DEFAULT, GROUPS, Example, Option, comma
 from hwcalc.cli.output import Answer, answer_lists, colored, output_width
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
-from hwcalc.text import shown
+from hwcalc.text import shell_word, shown
 
 _HELP = """How much memory a language model's cache takes, exactly: from its config alone, layer by layer, engine by engine.
 
@@ -394,9 +394,18 @@ def help(*, words: list[str] | None, every: bool) -> Answer:  # noqa: A001 - the
     if said := _word_explained(name, columns):
         return Answer(text=said)
     near = command_meant(name) or _word_meant(name)
-    said = f"Did you mean: kvplan help {near}" if near else _flag_meant(name)
+    said = _listed_by(name) or (f"Did you mean: kvplan help {near}" if near else _flag_meant(name))
     hint = said or f"Commands: {', '.join(COMMANDS)}. Words: kvplan help words."
     raise UsageError(f"there is no command or word {shown(name, 40)}.", hint=hint)
+
+
+def _listed_by(name: str) -> str:
+    """The hint for the name of an engine, a dtype, a policy, an accelerator or an instance; else empty."""
+    for listing in ("engines", "dtypes", "policies", "gpus", "instances"):
+        complete = next(option.complete for option in find_command(listing).options if not option.flags)
+        if complete and name.lower() in getattr(completion, complete)(name.lower()):
+            return f"See: kvplan {listing} {shell_word(name)}"
+    return ""
 
 
 def _flag_meant(name: str) -> str:

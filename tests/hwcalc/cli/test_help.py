@@ -230,6 +230,9 @@ def test_words_and_options_are_explained(capsys: Capture) -> None:
         ("tensor-parallel-size", "--tp N"),
         ("swap-space", "It changes no bytes"),
         ("ngl", "-ngl N"),
+        ("SnapKV", "See: kvplan policies SnapKV"),
+        ("sglang", "See: kvplan engines sglang"),
+        ("h100", "See: kvplan gpus h100"),
     ],
 )
 def test_words_of_servers_are_explained(capsys: Capture, word: str, says: str) -> None:
