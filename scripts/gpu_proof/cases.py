@@ -1,19 +1,23 @@
-"""The models, lengths and lists of sizes that are tried."""
+"""The models, lengths and lists of sizes that are tried, what a step is given for them, and how its cases are run."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import monotonic
+from typing import Any, Final
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Allocation
 from hwcalc.engines.stored import fullest_stage
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.formulas.record import Record
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
-from hwcalc.probe.allocator import AllocatorSettings, predict
+from hwcalc.probe.allocator import AllocatorSettings, environment_settings, predict
+from hwcalc.probe.devices import Device, default_reserve, open_device
 from hwcalc.units import MIB
+from scripts.gpu_proof.record import CaseRecord, failed, skipped
 
 MODELS: Final = (
     "HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -106,3 +110,62 @@ def operations(number: int) -> Iterator[int]:
             yield rng.choice(
                 (rng.choice(_SIZES), rng.randrange(1, 2 * MIB), rng.randrange(1, 40 * MIB), rng.randrange(1, _LARGEST))
             )
+
+
+Case = tuple[str, Callable[[], CaseRecord]]
+"""What a case is called, and what measures it."""
+
+_MOST_REASONS: Final = 3
+"""After so many broken cases in a row a CUDA context is taken to be lost."""
+
+
+class Run(Record):
+    """``load`` imports torch. ``most_bytes`` bounds what is allocated; ``until`` is when no further case may begin."""
+
+    load: Callable[[], Any]
+    until: float
+    environment: Mapping[str, str]
+    device_name: str = "cuda"
+    most_bytes: int | None = None
+    clock: Callable[[], float] = monotonic
+
+    @property
+    def settings(self) -> AllocatorSettings:
+        """The allocator's settings of this process."""
+        return environment_settings(self.environment)
+
+    def opened(self) -> Device:
+        """The device, warmed up."""
+        device = open_device(self.device_name, torch=self.load())
+        device.warm_up()
+        return device
+
+    def usable_bytes(self, device: Device) -> int:
+        """The bytes of the device that may be allocated: what is free, less the reserve that the probe leaves."""
+        free = device.free_bytes() or 0
+        usable = max(0, free - default_reserve(device))
+        return usable if self.most_bytes is None else min(usable, self.most_bytes)
+
+
+def cases(run: Run, todo: Iterable[Case]) -> Iterator[CaseRecord]:
+    """Run cases until the time is up. An error of one case is its record, and the others go on.
+
+    A case that kvplan refuses to plan has no prediction that could be wrong: it is skipped, with the reason.
+    """
+    broken = 0
+    for name, measure in todo:
+        if run.clock() >= run.until:
+            yield skipped(name, "no time was left")
+        elif broken >= _MOST_REASONS:
+            yield skipped(name, "the cases before it failed")
+        else:
+            try:
+                yield measure()
+                broken = 0
+            except TooLargeError as reason:
+                yield skipped(name, reason.message)
+            except UnsupportedError as reason:
+                yield skipped(name, f"kvplan does not plan it: {reason.message}")
+            except Exception as error:
+                broken += 1
+                yield failed(name, error)

@@ -20,8 +20,8 @@ from hwcalc.documents import document_of
 from hwcalc.errors import KvplanError
 from hwcalc.probe.allocator import VARIABLES
 from hwcalc.probe.devices import load_torch, open_device
+from scripts.gpu_proof.cases import Run
 from scripts.gpu_proof.record import CaseRecord, failed
-from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS
 
 CHECK: Final = "check"

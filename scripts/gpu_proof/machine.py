@@ -23,8 +23,8 @@ from hwcalc.probe.run import accelerator_of
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB
+from scripts.gpu_proof.cases import Run, cases
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, exact, failed, judged, known, skipped, within
-from scripts.gpu_proof.run import Run, cases
 
 _LABEL: Final = "cuda:0"
 _START, _CONTEXT, _LAST = "before torch is imported", "mem_get_info", "first attention"

@@ -1,4 +1,4 @@
-"""The steps that compare bytes: the allocator's counters, free memory, tensors that are written and read, and the largest that fits."""
+"""The steps that compare bytes: counters of the allocator, free memory, tensors that are read back, the largest that fits, policies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,32 @@ from msgspec.structs import replace
 from hwcalc.documents import document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.load import load_model
+from hwcalc.library.plan import load_request
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import read_options
 from hwcalc.probe.allocator import Allocator, predict
 from hwcalc.probe.devices import Counters, Device, holding
 from hwcalc.probe.limits import find_max
+from hwcalc.probe.policy_run import run_policy
 from hwcalc.probe.receipt import make_receipt
 from hwcalc.probe.result import MEASURED as ALLOCATED
 from hwcalc.probe.result import RankResult
 from hwcalc.probe.run import ProbeOptions, probe
 from hwcalc.units import GIB, MIB
-from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED, POOLED_DTYPE, TooLargeError, longest, operations
+from scripts.gpu_proof.cases import (
+    DTYPES,
+    LISTS,
+    MODELS,
+    POOLED,
+    POOLED_DTYPE,
+    Case,
+    Run,
+    TooLargeError,
+    cases,
+    longest,
+    operations,
+)
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, exact, judged, known, skipped
-from scripts.gpu_proof.run import Case, Run, cases
 
 _PAGE: Final = 2 * MIB
 """What free memory may differ by: a page of the driver."""
@@ -273,3 +287,48 @@ def find_max_step(run: Run) -> Iterator[CaseRecord]:
         case = "Qwen/Qwen3-8B reference batch, nothing left alone"
         todo.append((case, partial(search, "Qwen/Qwen3-8B", "reference", "batch", 1_024, case, reserve=0)))
     yield from cases(run, todo)
+
+
+_POLICIES: Final = (
+    ("Qwen/Qwen3-8B", "snapkv:compression_ratio=0.9", "reference", 8_192, 64),
+    ("Qwen/Qwen3-8B", "pyramidkv:compression_ratio=0.5", "transformers", 8_192, 16),
+    ("Qwen/Qwen3-0.6B", "rkv:budget=128", "reference", 100, 300),
+    ("Qwen/Qwen3-0.6B", "h2o:budget=1024", "transformers", 4_096, 16),
+    ("deepseek-ai/DeepSeek-V2-Lite", "knorm:compression_ratio=0.5", "reference", 8_192, 16),
+    ("Qwen/Qwen3-8B", "triattention", "vllm", 100, 2_500),
+    ("Qwen/Qwen3-8B", "knorm:compression_ratio=0.9", "vllm", 16_000, 16),
+)
+"""Model, policy, engine, tokens of the prompt and of the text behind it."""
+_SMALLER: Final = 8
+"""On a CPU prompts are as much shorter."""
+_POLICY_SECONDS: Final = 30.0
+
+
+def policy_step(run: Run) -> Iterator[CaseRecord]:
+    """Policies with real tensors: lengths and copies against the plan."""
+    device = run.opened()
+    usable = run.usable_bytes(device)
+
+    def ran(case: str, model: str, policy: str, engine: str, prompt: int, output: int) -> CaseRecord:
+        if device.kind == "cpu" and prompt > 1_000:
+            prompt //= _SMALLER
+        asked = {"seq": prompt + output, "prompt": prompt, "policy": policy, "engine": engine, "offline": True}
+        spec, request = load_request(model, read_options(asked))
+        return _policy_record(case, open_request(spec, **request), device, usable)
+
+    todo: list[Case] = []
+    for model, policy, engine, prompt, output in _POLICIES:
+        case = f"{model} {policy} {engine}"
+        todo.append((case, partial(ran, case, model, policy, engine, prompt, output)))
+    yield from cases(run, todo)
+
+
+def _policy_record(case: str, opened: Occupancy, device: Device, usable: int) -> CaseRecord:
+    found = run_policy(opened, device, usable_bytes=usable, seconds=_POLICY_SECONDS)
+    figures = [
+        Figure(name=one.name, predicted=one.predicted, measured=one.measured, least=one.least, most=one.most)
+        for one in found.figures
+    ]
+    details = {name: value for name, value in document_of(found).items() if name not in {"figures", "agrees"}}
+    record = judged(case, *figures, model=opened.model.id, **details)
+    return record if found.in_place is not False else replace(record, status=DIFFERS, why="a survivor is not in its place")

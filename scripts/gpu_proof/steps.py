@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from hwcalc.formulas.record import Record
+from scripts.gpu_proof.cases import Run
 from scripts.gpu_proof.machine import bandwidth_step, context_step, live_step
-from scripts.gpu_proof.memory import allocator_step, fill_step, find_max_step, free_step, lists_step
-from scripts.gpu_proof.policies import policy_step
+from scripts.gpu_proof.memory import allocator_step, fill_step, find_max_step, free_step, lists_step, policy_step
 from scripts.gpu_proof.record import CaseRecord
-from scripts.gpu_proof.run import Run
 
 ALLOCATORS: Final = {"default": None, "expandable": "expandable_segments:True"}
 """Values of PYTORCH_ALLOC_CONF, which holds for a process from its start; ``None`` is to leave it unset."""

@@ -19,9 +19,8 @@ from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import Allocator, parse_settings, predict
 from hwcalc.probe.receipt import verify
 from scripts.gpu_proof import memory
-from scripts.gpu_proof.cases import MODELS, POOLED, allocations, operations
+from scripts.gpu_proof.cases import MODELS, POOLED, Run, allocations, operations
 from scripts.gpu_proof.record import Figure, Receipt
-from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS
 from tests.hwcalc.probe.fake_cuda import GPU_NAME, FakeTorch
 from tests.paths import TESTS

@@ -17,11 +17,10 @@ from hwcalc.probe import bandwidth, policy_cut
 from hwcalc.probe.allocator import Allocator, Statistics
 from hwcalc.probe.bandwidth import BandwidthResult, Timing
 from hwcalc.probe.live import NOT_RUN, LiveResult
-from scripts.gpu_proof import machine, memory, policies
-from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED, operations
+from scripts.gpu_proof import machine, memory
+from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED, Run, cases, operations
 from scripts.gpu_proof.machine import bandwidth_record, context_step, live_record, live_step, smi_memory
 from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, MEASURED, SKIPPED, CaseRecord, exact, judged, known
-from scripts.gpu_proof.run import Run, cases
 from scripts.gpu_proof.steps import STEPS
 from tests.hwcalc.probe.fake_cuda import CONTEXT, GPU_NAME, WORKSPACE, FakeTorch
 
@@ -329,7 +328,7 @@ def test_policies_agree_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted(records) == {AGREES: 7}
     assert all(record.details["in_place"] for record in records)
 
-    monkeypatch.setattr(policies, "_CASES", policies._CASES[2:3])
+    monkeypatch.setattr(memory, "_POLICIES", memory._POLICIES[2:3])
     monkeypatch.setattr(policy_cut, "_gathered", lambda tensor, index, _: tensor[:, :, : index.shape[1]].clone())
     (record,) = STEPS["policy"].run(real)
     assert (record.status, record.why) == (DIFFERS, "a survivor is not in its place")
