@@ -61,7 +61,6 @@ class FullAttention(AttentionKind):
 
     name = "full_attention"
     title = "full attention"
-    keeps = "A key and a value per key/value head for every token."
     source = "Ainslie et al. 2023, arXiv:2305.13245"
 
 
@@ -81,7 +80,6 @@ class SlidingAttention(AttentionKind):
 
     name = "sliding_attention"
     title = "sliding-window attention"
-    keeps = "Keys and values of the last {window} tokens."
     source = "Jiang et al. 2023, arXiv:2310.06825"
 
     window: int
@@ -106,7 +104,6 @@ class ChunkedAttention(AttentionKind):
 
     name = "chunked_attention"
     title = "chunked attention"
-    keeps = "Keys and values of the chunk of {chunk} tokens that the current token stands in."
     source = "transformers, modeling_llama4.py, attention_chunk_size"
 
     chunk: int
@@ -130,7 +127,6 @@ class SinkAttention(AttentionKind):
 
     name = "sink_attention"
     title = "attention sinks + window"
-    keeps = "Keys and values of the first {sink} and the last {window} tokens."
     source = "Xiao et al. 2023, arXiv:2309.17453"
 
     sink: int
@@ -158,7 +154,6 @@ class MetaTokens(AttentionKind):
 
     name = "meta_tokens"
     title = "meta tokens"
-    keeps = "Keys and values of {num_memory_tokens} learned tokens that stand before every sequence."
     source = "Dong et al. 2024, arXiv:2411.13676"
     _prefix = "meta_"
 
@@ -171,9 +166,9 @@ class MetaTokens(AttentionKind):
 
 @register
 class BlockSparseAttention(AttentionKind):
-    """A key and a value for every token, and keys of blocks by which a token chooses the blocks that it looks at (InfLLM-V2).
+    """A key and a value for every token, and keys of blocks by which a token chooses the blocks that it looks at.
 
-    A sequence of ``dense_len`` tokens or more also keeps the mean of each ``kernel_size`` keys, ``kernel_stride`` apart, the same four
+    This is InfLLM-V2. A sequence of ``dense_len`` tokens or more also keeps the mean of each ``kernel_size`` keys, ``kernel_stride`` apart, the same four
     times as coarse, and the last keys that wait for their mean: fewer than a kernel of each. A shorter one keeps keys and values alone.
 
     >>> kind = BlockSparseAttention(num_attention_heads=32, num_key_value_heads=2, head_dim=128, v_head_dim=128,
@@ -185,12 +180,10 @@ class BlockSparseAttention(AttentionKind):
 
     Four tokens of that layer in bf16: 4 x 2 x (128 + 128) x 2 = 4,096 bytes. Of 8,192 there are (8,192 - 32) / 16 + 1 = 511 means, and
     (8,192 - 128) / 64 + 1 = 127 coarse ones. ``index_topk`` is how many tokens the chosen blocks have.
-    Source: Zhao et al. 2025, arXiv:2509.24663.
     """
 
     name = "block_sparse_attention"
     title = "block-sparse attention (InfLLM-V2)"
-    keeps = "A key and a value for every token, and keys of blocks by which a token chooses the blocks that it looks at."
     source = "Zhao et al. 2025, arXiv:2509.24663"
 
     kernel_size: int
@@ -224,7 +217,6 @@ class CrossAttention(AttentionKind):
 
     name = "cross_attention"
     title = "cross attention"
-    keeps = "A key and a value per head for every encoder token; decoded tokens add nothing."
     source = "Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3"
     _prefix = "cross_"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
@@ -33,7 +34,7 @@ class LayerKind(Record, cache_hash=True, repr_omit_defaults=True):
     title: ClassVar[str]
     """What people call it."""
     keeps: ClassVar[str]
-    """One sentence that says what is kept. A field name in braces stands for its number."""
+    """The first paragraph of the docstring, which says what is kept. A field name in braces stands for its number."""
     source: ClassVar[str]
     """The paper or the file that defines what is kept."""
     _may_be_0: ClassVar[tuple[str, ...]] = ()
@@ -138,6 +139,8 @@ def register(kind: K) -> K:
     """Class decorator that adds a kind to the registry. Raises ``ValueError`` if its ``name`` is taken."""
     if kind.name in KINDS:
         raise ValueError(f"two layer kinds are named {kind.name!r}")
+    sentence, _, _ = (kind.__doc__ or "").partition("\n\n")
+    kind.keeps = re.sub(r"``(\w+)``", r"{\1}", " ".join(sentence.split()))
     KINDS[kind.name] = kind
     return kind
 
@@ -154,7 +157,6 @@ class SharedCache(LayerKind):
 
     name = "shared_cache"
     title = "shares another layer's cache"
-    keeps = "A layer that reads the cache of another layer: 0 bytes."
     source = "Brandon et al. 2024, arXiv:2405.12981"
 
     def tensors(self) -> tuple[CacheTensor, ...]:
@@ -171,7 +173,6 @@ class NoCache(LayerKind):
 
     name = "no_cache"
     title = "no cache"
-    keeps = "A layer without attention or state (a feed-forward or expert block on its own): 0 bytes."
     source = "by definition"
 
     def tensors(self) -> tuple[CacheTensor, ...]:

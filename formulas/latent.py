@@ -23,7 +23,6 @@ class LatentAttention(LayerKind):
 
     name = "latent_attention"
     title = "latent attention (MLA)"
-    keeps = "One compressed vector per token, shared by all heads, plus one rotary key."
     source = "DeepSeek-AI 2024, arXiv:2405.04434, section 2.1"
     _may_be_0 = ("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank")
     _divided = ("num_attention_heads",)
@@ -64,7 +63,6 @@ class ExpandedLatentAttention(LayerKind):
 
     name = "expanded_latent_attention"
     title = "latent attention, expanded per head"
-    keeps = "MLA with the latent multiplied out: a key of nope + rope and a value for every head."
     source = "transformers 5.14, modeling_deepseek_v3.py"
     _may_be_0 = ("qk_rope_head_dim", "qk_nope_head_dim")
     _divided = ("num_attention_heads",)
@@ -99,7 +97,6 @@ class SparseIndexer(LayerKind):
 
     name = "sparse_indexer"
     title = "sparse-attention indexer"
-    keeps = "One small key per token that decides which tokens the attention beside it looks at."
     source = "DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1"
     _may_be_0 = ("index_extra_elements",)
 
@@ -144,7 +141,6 @@ class CompressedAttention(LayerKind):
 
     name = "compressed_attention"
     title = "compressed sparse attention"
-    keeps = "One vector that is key and value at once, for the last {window} tokens and for every group of tokens."
     source = "transformers 5.23, modeling_deepseek_v4.py"
     _divided = ("num_attention_heads",)
 

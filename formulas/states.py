@@ -47,7 +47,6 @@ class Mamba1(StateKind):
 
     name = "mamba1"
     title = "Mamba-1"
-    keeps = "A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution."
     source = "Gu and Dao 2023, arXiv:2312.00752"
     _divided = ("d_inner",)
     _convolved = "d_inner"
@@ -75,7 +74,6 @@ class Mamba2(StateKind):
 
     name = "mamba2"
     title = "Mamba-2"
-    keeps = "A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C."
     source = "Dao and Gu 2024, arXiv:2405.21060"
     _may_be_0 = ("n_groups",)
     _divided = ("num_heads", "n_groups")
@@ -102,7 +100,6 @@ class GatedDeltaNet(StateKind):
 
     name = "gated_delta_net"
     title = "gated delta net"
-    keeps = "A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values."
     source = "Yang et al. 2024, arXiv:2412.06464"
     _divided = ("num_key_heads", "num_value_heads")
     _convolved = "2 x num_key_heads x key_head_dim + num_value_heads x value_head_dim"
@@ -127,7 +124,6 @@ class KimiDeltaAttention(StateKind):
 
     name = "kimi_delta_attention"
     title = "Kimi delta attention"
-    keeps = "A square matrix per head, and the last inputs of three convolutions: queries, keys and values."
     source = "Kimi Team 2025, arXiv:2510.26692"
     _divided = ("num_heads",)
     _convolved = "3 x num_heads x head_dim"
@@ -151,7 +147,6 @@ class LightningAttention(StateKind):
 
     name = "lightning_attention"
     title = "lightning attention"
-    keeps = "A square matrix per head and no convolution."
     source = "MiniMax 2025, arXiv:2501.08313"
     _divided = ("num_heads",)
     _states = (("recurrent_state", "num_heads", "head_dim", "head_dim"),)
@@ -172,7 +167,6 @@ class GatedLinearAttention(StateKind):
 
     name = "gated_linear_attention"
     title = "gated linear attention"
-    keeps = "A key x value matrix per head and no convolution."
     source = "Yang et al. 2023, arXiv:2312.06635"
     _divided = ("num_heads",)
     _states = (("recurrent_state", "num_heads", "key_head_dim", "value_head_dim"),)
@@ -195,7 +189,6 @@ class RealGatedLRU(StateKind):
 
     name = "real_gated_lru"
     title = "RG-LRU"
-    keeps = "One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution."
     source = "De et al. 2024, arXiv:2402.19427"
     _divided = ("lru_width",)
     _convolved = "lru_width"
@@ -223,7 +216,6 @@ class Rwkv4(StateKind):
 
     name = "rwkv4"
     title = "RWKV-4"
-    keeps = "Three numbers per channel (numerator, denominator, running maximum) and two token shifts."
     source = "Peng et al. 2023, arXiv:2305.13048"
     _divided = ("attention_hidden_size",)
     _states = tuple((name, "attention_hidden_size") for name in ("numerator", "denominator", "maximum"))
@@ -248,7 +240,6 @@ class RwkvMatrix(StateKind):
 
     name = "rwkv_matrix"
     title = "RWKV"
-    keeps = "RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts."
     source = "Peng et al. 2024, arXiv:2404.05892"
     _divided = ("num_heads",)
     _states = (("recurrent_state", "num_heads", "head_dim", "head_dim"),)
@@ -275,7 +266,6 @@ class MatrixLSTM(StateKind):
 
     name = "matrix_lstm"
     title = "mLSTM"
-    keeps = "mLSTM: per head a matrix memory, a normaliser and a running maximum."
     source = "Beck et al. 2024, arXiv:2405.04517"
     _divided = ("num_heads",)
     _states = (
@@ -304,7 +294,6 @@ class ShortConvolution(StateKind):
 
     name = "short_convolution"
     title = "short convolution"
-    keeps = "The last d_conv - 1 inputs of one short causal convolution, and nothing else."
     source = "transformers, modeling_lfm2.py"
     _divided = ("channels",)
     _convolved = "channels"
@@ -315,9 +304,9 @@ class ShortConvolution(StateKind):
 
 @register
 class StreamConvolutions(StateKind):
-    """The last d_conv - 1 inputs of the four short convolutions around one layer: of keys, values, and the outputs of attention and MLP.
+    """The last d_conv - 1 inputs of four short convolutions: of keys, values, and the outputs of attention and MLP.
 
-    They are those of Inkling as one layer has them, for an engine that keeps the four side by side.
+    They are those around one layer of Inkling, for an engine that keeps the four side by side.
 
     >>> StreamConvolutions(num_key_value_heads=8, head_dim=128, hidden_size=6144, d_conv=4).conv_dim
     14336
@@ -328,7 +317,6 @@ class StreamConvolutions(StateKind):
 
     name = "stream_convolutions"
     title = "four short convolutions"
-    keeps = "The last d_conv - 1 inputs of four short convolutions: of keys, values, and the outputs of attention and MLP."
     source = "vLLM, models/inkling/nvidia/sconv_swa_attn.py"
     _divided = ("num_key_value_heads",)
     _convolved = "2 x num_key_value_heads x head_dim + 2 x hidden_size"
