@@ -148,7 +148,7 @@ def test_a_request_that_is_too_long_or_never_fits(capsys: Capture) -> None:
         (("--blocks", "600", "--clock", "seconds"), "no hardware is given"),
         (("--blocks", "600", "--ttft", "2s"), "limits of time need steps that take time"),
         (("--step-time", "25ms"), "needs the blocks of a pool"),
-        (("--step-time", "soon", "--blocks", "9"), "step_time is"),
+        (("--step-time", "soon", "--blocks", "9"), "--step-time is"),
         (("--step-time", "25ms", "--blocks", "9", "--clock", "steps"), "a clock of steps knows no step_time"),
         (("--step-time", "25ms", "--blocks", "9", "--route", "best"), "route is"),
         (("--step-time", "25ms", "--blocks", "9", "--compare", "tp"), "no setting with its values"),
