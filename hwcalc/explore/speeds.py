@@ -16,7 +16,7 @@ from hwcalc.errors import KvplanError
 from hwcalc.explore.runs import AS_PUBLISHED, grid_of
 from hwcalc.explore.tables import Place
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
-from hwcalc.planner.speed_work import DecodeForm, Growing, WeightShare, decode_form, fastest, workload_of
+from hwcalc.planner.speed_work import SIXTEEN, DecodeForm, Growing, WeightShare, decode_form, fastest, workload_of
 from hwcalc.planner.step_time import link_rate, multiplied, packed, speed_class_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ def _class(opened: Occupancy | KvplanError, pools: Pools) -> int | None:
     found = None if isinstance(opened, KvplanError) else speed_class_of(opened)
     if found is None:
         return None
-    return pools.put("classes", {**to_builtins(found.parameters), "range": list(found.range_of("decode"))})
+    parameters = to_builtins(found.parameters)
+    sixteen = None if parameters.pop("integer_matrices") else _rates(SIXTEEN, pools)
+    return pools.put("classes", {**parameters, "rate": sixteen, "range": list(found.range_of("decode"))})
 
 
 def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:

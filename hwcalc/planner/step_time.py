@@ -327,7 +327,7 @@ class StepTimes(Struct, frozen=True):
                     term, reached = ("experts", chosen.expert_bandwidth) if share.use is Use.CHOSEN else ("weights", 1.0)
                     seconds = share.bytes * touched / (place.bandwidth * chosen.bandwidth_share * reached)
                     terms[term], reading = terms[term] + seconds, reading + seconds
-                unpacked = chosen.unpack_shares.get(packed(share.format))
+                unpacked = chosen.unpack_shares.get(packed(share.format, integers=chosen.integer_matrices))
                 if unpacked is not None and vectors is not None and share.use is not Use.ROW:
                     rate = vectors * 1e12 * unpacked * chosen.integer_products
                     unpacking = unpacking + 2 * share.parameters * touched / rate
@@ -430,9 +430,12 @@ def multiplied(form: str) -> str:
     return "gguf"
 
 
-def packed(form: str) -> str:
-    """The way in which numbers of a format are packed: the key of ``unpack_shares``. GGUF calls groups of blocks superblocks."""
-    if form in _FLOATS or form in _EIGHT:
+def packed(form: str, *, integers: bool = True) -> str:
+    """The way in which numbers of a format are packed: the key of ``unpack_shares``. GGUF calls groups of blocks superblocks.
+
+    ``integers`` are multiplied as they are, or unpacked to 16 bits.
+    """
+    if form in _FLOATS or (form in _EIGHT and integers):
         return "none"
     return "superblocks" if form.startswith("iq") or form.endswith("_k") else "blocks"
 

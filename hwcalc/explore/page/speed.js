@@ -96,7 +96,7 @@ function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts], gpu, reach
     reading += (bytes * used) / (bandwidth * (chosen ? reached.expert_bandwidth : 1));
     const unpacked = reached.unpack_shares[packed];
     if (unpacked !== undefined && gpu.vectors !== null && use !== "row") unpacking += (2 * parameters * used) / (gpu.vectors * unpacked * reached.integer_products);
-    const peak = gpu.rates[rate] ?? null;
+    const peak = gpu.rates[reached.rate ?? rate] ?? null;
     if (peak === null || use === "row") continue;
     const count = (each * flops) / (chosen ? experts / replicas : tp) + (chosen ? reached.expert_rows * 2 * parameters * used : 0);
     const part = (reached.compute_shares[multiplied] ?? 1) * (packed === "superblocks" ? reached.superblock_share : 1) * (chosen ? reached.expert_compute : 1);

@@ -174,6 +174,8 @@ interface SpeedClass {
   peer_us: number;
   link_share: number;
   stage_us: number;
+  /** The place in `rates` of that at which matrices are multiplied, whatever the format of the weights; else it is that of the weights. */
+  rate: number | null;
   range: [low: number, high: number];
 }
 
