@@ -44,7 +44,14 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
                 reads[dtype, number] = reads[dtype, first]
                 continue
             form = _form(requests.opened(sizes=Parallel(tp=sizes.tp), dtype=name if dtype else None))
-            reads[dtype, number] = None if form is None else pools.put("reads", _reads(form, pools))
+            reads[dtype, number] = (
+                None
+                if form is None
+                else pools.put(
+                    "reads",
+                    {"cache": _rows(form.cache), "attention": _rows(form.attention), "rate": _rates(form.attention_rates, pools)},
+                )
+            )
         ranks.append(_ranks(requests.opened(sizes=sizes)))
     return {
         "weights": weights,
@@ -94,10 +101,6 @@ def _share(share: WeightShare, rates: Sequence[str], pools: Pools) -> dict[str, 
         "multiplied": multiplied(share.format),
         "packed": packed(share.format),
     }
-
-
-def _reads(form: DecodeForm, pools: Pools) -> dict[str, Any]:
-    return {"cache": _rows(form.cache), "attention": _rows(form.attention), "rate": _rates(form.attention_rates, pools)}
 
 
 def _rows(terms: Iterable[Growing]) -> list[list[Any]]:

@@ -314,7 +314,11 @@ def recommend_model(
     opened, holding = search.opened, [_with_price(match, options) if priced else match for match in search.matches]
     holding.sort(key=lambda match: match.cost if wishes.sort == "cost" or wishes.budget is not None else match.rank)
     _check_known(model, search, len(candidates))
-    matches = [match for match in holding if wishes.budget is None or _in_budget(match, wishes.budget)]
+    matches = [
+        match
+        for match in holding
+        if wishes.budget is None or (match.usd_per_hour is not None and match.usd_per_hour <= wishes.budget)
+    ]
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
     of_offer = OfOffer()
@@ -374,10 +378,6 @@ def _with_price(match: _Match, options: Mapping[str, Any]) -> _Match:
 
     price = price_of(options, match.candidate.gpu, match.layout.gpus, match.candidate.instance)
     return match if price is None else replace(match, usd_per_hour=price.usd_per_hour)
-
-
-def _in_budget(match: _Match, most: Decimal) -> bool:
-    return match.usd_per_hour is not None and match.usd_per_hour <= most
 
 
 def _uncertain(opened: Occupancy, matches: Sequence[_Match]) -> tuple[Note, ...]:

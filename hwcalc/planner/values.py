@@ -59,10 +59,6 @@ def _secret(value: Any, name: str) -> str:
     return value
 
 
-def _utilization(value: Any, name: str) -> float:
-    return float(parse_share(value, name))
-
-
 def _lora(value: Any, name: str) -> Lora:
     text = _text(value, name)
     from hwcalc.engines.options import parse_lora
@@ -103,10 +99,6 @@ def _held(value: Any, name: str) -> str:
 
 def _lengths_text(value: tuple[int, ...]) -> str:
     return ",".join(map(_tokens_text, value))
-
-
-def _as_given(value: Any, name: str) -> Any:
-    return value
 
 
 def read_flag(value: Any, name: str) -> bool:
@@ -249,7 +241,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "rate": ValueType(parse_rate, RATE, _rate_text),
     "dollars": ValueType(parse_dollars, DOLLARS),
     "accepted": ValueType(parse_accepted, {"type": "number", "minimum": 1}, _rate_text),
-    "utilization": ValueType(_utilization, _SHARE),
+    "utilization": ValueType(lambda value, name: float(parse_share(value, name)), _SHARE),
     "text": ValueType(_text, _TEXT),
     "secret": ValueType(_secret, _TEXT),
     "lora": ValueType(_lora, _TEXT),
@@ -259,7 +251,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "lengths": ValueType(_lengths, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}, _lengths_text),
     "held": ValueType(_held, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}),
     "compaction": ValueType(one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),
-    "model": ValueType(_as_given, _TEXT, _model_text),
+    "model": ValueType(lambda value, _: value, _TEXT, _model_text),
     "pairs": ValueType(_engine_options, _PAIRS),
     "flag": ValueType(read_flag, {"type": "boolean"}),
 }

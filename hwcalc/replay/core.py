@@ -439,7 +439,7 @@ def replay(
         if alone is not None:
             server = alone if alone.busy else None
         else:
-            server = min([each for each in every if each.busy], key=_plans_at, default=None)
+            server = min([each for each in every if each.busy], key=lambda server: server.plans_at, default=None)
         due = queue.next_time
         if handover is not None:
             due = min([time for time in (due, handover.next_time) if time is not None], default=None)
@@ -476,10 +476,6 @@ def replay(
             if watch is not None:
                 watch(done)
     return log
-
-
-def _plans_at(server: Server) -> float:
-    return server.plans_at
 
 
 def _ended_at(log: RequestLog, servers: Sequence[Server], number: int) -> float | None:
@@ -576,7 +572,9 @@ class _Arrivals:
         """The request with the earlier answers in its prompt as long as they came."""
         prefix = [replace(each, tokens=min(each.tokens, self._cut.get(each.id, each.tokens))) for each in request.prefix]
         less = request.prefix_tokens - sum([segment.tokens for segment in prefix])
-        return request.changed(prefix=tuple(filter(_has_tokens, prefix)), prompt_tokens=request.prompt_tokens - less)
+        return request.changed(
+            prefix=tuple([segment for segment in prefix if segment.tokens > 0]), prompt_tokens=request.prompt_tokens - less
+        )
 
     def _advance(self) -> None:
         """Go on to the next request that does not wait for another, and set those aside that do."""
@@ -594,10 +592,6 @@ class _Arrivals:
 
     def _send_after(self, request: Request, ended: float) -> None:
         heappush(self._later, (max(request.arrival_s, ended + request.wait_s), request.number, False, request))
-
-
-def _has_tokens(segment: Segment) -> bool:
-    return segment.tokens > 0
 
 
 def _outputs_apart(requests: Iterable[Request]) -> Iterator[Request]:

@@ -35,10 +35,7 @@ class Recency:
 
     def put_before(self, node: Node, other: Node) -> None:
         """Put ``node`` where it goes just before ``other``."""
-        self._put(self._older_of(other), node)
-
-    def _older_of(self, node: Node) -> Node:
-        return self._older[node]
+        self._put(self._older[other], node)
 
     def _put(self, older: Node, node: Node) -> None:
         newer = self._newer[older]

@@ -101,7 +101,7 @@ class PagedCache:
         if not self.rules.caching:
             return Hit([()] * len(self.groups), 0, 0)
         length, longest, found = held.known - 1, 0, dict[int, tuple[list[list[Column]], int]]()
-        simple = len(self._alike) == 2 and self._first_is_full
+        simple = len(self._alike) == 2 and type(self._alike[0][0]) is Group
         while True:
             current = length
             for number, groups in enumerate(self._alike):
@@ -239,10 +239,6 @@ class PagedCache:
         for group, table in zip(self.groups, held.tables, strict=True):
             change = min(change, group.next_change(table, lag))
         return change
-
-    @property
-    def _first_is_full(self) -> bool:
-        return type(self._alike[0][0]) is Group
 
     def _needed(self, held: Held, hit: Hit | None, tokens: int, *, admission: bool = False) -> int:
         """Free blocks that the request needs in all groups for ``tokens`` tokens."""
