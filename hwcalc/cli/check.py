@@ -28,7 +28,7 @@ _NO_FIX: Final = "--fix changes flags of servers, and no check file."
 OF_SERVERS: Final = ("gpu", "gpus", "instance", "seq", "batch")
 """Options of a plan for deployments: the accelerators of those that name none, and the load, which counts more than theirs."""
 EXAMPLE = """\
-# Run it: kvplan check kvplan.yaml. Commit what --lock writes, and CI needs no network.
+# Run it: kvplan check kvplan.yaml; commit what --lock writes, and CI needs no network.
 # Every key and what it takes: kvplan schema check-file
 schema_version: 1
 
@@ -202,7 +202,7 @@ def _found() -> str:
     """The path of the check file in the working folder."""
     found = [name for name in FOUND if os.path.lexists(name)]
     if not found:
-        hint = f"Write: kvplan check FILE. To start one: kvplan check --example > {FOUND[0]}"
+        hint = f"Write: kvplan check FILE; to start one: kvplan check --example > {FOUND[0]}"
         raise UsageError(f"no check file is given, and there is no {FOUND[0]} here.", hint=hint)
     if len(found) > 1:
         raise UsageError(f"there are {' and '.join(found)}.", hint=f"Name one: kvplan check {found[0]}")

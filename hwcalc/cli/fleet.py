@@ -9,7 +9,7 @@ from hwcalc.cli.output import Answer, formatted, view_of
 from hwcalc.errors import UsageError
 
 EXAMPLE: Final = """\
-# Run it: kvplan fleet fleet.yaml. Every key and what it takes: kvplan schema fleet-file
+# Run it: kvplan fleet fleet.yaml; every key and what it takes: kvplan schema fleet-file
 schema_version: 1
 
 defaults:                     # for every model that does not say otherwise; options as kvplan MODEL has them
@@ -95,7 +95,7 @@ def fleet(
     if example:
         return Answer(text=EXAMPLE)
     if file is None:
-        raise UsageError("no file is given.", hint="Write: kvplan fleet FILE. To start one: kvplan fleet --example > fleet.yaml")
+        raise UsageError("no file is given.", hint="Write: kvplan fleet FILE; to start one: kvplan fleet --example > fleet.yaml")
     view = view_of(**options)
     from hwcalc.report.fleet import check_emitted, fleet_chart, fleet_emitted, fleet_text
 

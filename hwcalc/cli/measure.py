@@ -136,8 +136,8 @@ def _probed(
 
 
 def _is_log(path: Path) -> bool:
-    """True if a lone argument is a log: a file that is no description of a model."""
-    return path.suffix.lower() not in (".json", ".gguf") and path.is_file()
+    """True if a lone argument is a log: a file that is no description of a model, or the name of one that is missing."""
+    return path.suffix.lower() in (".log", ".out", ".txt") or (path.suffix.lower() not in (".json", ".gguf") and path.is_file())
 
 
 def _beside_bench(model: str | None, bench: str, *, calibrate: bool, options: dict[str, Any]) -> Answer:

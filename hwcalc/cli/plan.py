@@ -185,7 +185,7 @@ def _refuse_kind(words: Sequence[str], kinds: Collection[str]) -> None:
 
     if words[0] not in known_ids():
         line = " ".join(map(shell_word, ("kvplan", "plot", *(near or ("layers",)), *(words[1:] or ("MODEL",)))))
-        hint = f"{'Did you mean' if near else 'Write'}: {line}. Kinds: {', '.join(kinds)}."
+        hint = f"{'Did you mean' if near else 'Write'}: {line}; kinds: {', '.join(kinds)}"
         raise UsageError(f"there is no kind of picture or model {shown(words[0], 40)}.", hint=hint)
 
 

@@ -143,7 +143,7 @@ def _gpu(name: str, notes: list[Note]) -> Gpu:
         if name.strip().lower() == LOCAL:
             from hwcalc.hardware.local import EXAMPLE, this_machine
 
-            error.hint = f"Without one: kvplan fit --gpu {this_machine() or EXAMPLE}. With one: kvplan fit --gpu rtx-4060-ti; a Mac: --gpu m4-24gb."
+            error.hint = f"Without one: kvplan fit --gpu {this_machine() or EXAMPLE}; with one: kvplan fit --gpu rtx-4060-ti; a Mac: --gpu m4-24gb."
         raise
 
 

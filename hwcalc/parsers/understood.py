@@ -174,12 +174,12 @@ def _unread_error(raw: RawModel, read: Read, unread: list[str]) -> UnreadKeysErr
     hint = "A number without them would be a guess."
     if not any(map(is_layout, unread)):
         line = command(raw, own)
-        hint += f" To go on all the same, with every number marked as assumed: {line}."
+        hint += f" To go on all the same, with every number marked as assumed: {line}"
         error.command = line, own
     text = layers_text(read.reading.layers)
     if len(text) <= _LONGEST_LAYERS:
         error.written = f"--layers-of {shlex.quote(text)}"
-        hint += f" Or change the layers, as they are without: kvplan {error.written}"
+        hint += f"{'; or' if error.command else ' Or'} change the layers, as they are without: kvplan {error.written}"
     error.hint = hint
     return error
 
@@ -531,23 +531,27 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     from hwcalc.parsers.sketch import sketched
 
     found, fault = nearest(language_level(top, None).raw, like=top.model_type), _plain_fault(top)
-    everything = "All that is known: kvplan models --types"
+    # A semicolon behind a command is none of its words when it is copied; a full stop would be.
+    ways = ["all that is known: kvplan models --types"]
     written = sketched(language_level(top, None).raw)
     if written is not None:
         error.written = written
-        everything = f"Its layers by hand, as far as the file says: kvplan {written}. {everything}"
-    if not found:
+        ways.insert(0, f"its layers by hand, as far as the file says: kvplan {written}")
+    if found:
+        near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
+        line = command(raw, found[0])
+        error.command = line, found[0]
+        plain = [] if fault else [f"as plain attention: --assume {PLAIN}"]
+        ways = [f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}", *plain, *ways]
+    else:
+        ways[0] = ways[0][0].upper() + ways[0][1:]
+    error.hint = "; ".join(ways)
+    if fault and not found:
         layout = [str(key) for key in language_level(top, None).raw if is_layout(str(key))]
         so = f" as its {named_keys(layout)} says" if layout else ""
         # The fault is that of plain attention, which nobody asks for whose layers can be written down.
         why = "." if written is not None else f": {fault}"
-        error.hint = f"None of the nearest types can read it{so}{why} {everything}" if fault else everything
-        return error
-    near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
-    plain = "" if fault else f" As plain attention: --assume {PLAIN}."
-    line = command(raw, found[0])
-    error.hint = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}.{plain} {everything}"
-    error.command = line, found[0]
+        error.hint = f"None of the nearest types can read it{so}{why} {error.hint}"
     return error
 
 

@@ -110,7 +110,7 @@ def _check(name: str, document: Mapping[str, Any]) -> None:
     except (KeyError, TypeError, AttributeError):
         right = False
     if not right:
-        hint = "Write a plan: kvplan MODEL --json > a.json. Since an earlier check: kvplan check --baseline FILE"
+        hint = "Write a plan: kvplan MODEL --json > a.json; since an earlier check: kvplan check --baseline FILE"
         checks = "of kvplan check " if "checks" in document else ""
         raise ConfigError(f"{name} is a JSON document {checks}that kvplan wrote, and no plan of this version.", hint=hint)
 

@@ -231,7 +231,7 @@ def _with_guess(error: KvplanError, wanted: Wanted, *, unknown: bool = False) ->
     """
     meant = _in_other_words(wanted) or _did_you_mean(wanted.id, if_unknown=True)
     if meant:
-        error.hint = f"{meant}{'' if meant.endswith(('?', '.')) else '.'} {error.hint}".rstrip()
+        error.hint = f"{meant}{'' if meant.endswith('?') else ';'} {error.hint}".rstrip("; ")
         if unknown:
             what = shown(wanted.id if wanted.file is None else f"{wanted.id}:{wanted.file}")
             error.message = f"{what} is not known here, and {error.message}"
@@ -250,7 +250,7 @@ def _in_other_words(wanted: Wanted) -> str:
         return "" if known or form is None else f"Did you mean {wanted.id}:{form.upper()}?"
     if not known or isinstance(find_in_catalog(replace(wanted, file=None)), Absent):
         return ""
-    return f"As llama.cpp would make it: kvplan {operand(wanted.id)} --engine llamacpp --weights {form}."
+    return f"As llama.cpp would make it: kvplan {operand(wanted.id)} --engine llamacpp --weights {form}"
 
 
 def _without_revision(raw: RawModel, revision: str | None) -> RawModel:
@@ -285,9 +285,8 @@ def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
     if wanted.revision is not None and any("keeps no revisions" in miss.remark for miss in absent):
         hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
     elif wanted.file is not None:
-        instead = _in_other_words(wanted)
-        hint = f"{instead} " if instead else ""
-        hint += "Plan it once with the network, after which its header is kept, or give the path of the file."
+        hint = "Plan it once with the network, after which its header is kept, or give the path of the file."
+        hint = f"{hint} {_in_other_words(wanted)}".rstrip()
     else:
         hint = (
             _did_you_mean(wanted.id) or "kvplan models lists what is built in; any model's folder or config.json will do as well."

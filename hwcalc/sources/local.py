@@ -78,7 +78,7 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
     config = read_config(file, notes)
     if "kvplan_version" in config and "model_type" not in config:
         checks = "of kvplan check " if "checks" in config else ""
-        hint = "Of two plans: kvplan diff a.json b.json. Since an earlier check: kvplan check --baseline FILE"
+        hint = "Of two plans: kvplan diff a.json b.json; since an earlier check: kvplan check --baseline FILE"
         raise ConfigError(f"{name} is a JSON document {checks}that kvplan wrote, and describes no model.", hint=hint)
     model_id, revision = _identity(file)
     return RawModel(

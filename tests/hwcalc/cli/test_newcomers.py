@@ -21,7 +21,7 @@ from tests.hwcalc.command import Capture, run
         (["bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4KM"], "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
         (["Qwen/Qwen3-8B:Q4_K_M"], "kvplan Qwen/Qwen3-8B --engine llamacpp --weights q4_k_m"),
         (["recommend", "Qwen/Qwen3-8B", "--gpu", "rtx-3090 x 2,l4"], "--gpu rtx-3090 --gpus 2"),
-        (["plot", "nosuch", "Qwen/Qwen3-8B"], "kvplan plot layers Qwen/Qwen3-8B. Kinds: memory, frontier, layers, nodes, cost."),
+        (["plot", "nosuch", "Qwen/Qwen3-8B"], "kvplan plot layers Qwen/Qwen3-8B; kinds: memory, frontier, layers, nodes, cost"),
         (["Llama", "3.1", "8B", "--gpu", "h100"], "kvplan 'Llama 3.1 8B' --gpu h100"),
         (["Qwen/Qwen3-8B", "32k"], "Perhaps: --seq 32k"),
         (["RedHatAI/Qwen3-8B-FP8-dynamic"], "That format of the published model: kvplan Qwen/Qwen3-8B --weights fp8"),
@@ -29,7 +29,7 @@ from tests.hwcalc.command import Capture, run
         (["qwen3-8b-fp8"], "kvplan Qwen/Qwen3-8B --weights fp8"),
         (["Qwen/Qwen3-8B", "--gpu", "p5.48xlarge"], "Write: --instance p5.48xlarge"),
         (["cost", "Qwen/Qwen3-8B", "--gpu", "l4"], "Did you mean: kvplan recommend Qwen/Qwen3-8B --gpu l4"),
-        (["plot", "memroy", "Qwen/Qwen3-8B"], "Did you mean: kvplan plot memory Qwen/Qwen3-8B."),
+        (["plot", "memroy", "Qwen/Qwen3-8B"], "Did you mean: kvplan plot memory Qwen/Qwen3-8B;"),
         (
             ["Qwen/Qwen3-14B", "--gpu", "rtx-4070", "--ram", "32", "--quant", "q4_k_m"],
             "This works: kvplan Qwen/Qwen3-14B --weights",

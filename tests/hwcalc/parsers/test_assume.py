@@ -384,9 +384,10 @@ def test_the_command_keeps_what_was_typed(capsys: Capture, tmp_path: Path, comma
     path.write_text(json.dumps(LLAMA_LIKE))
     words = (*command, str(path), "--seq", "32k", *(() if command else ("--engine", "vllm", "--gpu", "h100-sxm5-80gb")))
     _, _, err = run(capsys, *words)
-    line = next(part for part in err.split(": ") if part.startswith("kvplan ")).split(". As plain")[0]
+    line = next(part for part in err.split(": ") if part.startswith("kvplan ")).split("; as plain")[0]
     assert line == " ".join(("kvplan", *words, "--assume llama"))
     assert run(capsys, *line.split()[1:])[0] == 0
+    assert "--vocab-size 128256; all that is known" in err, "a full stop there would be read as a part of the number"
 
 
 def test_a_number_as_text(capsys: Capture, tmp_path: Path) -> None:

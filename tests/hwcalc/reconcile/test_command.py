@@ -160,6 +160,7 @@ def test_standard_input() -> None:
         ((MODEL, "--log", GOOD, "--calibrate"), 2, "--gpu"),
         ((MODEL, "--log", GOOD, "--gpu", "h1000000"), 2, "h1000000"),
         ((MODEL, "--log", "no-such.log"), 3, "cannot be read"),
+        (("no-such.log",), 3, "no-such.log cannot be read (No such file"),
         ((MODEL, "--log", str(LOGS)), 3, "cannot be read"),
         ((MODEL, "--log", os.devnull), 3, "is empty"),
         ((MODEL, "--log", str(LOGS / "vllm/bad-lines.log"), "--dialect", "vllm"), 3, "GPU KV cache size"),
