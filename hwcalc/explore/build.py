@@ -44,6 +44,7 @@ from hwcalc.library.load import Missing, load, load_each, with_dimensions
 from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.command_line import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
+from hwcalc.planner.cost import DEFAULT_USE
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.options import OPTIONS, Access, Asked, ExploreOptions, take_options, takes
 from hwcalc.planner.speed_work import ALIKE
@@ -299,6 +300,7 @@ def payload_of(
         "formats": format_spellings(),
         "experts_power": ALIKE,
         "most_reached": MOST_REACHED,
+        "use": float(DEFAULT_USE),
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
         **pools.pieces,

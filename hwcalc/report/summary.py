@@ -497,28 +497,30 @@ def _needs(plan: Plan, fit: FitInfo) -> str:
 
     needed, usable = _ends(fit)
     each = f" on each of {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
-    seen = span(usable) if usable[1] - usable[0] > fit.usable_bytes * _SEEN_APART else ""
-    whole = f"{human_bytes(fit.needed_bytes)}{span(needed)} of {human_bytes(fit.usable_bytes)}{seen}{each}"
+    whole = f"{human_bytes(fit.needed_bytes)}{span(needed)} of {human_bytes(fit.usable_bytes)}{span(usable)}{each}"
     if fit.budget is None:
         return f"{whole} for the cache"
     return f"{whole}: {', '.join(f'{name} {size / unit:{form}}' for size, name in _parts(plan.memory.per_gpu))}"
 
 
 _SEEN_APART: Final = 0.01
-"""The share of what may be used by which its ends must differ to be told beside what is needed."""
+"""The share of what may be used by which its ends must differ to be told apart from what is needed."""
 
 
 def _ends(fit: FitInfo) -> tuple[tuple[int, int], tuple[int, int]]:
     """The low and the high end of what the fullest GPU needs, and those of what may be used of the memory that programs see.
 
-    The bytes of the verdict count the second as needed, too, since it is held against one number.
+    The bytes of the verdict count the second as needed, too, since it is held against one number: so it is here where its ends hardly differ.
     """
     budget = fit.budget
     if budget is None:
         return (fit.needed_bytes, fit.needed_bytes), (fit.usable_bytes, fit.usable_bytes)
     low, high = sum(part.low for part in budget.parts), sum(part.high for part in budget.parts)
+    usable = (budget.low + high, budget.high + low)
+    if usable[1] - usable[0] <= fit.usable_bytes * _SEEN_APART:
+        return (fit.needed_low_bytes, fit.needed_high_bytes), (fit.usable_bytes, fit.usable_bytes)
     cache = fit.needed_bytes - sum(part.expected for part in budget.parts)
-    return (cache + low, cache + high), (budget.low + high, budget.high + low)
+    return (cache + low, cache + high), usable
 
 
 def _range(low: int, high: int) -> str:

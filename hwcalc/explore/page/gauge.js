@@ -73,20 +73,27 @@ function limits({ fit, sampled }, state, page) {
   ];
 }
 
-/** The speed in a line, where there is a bound. @param {Page} page @param {State} state */
-function speedLine(page, state) {
-  const speed = page.speed(state);
-  return speed === null ? [] : [html("li", {}, term("Speed", "speed"), ": ", speedWords(speed, state.batch))];
+/** True if it fits by the expected values. @param {Answer["fit"]} fit */
+function fits({ verdict }) {
+  return verdict === "fits" || verdict === "probably";
 }
 
-/** The price of the GPUs in a line, and of a million tokens, where one is known. @param {Page} page @param {State} state */
-function priceLine(page, state) {
+/** The speed in a line, where there is a bound and it fits. @param {Page} page @param {State} state @param {Answer} answer */
+function speedLine(page, state, { fit }) {
+  const speed = page.speed(state);
+  return speed === null || !fits(fit) ? [] : [html("li", {}, term("Speed", "speed"), ": ", speedWords(speed, state.batch))];
+}
+
+/** The price of the GPUs in a line, and of a million tokens, where one is known. @param {Page} page @param {State} state @param {Answer} answer */
+function priceLine(page, state, { fit }) {
   const price = priceOf(page.payload, state.gpu, state.count);
   if (price === null) return [];
+  const { use } = page.payload;
   const speed = page.speed(state);
-  const million = (/** @type {number} */ tokens) => dollars((price.usd / 3600 / tokens) * 1e6);
-  const tokens = speed === null ? "" : speed.expected === null ? `, at least ${million(speed.tokens)} for a million tokens` : `, ${million(speed.expected.tokens)} (${million(speed.expected.high)} to ${million(speed.expected.low)}) for a million tokens`;
-  return [html("li", {}, `Price: ${dollars(price.usd)} an hour, ${dollars(price.usd * HOURS_PER_MONTH)} a month${tokens} (${price.of}).`)];
+  const million = (/** @type {number} */ tokens) => dollars((price.usd / 3600 / tokens / use) * 1e6);
+  const likely = fits(fit) ? speed?.expected : null;
+  const tokens = likely ? `, ${million(likely.tokens)} (${million(likely.high)} to ${million(likely.low)}) for a million tokens at ${100 * use}% use` : "";
+  return [html("li", {}, term("Price", "price"), `: ${dollars(price.usd)} an hour, ${dollars(price.usd * HOURS_PER_MONTH)} a month${tokens} (${price.of}).`)];
 }
 
 /**
@@ -228,7 +235,7 @@ export function summarySection(page) {
   const refusal = html("span", { class: "refused" });
   const range = html("span", { class: "range" });
   const beyond = html("span", { class: "beyond" });
-  const line = html("p", {}, badge.element, " ", beyond, " ", size, " ", range, refusal);
+  const line = html("p", {}, badge.element, " ", size, " ", range, " ", beyond, refusal);
   const lacking = html("ul", { class: "lacking", role: "status" });
   const asked = html("p", {});
   const opening = html("p", { class: "opening" });
@@ -249,6 +256,8 @@ export function summarySection(page) {
     mend.element,
     live.element,
   );
+  // What a link leads to begins below the answer, which covers the top of the window.
+  new ResizeObserver(() => document.documentElement.style.setProperty("--answer", `${element.offsetHeight}px`)).observe(element);
   return {
     element,
     update(state, answer) {
@@ -278,7 +287,7 @@ export function summarySection(page) {
       reason.hidden = reason.textContent === "";
       badge.show(fit.verdict);
       const sentences = limits(answer, state, page);
-      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state), ...priceLine(page, state));
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state, answer), ...priceLine(page, state, answer));
       live.say(`${badge.element.textContent}: ${[beyond.textContent, size.textContent, reason.textContent].filter(Boolean).join(". ")}. ${sentences.join(" ")}`);
     },
   };
@@ -318,7 +327,7 @@ export function gaugeSection(page) {
       chart.classList.toggle("full", full);
       legend.replaceChildren(...sizesLegend(answer, form, state));
       const sentences = [reasonOf(answer, form, state), ...limits(answer, state, page)].filter(Boolean);
-      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state), ...priceLine(page, state));
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)), ...speedLine(page, state, answer), ...priceLine(page, state, answer));
       mend.show(state);
       behind.show(() => numbers(answer, form, state));
     },

@@ -72,7 +72,8 @@ function pageOf(payload, wanted, changed) {
     set(change, settled = true) {
       const before = state;
       state = other(state, change);
-      lacking = [];
+      const { seq, batch, count, tp, pp } = change;
+      lacking = settled ? lackingOf(payload, { seq, batch, count, tp, pp }, state) : [];
       opening = "";
       changed(state, before, settled);
     },

@@ -71,6 +71,7 @@ function mends(page, state) {
   const least = smallest(page, { ...state, policy: null }, [state.count]) ?? smallest(page, { ...state, policy: null }, countsOf(page.payload));
   if (least !== null) {
     const other = page.valid({ ...state, gpu: least.gpu, count: least.count, tp: undefined, pp: undefined });
+    if (least.gpu === state.gpu && least.count === found.get("count")?.state.count) found.delete("count");
     tried("gpu", `${least.count > 1 ? `${least.count} × ` : ""}${least.name}, the smallest that fits`, other);
   }
   const answer = page.answer(state);

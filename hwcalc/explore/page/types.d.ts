@@ -352,6 +352,8 @@ interface Payload {
   formats: Record<string, string>;
   /** Tokens of one step choose experts as if so few were drawn at random: their number to this power. */
   experts_power: number;
+  /** The share of the time that is paid in which tokens are computed. */
+  use: number;
   /** The largest share of a bound that was measured. */
   most_reached: number;
   models: Model[];

@@ -124,18 +124,20 @@ def test_what_starts_it(small: Watched, engine: str) -> None:
     ],
 )
 def test_tokens_a_second(small: Watched, change: dict[str, Any]) -> None:
-    """What is expected is the plan's, and so is the bound, which is said to be one; below it is the price of the GPUs with its day."""
+    """What is expected is the plan's, and so is the bound, which is said to be one where it fits; below it is the price of the GPUs with its day."""
     small.set(**{**START, "gpu": "h100-sxm5-80gb", **change})
     speed, command = small.run("() => [kvplan.speed(), kvplan.command()]")
-    planned_speed = plan_of(command).speed
+    plan = plan_of(command)
+    planned_speed = plan.speed
     assert planned_speed is not None
+    assert plan.fit is not None
     assert speed["tokens"] == pytest.approx(planned_speed.decode_tokens_per_s_bound, rel=1e-9)
     assert speed["by"] == planned_speed.bound_by
     likely = planned_speed.decode_tokens_per_s
     assert (speed["expected"] or {}).get("low") == (likely and pytest.approx(likely.low, rel=1e-9))
     told = small.page.locator("#answer .limits").inner_text()
-    assert "at most" in told
-    assert (") for a million tokens" in told) == (likely is not None)
+    assert ("Speed: " in told, "at most" in told) == (plan.fit.fits, plan.fit.fits)
+    assert (") for a million tokens at 40% use" in told) == (plan.fit.fits and likely is not None)
     # One costs 2.69 dollars an hour.
     assert f"Price: ${2.69 * change.get('count', 1):.2f} an hour" in told
     assert "(runpod/pod community, on demand, 2026-11-09)." in told
