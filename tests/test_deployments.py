@@ -84,3 +84,15 @@ def test_what_notes_say_of_us() -> None:
     assert predicted.high < service.tokens_per_s
     assert fit is not None
     assert fit.min_gpus == 2
+
+
+def test_the_price_written_out_is_that_of_the_example_above_it() -> None:
+    """Speeds are fitted anew now and then: the formula's numbers must be those that the example prints."""
+    page = PAGE.read_text(encoding="utf-8")
+    [(hour, rate, use, price)] = re.findall(
+        r"^    ([\d.]+) x 1,000,000 / \(3,600 x ([\d,]+) x ([\d.]+)\) = ([\d.]+)$", page, re.M
+    )
+    assert f"costs    ${hour}/h" in page
+    assert f", {rate} in all" in page
+    assert f"tokens   ${price} a million" in page
+    assert float(price) == round(float(hour) * 1e6 / (3600 * float(rate.replace(",", "")) * float(use)), 2)
