@@ -164,7 +164,7 @@ _CHOICE: Final = (
         ),
     ),
     Option("only_fits", ("--only-fits",), "", "Leave out models of which a part stays in the memory of the host.", "flag"),
-    Option("min_speed", ("--min-speed",), "T", "At least so many tokens per second by the bound."),
+    Option("min_speed", ("--min-speed",), "T", "At least so many tokens per second, as listed."),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 30."),
     Option("every", ("--all",), "", "Every model by itself, not the best three of a family.", "flag"),
 )

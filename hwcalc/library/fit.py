@@ -331,7 +331,8 @@ class Search:
         if row is None or least is None:
             return row
         made = self.finished(row)
-        return _entry_of(candidate, made) if (made.decode_tokens_per_s_bound or 0) >= least else self._left_out("slow", candidate)
+        shown = made.decode_tokens_per_s_bound if made.decode_tokens_per_s is None else made.decode_tokens_per_s
+        return _entry_of(candidate, made) if (shown or 0) >= least else self._left_out("slow", candidate)
 
     def _known(self, candidate: Candidate, row: IndexedModel, index: Quick, seq: int) -> Entry | None:
         """By the index: as a whole, or else in the smallest format with a part on the host."""

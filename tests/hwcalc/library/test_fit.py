@@ -330,7 +330,7 @@ def test_every_model_of_the_catalog_is_looked_at() -> None:
         ({"min_params": "7B"}, lambda row: row.parameters >= 7 * 10**9),
         ({"max_params": "2B"}, lambda row: row.parameters <= 2 * 10**9),
         ({"modality": "vision"}, lambda row: row.modality == "vision"),
-        ({"min_speed": 80}, lambda row: row.decode_tokens_per_s_bound >= 80),
+        ({"min_speed": 80}, lambda row: row.decode_tokens_per_s >= 80),
         ({"weights": "q4_k_m"}, lambda row: row.weights == "q4_k_m"),
         ({"seq": "64k"}, lambda row: row.seq == 65_536 and row.max_seq >= 65_536),
     ],
