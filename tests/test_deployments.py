@@ -90,7 +90,7 @@ def test_the_price_written_out_is_that_of_the_example_above_it() -> None:
     """Speeds are fitted anew now and then: the formula's numbers must be those that the example prints."""
     page = PAGE.read_text(encoding="utf-8")
     [(hour, rate, use, price)] = re.findall(
-        r"^    ([\d.]+) x 1,000,000 / \(3,600 x ([\d,]+) x ([\d.]+)\) = ([\d.]+)$", page, re.M
+        r"^    ([\d.]+) x 1,000,000 / \(3,600 x ([\d,]+) x ([\d.]+)\) = ([\d.]+)$", page, re.MULTILINE
     )
     assert f"costs    ${hour}/h" in page
     assert f", {rate} in all" in page
