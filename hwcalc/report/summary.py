@@ -346,7 +346,9 @@ def _speed_words(plan: Plan, speed: SpeedInfo) -> str:
     of_each, of_all = ("", "") if plan.request.batch == 1 else (" each", "")
     if plan.request.batch > 1 and speed.decode_tokens_per_s is not None and speed.decode_tokens_per_s.expected is not None:
         of_all = f", {speed.decode_tokens_per_s.expected:,.0f} in all"
-    words = f"decodes {_ranged(each, f' tokens/s{of_each}')}{of_all}, {_bound(speed)}"
+    # Within limits of time the lines above count the prompts in between; this speed does not.
+    alone = "" if plan.within is None else " while no prompt is computed"
+    words = f"decodes {_ranged(each, f' tokens/s{of_each}')}{of_all}{alone}, {_bound(speed)}"
     if first is None or not prompt:
         return words
     what = f"a prompt of {prompt:,} takes" if speed.ttft_s is None else "the first token after"
