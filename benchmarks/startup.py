@@ -63,7 +63,7 @@ COMMANDS: Final[tuple[tuple[str, int | None], ...]] = (
     ("Qwen/Qwen3-14B --engine llamacpp --weights q6_k --seq 32k --gpu rtx-4060-ti-16gb --brief --quiet", ANY_LIMIT),
     ("google/gemma-3-27b-it --engine vllm --gpu h100 --gpus 2 --seq 32k --concurrency 4 --brief --quiet", ANY_LIMIT),
     ("mcp --list", ANY_LIMIT),
-    ("Qwen/Qwen3-8B --engine vllm --gpu l4", ANY_LIMIT),
+    ("Qwen/Qwen3-8B --engine vllm --gpu h100 --seq 32k", ANY_LIMIT),
     ("Qwen/Qwen3.5-35B-A3B --engine sglang --gpu h200 --seq 32k --batch 16 --brief", ANY_LIMIT),
     ("Qwen/Qwen3-8B --engine all", ANY_LIMIT),
     ("Qwen/Qwen3-8B --policy snapkv:compression_ratio=0.5", ANY_LIMIT),
