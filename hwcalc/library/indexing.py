@@ -269,7 +269,8 @@ class Quick:
         key = (row.shape, whole.weights, tokens)
         if key not in self._speeds:
             load = Workload(seq=tokens, batch=1, roles=self.dtypes.roles, engine=self._host.engine.name)
-            step = steps_alone(stack_at(row.shape), shares_at(row.shape, whole.weights), load, self._host.gpu).decode(1, tokens)
+            stack, shares = stack_at(row.shape), shares_at(row.shape, whole.weights)
+            step = steps_alone(stack, shares, load, self._host.gpu, self.layers(row) - 1).decode(1, tokens)
             rates = quantity_of(step).per_s(1) if step.bound else Quantity(None, None, None, None)
             by = "memory bandwidth" if step.reading >= step.computing else "compute"
             ends = (rates.expected, rates.low, rates.high, rates.bound)

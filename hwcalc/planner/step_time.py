@@ -475,8 +475,11 @@ def speculating(times: StepTimes, opened: Occupancy, accepted_tokens: float) -> 
     return replace(times, accepted_tokens=accepted_tokens, verified_tokens=drafted + 1)
 
 
-def steps_alone(stack: Stack, shares: Iterable[WeightShare], load: Workload, gpu: Gpu) -> StepTimes:
-    """The steps of sequences without a prompt on one accelerator, of layers and weights that are known without a deployment: for lists of models."""
+def steps_alone(stack: Stack, shares: Iterable[WeightShare], load: Workload, gpu: Gpu, loaded_layers: int) -> StepTimes:
+    """The steps of sequences without a prompt on one accelerator, of layers and weights that are known without a deployment: for lists of models.
+
+    ``loaded_layers`` are those that the engine loads: the stack's, and such as predict several tokens.
+    """
     form = form_of(stack, load, shares)
     return StepTimes(
         places=(_Place("gpu", tuple(share for share, _ in form.shares), _together(form.cache), known_bandwidth(gpu)),),
@@ -484,7 +487,7 @@ def steps_alone(stack: Stack, shares: Iterable[WeightShare], load: Workload, gpu
         prompt_attention=(),
         gpu=gpu,
         speed_class=find_speed_class(load.engine, gpu),
-        layers=sum(group.count for group in stack.groups),
+        layers=sum(group.count for group in stack.groups) + loaded_layers - len(stack),
         hidden_size=0,
         has_experts=any(share.use is Use.CHOSEN for share, _ in form.shares),
         tp=1,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hwcalc import load_model
+from hwcalc import fit, load_model, plan
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog
@@ -40,3 +40,15 @@ def test_what_is_larger_than_the_host_is_judged_as_it_is_placed(gpu: str, seq: s
     for name in random.Random(18).sample(sorted(judged), min(8, len(judged))):  # noqa: S311 - any choice will do
         placed = host.apart(load_model(name, offline=True), found.smallest(model_index()[name]))
         assert (placed.verdict.fits, placed.whole) == (True, False), name
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3.5-9B", "tiiuae/Falcon-H1-1.5B-Base", "Qwen/Qwen3-4B"])
+def test_a_row_has_the_speed_of_its_command(name: str) -> None:
+    """Of a model with a layer that predicts several tokens too, and of one with two kinds of cache in each layer."""
+    rows = fit(name, gpu="rtx-4070", seq="16k", weights="q8_0", every=True).models
+    row = next(row for row in rows if name in {row.id, *row.also})
+    speed = plan(name, gpu="rtx-4070", seq="16k", weights="q8_0", engine="llamacpp").speed
+
+    assert speed is not None
+    assert speed.decode_tokens_per_s is not None
+    assert row.decode_tokens_per_s == pytest.approx(speed.decode_tokens_per_s.expected, rel=1e-5)
