@@ -255,6 +255,7 @@ def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
         return answer_lists(left_out, instances=found)
     if exact and view.format != "csv":
         return Answer(text=_instances_one(found[0], view))
+    from hwcalc.report.columns import listed
     from hwcalc.report.text import plural
 
     if view.format == "csv":
@@ -266,8 +267,15 @@ def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
         [info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), *_price(info), info.fabric or ""]
         for info in found
     ]
-    text = view.table(_HEADER, rows, right=(2, 3, 4))
-    more = () if view.quiet else (f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",)
+    text, dropped = listed(view, _HEADER, rows, ("fabric", "visible each", "day"), right=(2, 3, 4))
+    more = (
+        ()
+        if view.quiet
+        else (
+            *dropped,
+            f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",
+        )
+    )
     return Answer(text=text, remarks=(*left_out, *more))
 
 

@@ -145,7 +145,7 @@ def dated_prices(costs: Iterable[CostInfo | None]) -> tuple[str, ...]:
     if not known:
         return ()
     told = "; ".join(dict.fromkeys(cost.price.text for cost in known))
-    used = {f" Tokens: in {cost.use:.0%} of the time." for cost in known if cost.usd_per_million_tokens is not None}
+    used = {f" A million tokens at {cost.use:.0%} use (--use)." for cost in known if cost.usd_per_million_tokens is not None}
     return (f"Prices: {told}. Their sources: --json or --format csv.{''.join(used)}",)
 
 

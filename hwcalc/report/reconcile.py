@@ -6,6 +6,7 @@ from typing import Final
 
 from hwcalc.reconcile.facts import Number, Row
 from hwcalc.reconcile.result import Reconciliation
+from hwcalc.report.columns import listed
 from hwcalc.report.text import csv_text, plural
 from hwcalc.report.view import View
 from hwcalc.units import human_bytes
@@ -49,8 +50,9 @@ def reconcile_text(reconciliation: Reconciliation, view: View) -> str:
 def compared_text(reconciliation: Reconciliation, title: str, view: View) -> str:
     """The verdict and the figures below a title, and what was planned with."""
     head = view.headed(title, verdict(reconciliation), agrees=reconciliation.within)
-    figures = view.table(_HEADER, [_cells(row) for row in reconciliation.rows], right=(2, 3, 4, 5, 6))
-    return f"{head}{figures}{_ranks(reconciliation, view)}{'' if view.quiet else _foot(reconciliation, view)}"
+    rows = [_cells(row) for row in reconciliation.rows]
+    figures, dropped = listed(view, _HEADER, rows, ("is", "difference", "range"), right=(2, 3, 4, 5, 6))
+    return f"{head}{figures}{view.paragraphs(dropped)}{_ranks(reconciliation, view)}{'' if view.quiet else _foot(reconciliation, view)}"
 
 
 def reconcile_csv(reconciliation: Reconciliation) -> str:

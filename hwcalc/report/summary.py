@@ -103,7 +103,7 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
         if values:
             low, high = f"{values[0]:,}", f"{values[-1]:,}"
             said = words.format(low if low == high else f"{low} or {high}" if len(values) == 2 else f"{low} to {high}")
-            spoken.append("1 head" if said == "1 heads" else said)
+            spoken.append(said.removesuffix("s") if said in ("1 heads", "1 KV heads") else said)
     shape = " · ".join(filter(None, (f"{plural(len(everything), 'layer')}: {kinds}", ", ".join(spoken))))
     return clean(cut(model.id, LONGEST_WORD)), about, shape
 
@@ -318,7 +318,9 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         and (fewest := _fewest(fit))
         and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits)
     ):
-        out.append(("fewest", fewest))
+        # One GPU does already where the host holds what it does not.
+        whole = " to hold all layers on GPUs" if fit.fits and fit.all_layers is not None and fit.min_gpus != fit.gpus else ""
+        out.append(("fewest", fewest + whole))
     if plan.within is not None:
         from hwcalc.report.within import within_lines
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc.report.columns import listed
 from hwcalc.report.text import plural, share_text
 from hwcalc.report.view import View
 from hwcalc.units import human_duration
@@ -44,6 +45,8 @@ _TUNED: Final[Mapping[str, Callable[[Traffic], str]]] = {
     "answer p95": _COMPARED["answer p95"],
 }
 """Those of settings that were searched."""
+_LESS: Final = ("answer p95", "request's mean p95", "alike", "first token p95")
+"""Columns that are left out where there is no room, the first before others."""
 
 
 def traffic_text(traffic: Traffic, view: View) -> str:
@@ -91,8 +94,10 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     parts = [view.paragraphs(head), view.table(header, rows, right=range(len(names), len(header)))]
     said = [*limits, *errors, *(f"warning: {message}" for message in warned)]
     if not view.quiet:
-        # Other notes are the same as those of a replay alone.
-        said += dict.fromkeys(f"note: {note.message}" for traffic in told for note in traffic.notes if note.code == "cut")
+        # Other notes are those of a replay alone.
+        said += dict.fromkeys(
+            f"note: {note.message}" for traffic in told for note in traffic.notes if note.code in ("cut", "workload")
+        )
     return "\n".join([*parts, view.paragraphs(said)])
 
 
@@ -144,8 +149,8 @@ def tuning_text(tuning: Tuning, view: View) -> str:
     # A command stays on its line.
     command = f"{'start' if tuning.holds else 'nearest'}: {tuning.command}" if tuning.command else ""
     start = view.paragraphs([command]) if view.format == "markdown" else f"{command}\n"
-    table = view.table(header, rows, right=range(len(names), len(header)))
-    return "\n".join([view.paragraphs([head]), table, view.paragraphs(said), *([start] if command else [])])
+    table, dropped = listed(view, header, rows, _LESS, right=range(len(names), len(header)))
+    return "\n".join([view.paragraphs([head]), table, view.paragraphs([*dropped, *said]), *([start] if command else [])])
 
 
 def _head(traffic: Traffic, *, compared: bool = False) -> str:

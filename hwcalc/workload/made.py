@@ -20,6 +20,8 @@ from math import log1p
 from random import Random
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import did_you_mean, quoted, shown
@@ -93,6 +95,8 @@ KEYS: Final[Mapping[str, str]] = {
 }
 """The words of a workload, and what each says."""
 _DEFAULT_REQUESTS: Final = 1000
+AT_ONCE: Final = "All requests come at once. Four a second on average: arrival=poisson=4"
+"""The note of words that name no arrival."""
 _DEFAULT_CANCEL_SECONDS: Final = 10.0
 
 
@@ -250,4 +254,6 @@ def made(words: str | Mapping[str, Any]) -> Workload:
     named = words_of(words) if isinstance(words, str) else dict(words)
     recipe = read_recipe(named)
     shown_words = {key: value.text if isinstance(value, (Lengths, Arrivals)) else value for key, value in named.items()}
-    return recipe.workload(" ".join(f"{key}={value}" for key, value in shown_words.items() if value is not None))
+    workload = recipe.workload(" ".join(f"{key}={value}" for key, value in shown_words.items() if value is not None))
+    unsaid = named.get("arrival") is None and recipe.concurrency is None and recipe.turns is None
+    return replace(workload, notes=(AT_ONCE,)) if unsaid and recipe.requests > 1 else workload

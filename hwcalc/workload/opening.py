@@ -19,7 +19,7 @@ from hwcalc.text import quoted, shown
 from hwcalc.units import MOST_TOKENS, parse_token_list, parse_tokens, plain_number
 from hwcalc.workload.formats import detect, format_named, parse_columns, read_lines
 from hwcalc.workload.lengths import Geometric, Lengths, Listed, read_lengths
-from hwcalc.workload.made import KEYS, Arrivals, made, read_arrivals, words_of
+from hwcalc.workload.made import AT_ONCE, KEYS, Arrivals, made, read_arrivals, words_of
 from hwcalc.workload.request import Request, Segment, Workload
 from hwcalc.workload.trace import Trace
 
@@ -118,7 +118,8 @@ def _faster(opened: Workload, requests: Any, arrival: Any, speedup: Any, seed: i
     if not 1 / _MOST_SPEEDUP <= faster <= _MOST_SPEEDUP:
         raise UsageError(f"speedup is {quoted(speedup, 40)}.", hint="Allowed: 2 is twice as fast, 0.5 half as fast.")
     make = opened.make
-    return replace(opened, make=lambda: arriving(make(), times, seed, faster), counting=None)
+    notes = opened.notes if times is None else tuple(note for note in opened.notes if note != AT_ONCE)
+    return replace(opened, make=lambda: arriving(make(), times, seed, faster), counting=None, notes=notes)
 
 
 def arriving(requests: Iterable[Request], arrivals: Arrivals | None, seed: int, speedup: float) -> Iterator[Request]:

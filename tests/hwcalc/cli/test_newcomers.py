@@ -12,6 +12,7 @@ import hwcalc
 from hwcalc import plan
 from hwcalc.report.summary import notes_of
 from tests.hwcalc.command import Capture, run
+from tests.paths import TESTS
 
 
 @pytest.mark.parametrize(
@@ -216,3 +217,23 @@ def test_a_document_of_kvplan_is_no_model(capsys: Capture, tmp_path: Path) -> No
     assert status == 3
     assert "is a JSON document of kvplan check that kvplan wrote" in said
     assert "kvplan check --baseline FILE" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("instances",),
+        ("reconcile", str(TESTS / "logs/vllm/v0-0.7-llama-3.1-8b-20k.log"), "--gpu", "l4"),
+        ("tune", "Qwen/Qwen3-8B", "--gpu", "l4", "--trace", "prompt=2k output=9 requests=3", "--ttft", "2s"),
+    ],
+)
+def test_a_table_leaves_out_what_a_terminal_has_no_room_for(
+    words: tuple[str, ...], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line of a table is broken by the terminal, and what is left out is named."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, err = run(capsys, *words)
+    table = [line for line in out.splitlines() if "  " in line.strip()]
+
+    assert max(map(len, table)) <= 80
+    assert "Left out at this width: " in out + err

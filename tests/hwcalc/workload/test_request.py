@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
-from hwcalc.workload.opening import workload_of_rows
+from hwcalc.workload.opening import workload, workload_of_rows
 from hwcalc.workload.request import Request, Segment, Workload
 
 SEGMENTS = st.lists(st.builds(Segment, st.sampled_from("abc"), st.integers(1, 40)), max_size=4).map(tuple)
@@ -79,3 +79,13 @@ def test_outputs_are_named_for_the_next_turn() -> None:
 
     assert second.prefix == (*first.prefix, Segment(first.output_id, 8))
     assert first.prefix_tokens == first.prompt_tokens
+
+
+def test_words_without_an_arrival_say_that_all_come_at_once() -> None:
+    """Who names an arrival, or how many are with the server, knows."""
+    (note,) = workload("prompt=2k output=300").notes
+
+    assert note == "All requests come at once. Four a second on average: arrival=poisson=4"
+    for more in ("arrival=once", "arrival=poisson=4", "concurrency=8", "requests=1"):
+        assert not workload(f"prompt=2k output=300 {more}").notes
+    assert not workload(workload("prompt=2k output=300"), arrival="rate=2").notes
