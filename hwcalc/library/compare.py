@@ -225,7 +225,14 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     axes |= {name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")}
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     # Dimensions alone are a model, too.
-    specs = load_each(models_or_equation(models, asked.dimensions), asked)
+    named = models_or_equation(models, asked.dimensions)
+    # Two names may mean one model of the catalog.
+    specs = tuple(
+        {
+            model.id if isinstance(name, str) and isinstance(model, ModelSpec) and model.source == "catalog" else number: model
+            for number, (name, model) in enumerate(zip(named, load_each(named, asked), strict=True))
+        }.values()
+    )
     if not axes["seq"]:
         longest = [model.max_position_embeddings for model in specs if isinstance(model, ModelSpec)]
         known = [length for length in longest if length is not None]

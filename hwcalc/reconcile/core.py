@@ -23,10 +23,10 @@ from hwcalc.model import ModelLike, ModelSpec, Note, OpenFile
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS, Asked, ReconcileOptions, take_options, takes
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
-from hwcalc.reconcile.facts import Facts, Row
+from hwcalc.reconcile.facts import Facts, Row, device_memory
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory
 from hwcalc.text import brief, printable, shown
-from hwcalc.units import MIB, parse_share
+from hwcalc.units import MIB, human_bytes, parse_share
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -236,7 +236,7 @@ def findings_of(
     notes = list(read.notes)
     name = _engine_of(read.dialect, engine, notes)
     stated, occupancy, rows, remarks = _compared(spec, read.dialect, keywords, asked, name, tolerance)
-    notes += [*occupancy.notes, *_same_model(read.dialect, spec), *remarks]
+    notes += [*occupancy.notes, *_same_model(read.dialect, spec), *_same_gpu(read.dialect, occupancy), *remarks]
     return Findings(
         occupancy=occupancy, stated=stated, keywords=keywords, rows=tuple(rows), notes=tuple(notes), remarks=tuple(remarks)
     )
@@ -550,6 +550,22 @@ def _same_model(dialect: Dialect, spec: ModelSpec) -> list[Note]:
     if not last or last == spec.id.rpartition("/")[2].lower() or "snapshots" in name:
         return []
     return [Note(code="other-model", message=f"The {dialect.source} names {brief(name, 80)}; it is compared with {spec.id}.")]
+
+
+def _same_gpu(dialect: Dialect, occupancy: Occupancy) -> list[Note]:
+    """A note if a GPU of the log has more memory than one of the plan can have. A machine that shares its memory may be set to give more."""
+    stated, memory, gpu = dialect.facts.smallest("total_bytes"), device_memory(occupancy), occupancy.setup.hardware.gpu
+    if stated is None or isinstance(stated.value, str) or memory is None or gpu is None or gpu.shares_host_memory:
+        return []
+    if stated.value <= _ROOM_OF_DRIVERS * memory.high:
+        return []
+    sizes = f"its GPU has {human_bytes(int(stated.value))}, and {gpu.id} {human_bytes(int(memory.high))}"
+    return [Note(code=OTHER_GPU, message=f"The {dialect.source} is not of {gpu.id}: {sizes}. Name its GPU: --gpu")]
+
+
+OTHER_GPU: Final = "other-gpu"
+_ROOM_OF_DRIVERS: Final = 1.1
+"""Drivers keep less than a tenth of a GPU's memory, which some systems count and others do not."""
 
 
 def _calibrate(dialect: Dialect, log: str, occupancy: Occupancy) -> Saved:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hwcalc.reconcile.core import OTHER_GPU
 from hwcalc.reconcile.facts import Number, Row
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.report.columns import listed
@@ -34,6 +35,8 @@ def verdict(reconciliation: Reconciliation) -> str:
         ranged = any(abs(row.percent or 0) > 100 * max(row.tolerance, reconciliation.tolerance) for row in judged)
         how = f"in their range or within {allowed} of it" if ranged else f"within {allowed}"
         return f"agrees: {agree} of {whole} figures {how}{left}"
+    if other := next((note.message for note in reconciliation.notes if note.code == OTHER_GPU), ""):
+        return f"differs: {other[0].lower()}{other[1:]}"
     apart = [row for row in judged if not row.within]
     exact, others = (", ".join(row.name for row in apart if (row.tolerance == 0) is held) for held in (True, False))
     said = [f"{others} further apart than {allowed}" if others else "", f"{exact} (must match exactly)" if exact else ""]

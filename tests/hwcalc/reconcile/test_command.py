@@ -71,6 +71,15 @@ def test_a_log_that_differs(capsys: Capture) -> None:
     assert "planned with" not in out
 
 
+def test_a_log_of_another_gpu(capsys: Capture) -> None:
+    """The log has workers of 95.01 GiB, and an L4 shows 22.03: it is not of an L4, however the figures differ."""
+    log = str(LOGS / "vllm/v1-0.27-qwen3-235b-tp4.log")
+    status, out, _ = run(capsys, "reconcile", "Qwen/Qwen3-235B-A22B-FP8", "--log", log, "--gpu", "l4")
+
+    assert status == 1
+    assert out.splitlines()[1] == "differs: the log is not of l4: its GPU has 95.01 GiB, and l4 22.06 GiB. Name its GPU: --gpu"
+
+
 def test_json(capsys: Capture) -> None:
     """One document, as its schema says, whether it agrees or not."""
     schema = json.loads(run(capsys, "schema", "reconcile")[1])

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hwcalc import compare
 from hwcalc.planner.result import COST_COLUMNS
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
@@ -252,3 +253,10 @@ def test_one_that_cannot_be_planned_is_said(capsys: Capture, monkeypatch: pytest
         assert "kvplan: 1 of 2 " in said
         assert " could not be planned; the first: 'Qwen/Qwen3-8' is neither " in said
     assert run(capsys, "compare", "Qwen/Qwen3-8", "Qwen/Qwen3-9")[0] == 3
+
+
+def test_two_names_of_a_model_are_one_row() -> None:
+    """Of the catalog alone: files and configs may have one name and differ."""
+    rows = compare(["Qwen/Qwen3-8B", "qwen3 8b", "Qwen/Qwen3-4B"], seq="1k").variants
+
+    assert [row.model for row in rows] == ["Qwen/Qwen3-8B", "Qwen/Qwen3-4B"]
