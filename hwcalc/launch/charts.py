@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, servers_with
-from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs, slice_of
-from hwcalc.launch.server import Server
+from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
+from hwcalc.launch.server import CUT_FROM, Server
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, mappings, number, rows, sizes_of, text, texts
 from hwcalc.launch.words import Word
 from hwcalc.profiles.engine_flags import EngineFlags, engine_flags
@@ -77,8 +77,8 @@ def _of_model_spec(model: Mapping[str, Any], spec: Mapping[str, Any], cluster: C
     around = around_of({"image": image}, {}, cluster, place)
     around = replace(around, variables={**around.variables, **own})
     if "mig-" in kind:
-        named = slice_of(around.settings.get("gpu"), f"MIG {kind.partition('mig-')[2]}")
-        around = replace(around, settings={**around.settings, "gpu": named})
+        cut = {"gpu": f"MIG {kind.partition('mig-')[2]}", CUT_FROM: around.settings.get("gpu")}
+        around = replace(around, settings={**around.settings, **cut})
     _take_model(reading, model, "modelURL", cluster)
     if count is not None and not {"gpu", "instance"} & around.settings.keys():
         reading.say("gpu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from hwcalc.launch.commands import (
     servers_with,
 )
 from hwcalc.launch.documents import Places, read_documents
-from hwcalc.launch.server import Server
+from hwcalc.launch.server import CUT_FROM, Server
 from hwcalc.launch.values import (
     at,
     container_words,
@@ -42,7 +41,6 @@ from hwcalc.launch.values import (
 )
 from hwcalc.launch.words import Origin, Spot, Word, filled_word
 from hwcalc.profiles.engine_flags import engine_flags
-from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 from hwcalc.profiles.launch import launch_words
 
 _USUAL: Final = "vllm"
@@ -157,14 +155,6 @@ def devices_of(resources: Any) -> tuple[int | None, str | None]:
     return None, None
 
 
-def slice_of(whole: str | None, slice_: str) -> str:
-    """The slice of the accelerator that a label or an instance names, or the slice alone where it has no such one."""
-    with suppress(UnknownGpuError):
-        find_gpu(f"{whole or ''} {slice_}")
-        return f"{whole} {slice_}"
-    return slice_
-
-
 def nodes_of(spec: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """The accelerator and the instance type that the labels of nodes name."""
     table = launch_words()
@@ -217,7 +207,7 @@ def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cl
     pool = nodes.pop("pool", None)
     settings |= nodes
     if slice_ is not None:
-        settings["gpu"] = slice_of(nodes.get("gpu"), slice_)
+        settings |= {"gpu": slice_, CUT_FROM: nodes.get("gpu")}
     if place.gpus is not None:
         settings["gpus_per_replica"] = place.gpus
         if count is not None and place.pods > 1:

@@ -18,13 +18,13 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import counted, gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.commands import all_flags
-from hwcalc.launch.kubernetes import slice_of
-from hwcalc.launch.server import FILE_NAME, Server
+from hwcalc.launch.server import CUT_FROM, FILE_NAME, Server
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.options import ROWS, counted_once
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 from hwcalc.profiles.launch import launch_words
 from hwcalc.profiles.mig import slice_named
 from hwcalc.sources.local import has_path_syntax
@@ -390,6 +390,7 @@ def _take_hardware(server: Server, options: dict[str, Any], more: Mapping[str, A
 def _gpu_of(server: Server, remarks: list[str]) -> str | None:
     """The accelerator that the text names, by its id; ``None`` where it names none that is known."""
     gpu, instance = server.settings.get("gpu"), server.settings.get("instance")
+    whole = server.settings.get(CUT_FROM)
     if isinstance(instance, str):
         try:
             sold, given = instance_named(instance), server.settings.get("gpus_per_replica")
@@ -402,9 +403,12 @@ def _gpu_of(server: Server, remarks: list[str]) -> str | None:
                 )
             if not isinstance(gpu, str) or slice_named(gpu) is None:
                 return sold.accelerator
-            gpu = slice_of(sold.accelerator, gpu)
+            whole = sold.accelerator
     if not isinstance(gpu, str):
         return None
+    if whole is not None and slice_named(gpu) is not None:
+        with suppress(UnknownGpuError):
+            gpu = find_gpu(f"{whole} {gpu}").id
     first = gpu.removeprefix("one of ").split(", ")[0]
     known = {name.lower(): id_ for name, id_ in launch_words().accelerators.items()}
     try:

@@ -21,6 +21,8 @@ KEYS: Final = (
 """The settings that several engines mean alike, in the order of the JSON. What else bears on memory stands in ``extra``."""
 FILE_NAME: Final = "(file name)"
 """Stands behind a format of weights that the name of a file states, and no repository."""
+CUT_FROM: Final = "cut_from"
+"""The setting, beside :data:`KEYS`, that names the accelerator of a MIG slice."""
 
 
 class Server(Record):

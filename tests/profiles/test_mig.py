@@ -128,6 +128,7 @@ def test_a_manifest_asks_for_the_slice(form: str) -> None:
 
     assert "nvidia.com/mig-1g.10gb" in text
     assert "NVIDIA-H100-80GB-HBM3" in text
+    assert server.to_dict()["gpu"] == "MIG 1g.10gb"
     assert planned(server).options["gpu"] == "h100-sxm5-80gb-mig-1g.10gb"
 
 
