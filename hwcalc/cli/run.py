@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option, find_command
 from hwcalc.cli.output import Answer, discard, on_screen, wants_json, write
 from hwcalc.documents import ErrorInfo, dumps, error_document
-from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
+from hwcalc.errors import KvplanError, OutputError, UnwritableFileError, UsageError
 from hwcalc.text import message as safe_message
 from hwcalc.unfinished import Uncut, Unfinished
 
@@ -176,8 +176,10 @@ def _as_typed(message: str, words: Sequence[str]) -> str:
 
 def describe(error: Exception, words: Sequence[str] = ()) -> ErrorInfo:
     """The error that any exception is, where ``words`` is the line. Only here does a class become an exit status."""
-    if isinstance(error, KvplanError):
+    if isinstance(error, UsageError):
         return replace(ErrorInfo.of(error), message=_as_typed(error.message, words))
+    if isinstance(error, KvplanError):
+        return ErrorInfo.of(error)
     if is_typers(error, "ClickException"):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "kvplan"

@@ -246,7 +246,7 @@ def test_the_command_that_an_unknown_architecture_proposes(capsys: Capture, tmp_
     config = {"model_type": "new", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "vocab_size": 100, **mla}
     path.write_text(json.dumps(config))
     _, _, err = run(capsys, str(path), "--seq", "8")
-    proposed = err.partition(f"kvplan {path} --seq 8 --assume ")[2].partition(".")[0]
+    proposed = err.partition(f"kvplan {path} --seq 8 --assume ")[2].partition(";")[0]
 
     status, out, _ = run(capsys, str(path), "--assume", proposed, "--seq", "8", "-q")
     assert status == 0
