@@ -295,7 +295,9 @@ def payload_of(
         "lengths": {"least": LEAST_TOKENS, "most": axes.most_tokens},
         "batches": list(axes.batches),
         "layouts": [asdict(layout) for layout in axes.layouts],
-        "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
+        "verdicts": {
+            verdict.value: {"words": verdict.text, "meaning": verdict.meaning, "fits": verdict.fits} for verdict in Verdict
+        },
         "gpus": [_gpu(load_gpu(name, []), pools, sorted({layout.count for layout in axes.layouts})) for name in axes.gpus],
         "formats": format_spellings(),
         "experts_power": ALIKE,

@@ -73,15 +73,10 @@ function limits({ fit, sampled }, state, page) {
   ];
 }
 
-/** True if it fits by the expected values. @param {Answer["fit"]} fit */
-function fits({ verdict }) {
-  return verdict === "fits" || verdict === "probably";
-}
-
 /** The speed in a line, where there is a bound and it fits. @param {Page} page @param {State} state @param {Answer} answer */
 function speedLine(page, state, { fit }) {
   const speed = page.speed(state);
-  return speed === null || !fits(fit) ? [] : [html("li", {}, term("Speed", "speed"), ": ", speedWords(speed, state.batch))];
+  return speed === null || !page.payload.verdicts[fit.verdict].fits ? [] : [html("li", {}, term("Speed", "speed"), ": ", speedWords(speed, state.batch))];
 }
 
 /** The price of the GPUs in a line, and of a million tokens, where one is known. @param {Page} page @param {State} state @param {Answer} answer */
@@ -91,8 +86,8 @@ function priceLine(page, state, { fit }) {
   const { use } = page.payload;
   const speed = page.speed(state);
   const million = (/** @type {number} */ tokens) => dollars((price.usd / 3600 / tokens / use) * 1e6);
-  const likely = fits(fit) ? speed?.expected : null;
-  const tokens = likely ? `, ${million(likely.tokens)} (${million(likely.high)} to ${million(likely.low)}) for a million tokens at ${100 * use}% use` : "";
+  const likely = page.payload.verdicts[fit.verdict].fits ? speed?.expected : null;
+  const tokens = likely ? `, ${million(likely.tokens)} (${million(likely.high)} to ${million(likely.low)}) for a million tokens at ${Math.round(100 * use)}% use` : "";
   return [html("li", {}, term("Price", "price"), `: ${dollars(price.usd)} an hour, ${dollars(price.usd * HOURS_PER_MONTH)} a month${tokens} (${price.of}).`)];
 }
 

@@ -30,7 +30,7 @@ const TERMS = {
   GQA: "Grouped-query attention: several query heads share a key and a value.",
   MQA: "Multi-query attention: all query heads share one key and one value.",
   MLA: "Multi-head latent attention: a small latent in the place of keys and values.",
-  price: "Of these GPUs on demand, by a public list of the day that is named. A million tokens at 40% use: in so much of the time that is paid tokens are computed, at the expected speed.",
+  price: "Of these GPUs on demand, by a public list of the day that is named. A million tokens cost what they do at the expected speed, if tokens are computed in the named share of the time that is paid.",
   speed: "What the engine is expected to decode on this GPU, and the range in which four of five measurements lie. No engine is faster than the bound, which the bandwidth of the memory or the rate of the units sets.",
 };
 

@@ -344,8 +344,8 @@ interface Payload {
   lengths: { least: number; most: number };
   batches: number[];
   layouts: Layout[];
-  /** The words of the command line, and what they say of the estimates. */
-  verdicts: Record<Verdict, { words: string; meaning: string }>;
+  /** The words of the command line, what they say of the estimates, and whether it fits by the expected values. */
+  verdicts: Record<Verdict, { words: string; meaning: string; fits: boolean }>;
   gpus: Gpu[];
   engines: Engine[];
   /** Other spellings of formats. */
