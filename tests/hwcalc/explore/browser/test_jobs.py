@@ -138,7 +138,7 @@ def test_tokens_a_second(small: Watched, change: dict[str, Any]) -> None:
     told = small.page.locator("#answer .limits").inner_text()
     assert ("Speed: " in told, "at most" in told) == (plan.fit.fits, plan.fit.fits)
     assert (") for a million tokens at 40% use" in told) == (plan.fit.fits and likely is not None)
-    if plan.fit.fits and likely is not None:
+    if plan.fit.fits and likely is not None and likely.expected is not None:
         # Dollars an hour x 1,000,000 / (3,600 s x tokens a second x use).
         million = 2.69 * change.get("count", 1) * 1e6 / (3600 * likely.expected * 0.4)
         assert f", ${million:.2f} (" in told
