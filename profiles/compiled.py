@@ -69,20 +69,6 @@ def _lines() -> Mapping[str, Mapping[str, bytes]]:
     return lines
 
 
-class Estimate(Struct, frozen=True, kw_only=True):
-    """A number that is not exact: low, expected and high value, and the source."""
-
-    low: int | float
-    expected: int | float
-    high: int | float
-    source: str
-
-
-def estimate_of(data: Record) -> Estimate:
-    """The estimate of a mapping in a fact file, which has been checked."""
-    return Estimate(low=data["low"], expected=data["expected"], high=data["high"], source=data["source"])
-
-
 class ListedModel(Struct, frozen=True):
     """A few facts of one model: ``parameters`` is the published count. ``None`` is unknown."""
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from hwcalc.formulas.record import Record
+from msgspec import Meta, convert, field
+
 from hwcalc.profiles.compiled import names, record
+from hwcalc.profiles.form import Date, Facts, Version, Words
 
 SWITCH: Final = ""
 VALUE: Final = "1"
@@ -25,7 +27,12 @@ SWITCH_VALUES: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false"
 """The values of a switch that may stand without one."""
 
 
-class Flag(Record):
+Spelled: TypeAlias = Words | Annotated[tuple[Words, ...], Meta(min_length=1)]
+"""A flag, or all its spellings, the one that is written first."""
+Flags: TypeAlias = Annotated[tuple[Spelled, ...], Meta(description="a list of flags")]
+
+
+class _FlagFacts(Facts):
     """A flag of a server.
 
     ``name`` is the engine's own, with underscores. ``key`` is what a server that was read calls it (``speculative.method`` for a part of one), if
@@ -40,35 +47,55 @@ class Flag(Record):
     names files elsewhere; ``also`` keeps the value under its own name too; ``role`` is what a switch makes of the server.
     """
 
-    spellings: tuple[str, ...]
-    name: str
-    takes: str = "value"
-    key: str | None = None
-    option: str | None = None
-    engine_option: str | None = None
-    together: str | None = None
-    scheduler_option: str | None = None
+    takes: Literal[
+        "switch", "value", "text", "secret", "words", "list", "numbers", "commas", "tokens", "whole", "pairs", "optional", "spec"
+    ] = "value"
+    key: Words | None = None
+    option: Words | None = None
+    together: Words | None = None
+    scheduler_option: Words | None = None
     own: bool = False
-    since: str | None = None
-    negated: str | None = None
-    values: Mapping[str, str] = MappingProxyType({})
-    any_value: str | None = None
-    only: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    values_as: Mapping[str, str | None] = MappingProxyType({})
-    plan_as: Mapping[str, str | None] = MappingProxyType({})
-    off: tuple[str, ...] = ()
-    off_engine_option: str | None = None
-    off_because: str | None = None
-    because: str | None = None
-    role: str | None = None
+    since: Words | None = None
+    negated: Words | None = None
+    values: Mapping[Words, Words] = MappingProxyType({})
+    any_value: Words | None = None
+    only: tuple[Words, ...] = ()
+    absent: tuple[Words, ...] = ()
+    values_as: Mapping[Words, Words | None] = MappingProxyType({})
+    plan_as: Mapping[Words, Words | None] = MappingProxyType({})
+    off: tuple[Words, ...] = ()
+    off_engine_option: Words | None = None
+    off_because: Words | None = None
+    role: Words | None = None
     repeats: bool = False
     written: bool = False
-    variable: str | None = None
-    word: str | None = None
+    variable: Words | None = None
+    word: Words | None = None
     ask: bool = False
     also: bool = False
     bears: bool = True
+
+
+class FlagRow(_FlagFacts):
+    """A flag as the file has it. An ``engine_option`` that is true has the flag's own name."""
+
+    flag: Spelled
+    name: Words | None = None
+    engine_option: Words | Literal[True] | None = None
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All spellings, the one that is written first."""
+        return (self.flag,) if isinstance(self.flag, str) else self.flag
+
+
+class Flag(_FlagFacts):
+    """A flag with its name and all its spellings, and the reason why a plan does not count it, if it has one."""
+
+    spellings: tuple[str, ...]
+    name: str
+    engine_option: str | None = None
+    because: str | None = None
 
     @property
     def spelled(self) -> str:
@@ -76,34 +103,53 @@ class Flag(Record):
         return self.spellings[0]
 
 
-class Program(Record):
+class FlagsByValues(Facts):
+    """Flags by how many values follow: none, one, or all words up to the next flag."""
+
+    switch: Flags = ()
+    value: Flags = ()
+    values: Flags = ()
+
+
+class UnplannedFlags(FlagsByValues):
+    """Flags that bear on memory in a way that no plan counts, with the reason."""
+
+    because: Words
+
+
+class Program(Facts):
     """The words that start a server. The program has ``kind`` if it is none; ``launcher`` wraps the engine; ``own`` names fit other programs too.
 
     A command is written with the ``written`` one, else with the first.
     """
 
-    words: tuple[str, ...]
-    kind: str | None = None
-    launcher: str | None = None
+    text: Words = field(name="words")
+    kind: Literal["build", "model", "modelfile"] | None = None
+    launcher: Words | None = None
     own: bool = False
     written: bool = False
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words."""
+        return tuple(self.text.split())
 
-class Image(Record):
+
+class Image(Facts):
     """An image of containers: a part of its name, whether its entry point is the server (only with ``tag`` in its tag), and its version.
 
     ``version`` is the pattern of the version in a tag, ``in_name`` the one in the name; one that is not ``versioned`` has a version of its own.
     """
 
-    repository: str
+    repository: Words
     starts: bool = False
     versioned: bool = True
-    tag: str | None = None
-    version: str | None = None
-    in_name: str | None = None
+    tag: Words | None = None
+    version: Words | None = None
+    in_name: Words | None = None
 
 
-class Container(Record):
+class Container(Facts):
     """How a server runs in a container.
 
     ``images`` has the image for accelerators of each vendor, and for ``cpu``: ``{version}`` is three numbers, ``{sm}`` the compute capability, and
@@ -113,36 +159,36 @@ class Container(Record):
     envconfig/config.go), and ``health`` answers once the server is there.
     """
 
-    images: Mapping[str, str]
+    images: Mapping[Words, Words]
     port: int
-    downloads: str
-    words: tuple[str, ...] = ()
+    downloads: Words
+    words: tuple[Words, ...] = ()
     entry: bool = False
-    script: str | None = None
-    health: str = "/health"
+    script: Words | None = None
+    health: Words = "/health"
 
 
-class Variable(Record):
+class Variable(Facts):
     """A variable that bears on memory: as a flag, as the keys ``key`` and ``also``, or by its own name; with a value of ``only`` alone."""
 
-    name: str
-    flag: str | None = None
-    key: str | None = None
-    also: str | None = None
-    only: tuple[str, ...] = ()
-    engine_option: str | None = None
+    name: Words
+    flag: Words | None = None
+    key: Words | None = None
+    also: Words | None = None
+    only: tuple[Words, ...] = ()
+    engine_option: Words | None = None
 
 
-class Parameter(Record):
+class Parameter(Facts):
     """A parameter of a Modelfile."""
 
-    name: str
-    key: str | None = None
-    engine_option: str | None = None
+    name: Words
+    key: Words | None = None
+    engine_option: Words | None = None
     without_effect: bool = False
 
 
-class Spelling(Record):
+class Spelling(Facts):
     """How an engine reads names: whether a beginning is enough, ``_`` is ``-``, ``-`` is ``_``, dots go into JSON, and ``+`` appends to a list."""
 
     abbreviations: bool = False
@@ -152,37 +198,71 @@ class Spelling(Record):
     plus: bool = False
 
 
-class EngineFlags(Record):
+class Diffusion(Facts):
+    """The name of the server of images or films, and the flags and parts of names of models that tell it from one of language models."""
+
+    name: Words
+    flags: frozenset[Words]
+    models: tuple[Words, ...]
+
+
+class _Started(Facts):
     """How the server of one engine is started.
 
-    ``called`` are its names elsewhere. With ``by_name`` its flags alone do not tell it. ``flags`` are all flags; ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
+    ``called`` are its names elsewhere. With ``by_name`` its flags alone do not tell it. ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
     file of flags, which count more than the line if ``config_wins``. A line with one of ``excluded`` starts no server, and a program followed by one
     of ``not_started`` neither. ``unnamed`` are not worth a word. ``variables`` is the prefix of the variables that flags have, ``alone`` that of
-    variables that nobody sets who does not start a server. ``models`` and ``model_flags`` tell a server of images, which is called ``otherwise``.
+    variables that nobody sets who does not start a server.
     """
 
-    engine: str
-    name: str
-    called: tuple[str, ...]
-    by_name: bool
+    name: Words
+    called: tuple[Words, ...] = ()
+    by_name: bool = False
     programs: tuple[Program, ...]
     images: tuple[Image, ...]
-    container: Container | None
+    container: Container | None = None
     spelling: Spelling
     positional: bool
-    config: tuple[str, ...]
-    config_wins: bool
-    excluded: frozenset[str]
-    not_started: frozenset[str]
-    unnamed: frozenset[str]
-    variables: str | None
-    alone: str | None
-    models: tuple[str, ...]
-    model_flags: frozenset[str]
-    otherwise: str | None
+    config: tuple[Words, ...] = ()
+    config_wins: bool = False
+    excluded: frozenset[Words] = frozenset()
+    not_started: frozenset[Words] = frozenset()
+    unnamed: frozenset[Words] = frozenset()
+    variables: str | None = None
+    alone: Words | None = None
+    diffusion: Diffusion | None = None
+    environment: tuple[Variable, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+
+
+class EngineFlagsFile(_Started):
+    """``engines/<id>/flags.yaml``: how an engine's server is started, its flags, and what kvplan makes of each."""
+
+    schema_version: Version
+    id: Words
+    recorded: Date
+    source: Words
+    flags: tuple[FlagRow, ...]
+    unplanned: Annotated[tuple[UnplannedFlags, ...], Meta(description="a list of rows")]
+    without_effect: FlagsByValues
+
+    def place(self) -> tuple[str, ...]:
+        """The last parts of the path where the file belongs."""
+        return (self.id, "flags.yaml")
+
+    def contradiction(self) -> tuple[str, str] | None:
+        said = [flag for row in self.flags for flag in (*row.spellings, *row.off)]
+        for group in (*self.unplanned, self.without_effect):
+            said += [flag for each in (*group.switch, *group.value, *group.values) for flag in FlagRow(flag=each).spellings]
+        twice = next((flag for flag in said if said.count(flag) > 1), None)
+        return None if twice is None else ("flags", f"has {twice}, which stands twice in the file")
+
+
+class EngineFlags(_Started):
+    """How the server of one engine is started, with all its flags."""
+
+    engine: str
     flags: tuple[Flag, ...]
-    environment: tuple[Variable, ...]
-    parameters: tuple[Parameter, ...]
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -365,52 +445,22 @@ def engine_flags(engine: str) -> EngineFlags:
     >>> engine_flags("llamacpp").spelled["-ub"].engine_option
     'n_ubatch'
     """
-    data = record("engines", f"{engine}/flags")
-    flags = [_flag(row) for row in data["flags"]]
-    for row in (*data["unplanned"], data["without_effect"]):
+    file = convert(record("engines", f"{engine}/flags"), EngineFlagsFile)
+    flags = [_flag(row) for row in file.flags]
+    for group in (*file.unplanned, file.without_effect):
+        because = group.because if isinstance(group, UnplannedFlags) else None
         for kind, takes in _KINDS.items():
-            said = {"takes": takes, "because": row.get("because"), "bears": "because" in row}
-            flags += [_flag({"flag": each, **said}) for each in row.get(kind, ())]
-    flags += [_flag({"flag": each, "takes": "text", "because": _UNREAD}) for each in data.get("config", ())]
-    diffusion: Mapping[str, Any] = data.get("diffusion") or {"models": (), "flags": ()}
-    return EngineFlags(
-        engine=data["id"],
-        name=data["name"],
-        called=(data["id"], data["name"], *data.get("called", ())),
-        by_name=data.get("by_name", False),
-        programs=tuple(Program(**{**row, "words": tuple(row["words"].split())}) for row in data["programs"]),
-        images=tuple(Image(**row) for row in data["images"]),
-        container=_container(data.get("container")),
-        spelling=Spelling(**data["spelling"]),
-        positional=data["positional"],
-        config=tuple(data.get("config", ())),
-        config_wins=data.get("config_wins", False),
-        excluded=frozenset(data.get("excluded", ())),
-        not_started=frozenset(data.get("not_started", ())),
-        unnamed=frozenset(data.get("unnamed", ())),
-        variables=data.get("variables"),
-        alone=data.get("alone"),
-        models=tuple(diffusion["models"]),
-        model_flags=frozenset(diffusion["flags"]),
-        otherwise=diffusion.get("name"),
-        flags=tuple(flags),
-        environment=tuple(Variable(**{**row, "only": tuple(row.get("only", ()))}) for row in data.get("environment", ())),
-        parameters=tuple(Parameter(**row) for row in data.get("parameters", ())),
-    )
+            said = {"takes": takes, "because": because, "bears": because is not None}
+            flags += [_flag(FlagRow(flag=each), **said) for each in getattr(group, kind)]
+    flags += [_flag(FlagRow(flag=each), takes="text", because=_UNREAD) for each in file.config]
+    started = {name: getattr(file, name) for name in _Started.__struct_fields__}
+    return EngineFlags(**started | {"engine": file.id, "called": (file.id, file.name, *file.called), "flags": tuple(flags)})
 
 
-def _container(row: Mapping[str, Any] | None) -> Container | None:
-    return None if row is None else Container(**{**row, "words": tuple(row.get("words", ()))})
-
-
-def _flag(row: Mapping[str, Any]) -> Flag:
-    given = dict(row)
-    spelled = given.pop("flag")
-    spellings = (spelled,) if isinstance(spelled, str) else tuple(spelled)
-    name = given.pop("name", None) or next((each for each in spellings if each.startswith("--")), spellings[0])
+def _flag(row: FlagRow, **more: Any) -> Flag:
+    """The flag of a row, with ``more`` fields."""
+    name = row.name or next((each for each in row.spellings if each.startswith("--")), row.spellings[0])
     name = name.lstrip("-").replace("-", "_")
-    if given.get("engine_option") is True:
-        given["engine_option"] = name
-    for key in ("only", "absent", "off"):
-        given[key] = tuple(given.get(key, ()))
-    return Flag(spellings=spellings, name=name, **given)
+    option = name if row.engine_option is True else row.engine_option
+    facts = {field: getattr(row, field) for field in _FlagFacts.__struct_fields__}
+    return Flag(**facts | {"spellings": row.spellings, "name": name, "engine_option": option} | more)

@@ -17,16 +17,21 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from msgspec import Meta, convert
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import names, record
-from hwcalc.profiles.engines import planned_version, since
+from hwcalc.profiles.engines import EngineFile, Names, VersionText, planned_version, since
+from hwcalc.profiles.form import Facts, Words
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 SECTIONS: Final = ("runs", "weights", "cache", "attention")
+_ACCELERATOR: Final = r"^(?:[0-9]{1,2}\.[0-9]\+?|[a-z][a-z0-9-]*\*?)$"
+_ACCELERATOR_WORDS: Final = "a compute capability in quotes ('7.5', '7.5+'), an architecture (gfx942, 'gfx*') or an id"
 
 
 class Answer(enum.StrEnum):
@@ -37,26 +42,52 @@ class Answer(enum.StrEnum):
     NEVER = "never"
 
 
-class HardwareRow(Record):
+class HardwareRow(Facts):
     """What one source says of some accelerators. It holds from version ``since`` until before ``until``.
 
     ``backend`` is the part of the engine that it is about, empty for all of it. ``note`` says why, in words that follow a colon.
     """
 
-    accelerators: tuple[str, ...]
-    answer: Answer
-    source: str
-    formats: tuple[str, ...] = ()
-    backend: str = ""
-    since: str = "0.0"
-    until: str | None = None
-    note: str = ""
+    formats: Names = ()
+    accelerators: Annotated[
+        tuple[Annotated[str, Meta(pattern=_ACCELERATOR, description=_ACCELERATOR_WORDS)], ...],
+        Meta(min_length=1, description="a list of accelerators"),
+    ]
+    answer: Annotated[Answer, Meta(description=f"one of {', '.join(Answer)}")]
+    backend: Words = ""
+    since: VersionText = "0.0"
+    until: VersionText | None = None
+    source: Words
+    note: Words = ""
 
     def holds(self, version: str, backend: str = "") -> bool:
         """True if the row is about this version, and this part of the engine; an empty part is any."""
         release = planned_version(version)
         ended = self.until is not None and release >= since(self.until)
         return since(self.since) <= release and not ended and (not backend or self.backend in ("", backend))
+
+
+Rows: TypeAlias = tuple[HardwareRow, ...]
+
+
+class EngineHardwareFile(EngineFile):
+    """``engines/<id>/hardware.yaml``: on which accelerators an engine runs, and which formats need more."""
+
+    runs: Annotated[Rows, Meta(min_length=1, description="a list of rows")]
+    weights: Annotated[Rows, Meta(description="a list of rows")] = ()
+    cache: Annotated[Rows, Meta(description="a list of rows")] = ()
+    attention: Annotated[Rows, Meta(description="a list of rows")] = ()
+
+    def place(self) -> tuple[str, ...]:
+        return (self.id, "hardware.yaml")
+
+    def contradiction(self) -> tuple[str, str] | None:
+        for section in SECTIONS:
+            for number, row in enumerate(getattr(self, section)):
+                if bool(row.formats) == (section == "runs"):
+                    wrong = "has formats, which only weights, cache and attention have" if row.formats else "has no formats"
+                    return f"{section}.{number}", wrong
+        return None
 
 
 class Found(Record):
@@ -82,13 +113,8 @@ def hardware_rows(engine: str) -> Mapping[str, tuple[HardwareRow, ...]]:
     >>> [row.accelerators for row in hardware_rows("tensorrt-llm")["runs"] if row.answer is Answer.OPEN]
     [('12.1',)]
     """
-    content = record("engines", f"{engine}/hardware")
-    return {section: tuple(_row(entry) for entry in content.get(section, ())) for section in SECTIONS}
-
-
-def _row(entry: Mapping[str, Any]) -> HardwareRow:
-    listed = {name: tuple(entry.get(name, ())) for name in ("accelerators", "formats")}
-    return HardwareRow(**{**entry, **listed, "answer": Answer(entry["answer"])})
+    file = convert(record("engines", f"{engine}/hardware"), EngineHardwareFile)
+    return {section: getattr(file, section) for section in SECTIONS}
 
 
 def architecture_of(gpu: Gpu) -> str | None:

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import ProfileError, changed, own
-from hwcalc.profiles.compiled import TOP, Estimate, names, record, records
-from hwcalc.profiles.hardware_file import LONGEST_ID, Gpu, gpu_of, is_id
+from hwcalc.profiles.compiled import TOP, names, record, records
+from hwcalc.profiles.form import LONGEST_ID, Estimate
+from hwcalc.profiles.hardware_file import Gpu, gpu_of, is_id
 from hwcalc.profiles.mig import cuts, slice_id, slice_named, sliced
 
 _MIB: Final = 1024**2

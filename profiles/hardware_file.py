@@ -1,20 +1,34 @@
-"""An accelerator, and a cloud instance or box, from the content of its file."""
+"""An accelerator, and a cloud instance or box: the forms of their files, and the records that plans use."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import field
+from msgspec import Meta, convert, field
+from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
+from hwcalc.profiles.form import (
+    LONGEST_ID,
+    Date,
+    FactFile,
+    Facts,
+    GpuId,
+    Mib,
+    Positive,
+    Readings,
+    Share,
+    Sources,
+    Version,
+    Whole,
+    Word,
+    Words,
+    one_of,
+)
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-LONGEST_ID: Final = 64
 _ID: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
 HOST: Final = "host"
 """The category of a machine without an accelerator, which no file has."""
@@ -22,46 +36,108 @@ NODE: Final = 8
 """The accelerators of a node whose file does not say how many it has: the largest servers that are commonly sold have eight."""
 
 
-class Gpu(Record):
-    """One accelerator. ``None`` means unknown. Budgets use ``torch_total_mib``.
+class Rates(Facts):
+    """Dense rates in TFLOPS (TOPS for int8)."""
+
+    fp32: Positive | None = None
+    tf32: Positive | None = None
+    fp16: Positive | None = None
+    bf16: Positive | None = None
+    fp8: Positive | None = None
+    fp4: Positive | None = None
+    int8: Positive | None = None
+
+
+class Interconnect(Facts):
+    """The link between accelerators with its bandwidth in GB/s as the sum of both directions, and the one to the host."""
+
+    kind: Words | None = None
+    gbps_bidirectional: Positive | None = None
+    host: Words | None = None
+
+
+class _GpuFacts(Facts):
+    """What a file and a record of an accelerator both have. ``None`` means unknown. The files' README says what each key means."""
+
+    id: GpuId
+    name: Words
+    vendor: Word
+    category: Annotated[str, one_of("datacenter", "workstation", "consumer", "laptop", "unified", "tpu", "neuron")] | None = None
+    released: Annotated[Whole | None, Meta(description="a year")] = None
+    architecture: Word | None = None
+    compute_capability: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]$", description='CUDA\'s, in quotes: "9.0"')] | None = (
+        None
+    )
+    memory_type: Words | None = None
+    memory_marketing_gb: Annotated[Whole | None, Meta(description="a positive whole number: the number on the box")] = None
+    memory_total_mib: Mib | None = None
+    memory_total_basis: Words | None = None
+    torch_total_mib: Mib | None = None
+    """The lowest reading. Some drivers withhold more memory than others, and a plan must hold with all of them."""
+    torch_total_mib_seen: Readings | None = None
+    torch_total_basis: Words | None = None
+    memory_bandwidth_gbps: Positive | None = None
+    tdp_w: Positive | None = None
+    devices_per_package: Whole | None = None
+    gpus_per_node: Whole | None = None
+    """How many of them one node has at most; for a whole machine, how many machines can be linked to work as one."""
+    host_memory: Annotated[Literal["shared"] | None, Meta(description="shared, or no such key")] = None
+    """``shared`` if the host has no memory of its own, though this is not sold as a machine with one memory (``category``)."""
+    fp8_kv: Annotated[Literal["native", "storage", "no"] | None, Meta(description="native, storage or 'no' in quotes")] = None
+    """``native`` (in the attention hardware), ``storage`` (kept in 8 bits, converted on read) or ``no``."""
+    confidence: Annotated[Literal["high", "medium", "low"] | None, Meta(description="high, medium or low")] = None
+    note: Words | None = None
+
+
+class GpuFile(_GpuFacts):
+    """``gpus/<id>.yaml``."""
+
+    schema_version: Version
+    recorded: Date | None = None
+    memory_options_gb: (
+        Annotated[tuple[Whole, ...], Meta(min_length=1, max_length=64, description="a list of positive whole numbers")] | None
+    ) = None
+    tflops_dense: Rates | None = None
+    interconnect: Interconnect | None = None
+    source: Sources
+
+    def place(self) -> tuple[str, ...]:
+        """The last part of the path where the file belongs."""
+        return (f"{self.id}.yaml",)
+
+    def contradiction(self) -> tuple[str, str] | None:
+        """A program sees at most what the tool reports, and the tool reports at most what is sold. Readings are around what a program sees."""
+        sold = None if self.memory_marketing_gb is None else self.memory_marketing_gb * 1024
+        largest: int | None = None
+        for key, size in (
+            ("memory_marketing_gb", sold),
+            ("memory_total_mib", self.memory_total_mib),
+            ("torch_total_mib", self.torch_total_mib),
+        ):
+            if size is not None and largest is not None and size > largest:
+                return key, f"is {size:,} MiB, more than the {largest:,} MiB that stand above it"
+            largest = largest if size is None else size
+        seen, torch, most = self.torch_total_mib_seen, self.torch_total_mib, self.memory_total_mib or sold
+        if seen is not None and most is not None and seen[1] > most:
+            return "torch_total_mib_seen", f"is up to {seen[1]:,} MiB, more than the {most:,} MiB of all"
+        if seen is not None and torch is not None and not seen[0] <= torch <= seen[1]:
+            return "torch_total_mib_seen", f"does not have torch_total_mib, {torch:,}, in it"
+        return None
+
+
+class Gpu(_GpuFacts):
+    """One accelerator. Budgets use ``torch_total_mib``.
 
     The three memory figures are different things: what is sold (``memory_marketing_gb``, in units of 1,024 MiB), what the
     vendor's tool reports (``memory_total_mib``, nvidia-smi for NVIDIA) and what a program sees (``torch_total_mib``). An H100
     is sold with 80 GB, nvidia-smi reports 81,559 MiB, and torch sees 81,082 MiB.
     """
 
-    id: str
-    name: str
-    vendor: str
-    architecture: str | None = None
-    compute_capability: str | None = None
-    """The number of CUDA, such as ``9.0``; ``None`` for other vendors."""
-    memory_marketing_gb: int | None = None
-    memory_total_mib: int | None = None
-    torch_total_mib: int | None = None
-    """The lowest reading. Some drivers withhold more memory than others, and a plan must hold with all of them."""
-    memory_bandwidth_gbps: float | None = None
-    fp8_kv: str | None = None
-    """``native`` (in the attention hardware), ``storage`` (kept in 8 bits, converted on read) or ``no``."""
+    memory_options_gb: tuple[int, ...] = ()
+    tflops_dense: Mapping[str, int | float | None] = field(default_factory=dict)
+    interconnect: Mapping[str, str | int | float | None] = field(default_factory=dict)
     source: str = ""
     """The sources of the numbers, in words."""
-    category: str | None = None
-    released: int | None = None
-    memory_type: str | None = None
-    memory_options_gb: tuple[int, ...] = ()
-    memory_total_basis: str | None = None
-    torch_total_mib_seen: tuple[int, int] | None = None
-    torch_total_basis: str | None = None
-    tflops_dense: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
-    interconnect: Mapping[str, str | float | None] = field(default_factory=lambda: MappingProxyType({}))
-    tdp_w: float | None = None
-    devices_per_package: int | None = None
-    gpus_per_node: int | None = None
-    """How many of them one node has at most; for a whole machine, how many machines can be linked to work as one."""
-    host_memory: str | None = None
-    """``shared`` if the host has no memory of its own, though this is not sold as a machine with one memory (``category``)."""
-    confidence: str | None = None
-    note: str | None = None
     path: Path | None = None
     """The user's own file."""
     user: bool = False
@@ -110,25 +186,37 @@ def is_id(text: str) -> bool:
 
 def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
     """The accelerator of a file's content, which has been checked. ``own`` is the file if it is the user's own."""
-    told, seen = data.get, data.get("torch_total_mib_seen")
-    # Lists make all of them: what a file does not say is unknown, and so None.
-    values: dict[str, Any] = {name: told(name) for name in _NAMES}
-    values["memory_options_gb"] = tuple(told("memory_options_gb") or ())
-    values["torch_total_mib_seen"] = None if seen is None else (seen[0], seen[1])
-    values["tflops_dense"] = MappingProxyType(told("tflops_dense") or {})
-    values["interconnect"] = MappingProxyType(told("interconnect") or {})
-    values["source"] = "; ".join(data["source"].values())
-    values["path"], values["user"], values["part"] = own, own is not None, False
-    values["slice_of"] = None
-    return Gpu(**values)
-
-
-_NAMES: Final = Gpu.__struct_fields__
+    # Lists make all of them: what a file does not say is unknown.
+    told = {name: value for name, value in data.items() if value is not None and name in Gpu.__struct_fields__}
+    return replace(convert({**told, "source": "; ".join(data["source"].values())}, Gpu), path=own, user=own is not None)
 
 
 LONGEST_NAME: Final = 96
-
 _SLUG: Final = r"[a-z0-9]+(?:[.-][a-z0-9]+)*"
+Cloud: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,32}$", description="small letters and digits")]
+
+
+class InstanceFile(FactFile):
+    """``instances/<cloud>/<name>.yaml``. Its README says what each key means."""
+
+    id: Annotated[Words, Meta(description="its name, as its cloud spells it")]
+    cloud: Cloud
+    recorded: Date | None = None
+    accelerator: Annotated[GpuId, Meta(description="the id of an accelerator")]
+    count: Annotated[int, Meta(gt=0, le=100_000, description="a whole number from 1 to 100,000")]
+    fabric: Words | None = None
+    fraction: Annotated[Share | None, Meta(description="a share of one accelerator, written 1/8")] = None
+    memory_mib: Annotated[Whole | None, Meta(description="a positive whole number of MiB")] = None
+    note: Words | None = None
+    source: Sources
+
+    def place(self) -> tuple[str, ...]:
+        return self.cloud, f"{file_name(self.id)}.yaml"
+
+    def contradiction(self) -> tuple[str, str] | None:
+        if self.fraction is None and self.memory_mib is not None:
+            return "memory_mib", "goes with fraction: a whole accelerator's memory is in its own file"
+        return ("fraction", "goes with a count of 1") if self.fraction is not None and self.count != 1 else None
 
 
 class Instance(Record):

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Literal
 
-from hwcalc.formulas.record import Record
+from msgspec import convert
+
 from hwcalc.profiles.compiled import TOP, record
+from hwcalc.profiles.form import Date, FactFile, Facts, Words
 
 
-class Vendor(Record):
+class Vendor(Facts):
     """How a manifest asks for accelerators of a vendor: their resource, the label of nodes that names the product, devices and the variable that chooses."""
 
-    resource: str
-    label: str | None = None
-    devices: tuple[str, ...] = ()
-    visible: str | None = None
+    resource: Words
+    label: Words | None = None
+    devices: tuple[Words, ...] = ()
+    visible: Words | None = None
 
 
-class LaunchWords(Record):
-    """The words of commands and manifests that belong to no engine. ``accelerators``: name in a label or a list -> id of an accelerator."""
+class LaunchWords(FactFile):
+    """``launch.yaml``: the words of commands and manifests that belong to no engine. ``accelerators``: name in a label or a list -> id of an accelerator."""
 
-    wrappers: frozenset[str]
-    processes: Mapping[str, str]
-    shells: frozenset[str]
-    containers: frozenset[str]
-    container_switches: frozenset[str]
-    visible_devices: tuple[str, ...]
-    resources: tuple[str, ...]
-    slices: str
-    vendors: Mapping[str, Vendor]
-    shared_memory: str
-    gpu_labels: tuple[str, ...]
-    instance_labels: tuple[str, ...]
-    accelerators: Mapping[str, str]
+    id: Literal["launch"]
+    recorded: Date
+    source: Words
+    wrappers: frozenset[Words]
+    processes: Mapping[Words, Words]
+    shells: frozenset[Words]
+    containers: frozenset[Words]
+    container_switches: frozenset[Words]
+    visible_devices: tuple[Words, ...]
+    resources: tuple[Words, ...]
+    slices: Words
+    vendors: Mapping[Words, Vendor]
+    shared_memory: Words
+    gpu_labels: tuple[Words, ...]
+    instance_labels: tuple[Words, ...]
+    accelerators: Mapping[Words, Words]
+
+    def place(self) -> tuple[str, ...]:
+        return ("launch.yaml",)
 
     @cached_property
     def starters(self) -> frozenset[str]:
@@ -49,11 +57,4 @@ def launch_words() -> LaunchWords:
     >>> launch_words().accelerators["NVIDIA-H100-80GB-HBM3"]
     'h100-sxm5-80gb'
     """
-    data = record(TOP, "launch")
-    fields: dict[str, Any] = {name: data[name] for name in ("slices", "shared_memory", "accelerators", "processes")}
-    fields["vendors"] = {
-        name: Vendor(**{**row, "devices": tuple(row.get("devices", ()))}) for name, row in data["vendors"].items()
-    }
-    fields |= {name: frozenset(data[name]) for name in ("wrappers", "shells", "containers", "container_switches")}
-    fields |= {name: tuple(data[name]) for name in ("visible_devices", "resources", "gpu_labels", "instance_labels")}
-    return LaunchWords(**fields)
+    return convert(record(TOP, "launch"), LaunchWords)

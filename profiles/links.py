@@ -5,29 +5,48 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from msgspec import convert
+from msgspec import Meta, convert
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import TOP, record
+from hwcalc.profiles.form import Date, FactFile, Facts, Listed, Word, Words
 from hwcalc.profiles.hardware_file import Gpu
 
 
-class Link(Record):
+class Link(Facts):
     """A link: its name and other names, its 10^9 bytes per second in one direction, and whether it leads over a ``network`` or to a ``disk``."""
 
-    name: str
-    gbps: float
-    what: str
-    source: str
-    also: tuple[str, ...] = ()
+    name: Word
+    also: Listed = ()
+    gbps: Annotated[float, Meta(gt=0, le=10_000, description="a number above 0")]
+    what: Annotated[Literal["network", "disk"], Meta(description="network or disk")]
+    source: Words
+
+
+class LinksFile(FactFile):
+    """``links.yaml``."""
+
+    id: Words
+    recorded: Date
+    links: Annotated[tuple[Link, ...], Meta(min_length=1, description="a list of links")]
+
+    def place(self) -> tuple[str, ...]:
+        return ("links.yaml",)
+
+    def contradiction(self) -> tuple[str, str] | None:
+        names = [name for link in self.links for name in (link.name, *link.also)]
+        for number, link in enumerate(self.links):
+            if any(names.count(name) > 1 for name in (link.name, *link.also)):
+                return f"links.{number}", f"{link.name} stands twice"
+        return None
 
 
 @lru_cache(maxsize=1)
 def links() -> tuple[Link, ...]:
     """All links, in the order of the file."""
-    return convert(record(TOP, "links")["links"], tuple[Link, ...])
+    return convert(record(TOP, "links"), LinksFile).links
 
 
 def find_link(name: str) -> Link | None:
@@ -37,7 +56,7 @@ def find_link(name: str) -> Link | None:
     (50.0, None)
     """
     word = name.strip().lower()
-    return next((one for one in links() if word == one.name or word in one.also), None)
+    return next((link for link in links() if word == link.name or word in link.also), None)
 
 
 class HostLink(Record):

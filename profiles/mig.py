@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import convert
+from msgspec import Meta, convert
 from msgspec.structs import replace
 
-from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import TOP, record
+from hwcalc.profiles.form import Date, FactFile, Facts, GpuId, Readings, Sources, Whole, Words
 from hwcalc.profiles.hardware_file import Gpu
 
 _NAMED: Final = r"(?ai)(.*?)(?:(?:^|[ _-])mig[ _-]|:) *([1-9]g\.[0-9]{1,3}gb)"
@@ -26,22 +26,33 @@ ALONE: Final = (
 """Why a server has a single slice."""
 
 
-class Slice(Record):
+class Slice(Facts):
     """A slice: its multiprocessors and parts of the memory, the parts at which it may begin, and the lowest and the highest reading of its memory."""
 
-    multiprocessors: int
-    memory_slices: int
-    starts: tuple[int, ...]
-    memory_mib: tuple[int, int]
+    multiprocessors: Whole
+    memory_slices: Whole
+    starts: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, description="parts of the memory, from 0")]
+    memory_mib: Readings
 
 
-class Cut(Record):
+class Cut(Facts):
     """How an accelerator can be cut: all of its multiprocessors and parts of the memory, and its slices by name."""
 
-    accelerators: tuple[str, ...]
-    multiprocessors: int
-    memory_slices: int
-    slices: Mapping[str, Slice]
+    accelerators: Annotated[tuple[GpuId, ...], Meta(min_length=1, description="ids of accelerators")]
+    multiprocessors: Whole
+    memory_slices: Whole
+    slices: Annotated[
+        Mapping[Annotated[str, Meta(pattern=r"^[1-9]g\.[0-9]{1,3}gb$")], Slice],
+        Meta(min_length=1, description="slices by name, such as 1g.10gb"),
+    ]
+
+    def contradiction(self) -> tuple[str, str] | None:
+        for name, part in self.slices.items():
+            if part.multiprocessors > self.multiprocessors or max(part.starts) + part.memory_slices > self.memory_slices:
+                return f"slices.{name}", "is more than the accelerator has"
+            if part.memory_mib[1] > int(name.partition(".")[2].removesuffix("gb")) * 1024:
+                return f"slices.{name}.memory_mib", "is more than its name says"
+        return None
 
     def together(self, names: Sequence[str]) -> bool:
         """True if slices of these names stand side by side on one accelerator.
@@ -66,10 +77,22 @@ class Cut(Record):
         return next(count for count in range(self.memory_slices, 0, -1) if self.together([name] * count))
 
 
+class MigFile(FactFile):
+    """``mig.yaml``."""
+
+    id: Words
+    recorded: Date
+    source: Sources
+    gpus: Annotated[tuple[Cut, ...], Meta(min_length=1, description="a list of accelerators with their slices")]
+
+    def place(self) -> tuple[str, ...]:
+        return ("mig.yaml",)
+
+
 @lru_cache(maxsize=1)
 def cuts() -> Mapping[str, Cut]:
     """How each accelerator can be cut, by its id, of those of which that is known."""
-    every = convert(record(TOP, "mig")["gpus"], tuple[Cut, ...])
+    every = convert(record(TOP, "mig"), MigFile).gpus
     return MappingProxyType({name: cut for cut in every for name in cut.accelerators})
 
 

@@ -5,16 +5,16 @@ The parameters were fitted to public measurements by ``scripts/fit_speed.py``; e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from msgspec import convert, field
+from msgspec import Meta, convert, field
 from msgspec.structs import asdict, replace
 
-from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import records
+from hwcalc.profiles.form import Date, FactFile, Facts, Listed, Words, one_of
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
@@ -28,52 +28,61 @@ FEW: Final = 20
 """Classes with fewer measurements say so."""
 
 
-class StepParameters(Record):
+Reached: TypeAlias = Annotated[float, Meta(gt=0, le=1, description="a share above 0 and up to 1")]
+Times: TypeAlias = Annotated[float, Meta(ge=0, le=100_000, description="a number from 0 to 100,000")]
+Count: TypeAlias = Annotated[int, Meta(ge=0, description="a whole number")]
+Kind: TypeAlias = Annotated[str, one_of("decode", "prompt", "serving")]
+Multiplied: TypeAlias = Annotated[str, one_of("floats", "eight_bit", "four_bit", "weight_only", "gguf")]
+
+
+class StepParameters(Facts):
     """The parameters of a step's time. Shares are parts of what the accelerator's profile says; times are microseconds."""
 
-    bandwidth_share: float
+    bandwidth_share: Reached
     """Of the memory bandwidth, while weights are read."""
-    expert_bandwidth: float = 1.0
+    expert_bandwidth: Reached = 1.0
     """How much of that share the experts of a step reach: each has few tokens, and many are read one after another."""
-    cache_times: float = 1.0
+    cache_times: Annotated[float, Meta(ge=1, le=4, description="a number from 1 to 4")] = 1.0
     """How often the bytes of the cache count: attention reads them less evenly than matrices are read."""
-    expert_power: float = 0.8
+    expert_power: Annotated[float, Meta(ge=0.5, le=1, description="a number from 0.5 to 1")] = 0.8
     """t tokens of a step choose experts as if t to this power were drawn at random: tokens of one text are alike. Routing does not depend on
     the accelerator: fitted by itself, it is 0.63 to 0.84 where rows tell of it, and taken for all."""
-    compute_shares: Mapping[str, float]
+    compute_shares: Mapping[Multiplied, Reached]
     """Of the peak rate, by how the weights are multiplied: ``floats``, ``eight_bit``, ``four_bit``, ``weight_only``, ``gguf``."""
-    unpack_shares: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    unpack_shares: Mapping[Annotated[str, one_of("blocks", "superblocks")], Times] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     """Of the peak rate of 32-bit numbers, while quantised weights are unpacked: of ``blocks`` and of ``superblocks`` of GGUF."""
-    integer_products: float = 4.0
+    integer_products: Times = 4.0
     """Products of 8-bit integers that an instruction adds up (DP4A), by which llama.cpp multiplies unpacked weights; Metal has none: 1."""
     integer_matrices: bool = True
     """Whether matrices of quantised weights may be multiplied as 8-bit integers. llama.cpp's kernels for Vulkan unpack them to 16 bits."""
-    superblock_share: float = 0.75
+    superblock_share: Reached = 0.75
     """How much of the share of GGUF's blocks its superblocks reach, while matrices are multiplied: their scales are packed too, so that
     unpacking takes more instructions. Measured from 0.73 (Metal) and 0.77 (CUDA) to 0.84 (HIP), and taken for all."""
-    expert_compute: float = 1.0
+    expert_compute: Reached = 1.0
     """How much of those shares the matrices of experts reach."""
-    expert_rows: float = 0.0
+    expert_rows: Times = 0.0
     """Rows that each expert of a step computes besides those of its tokens: kernels compute whole tiles, and its last one is not full."""
-    attention_share: float = 0.4
+    attention_share: Reached = 0.4
     """Of the peak rate, in attention."""
-    step_us: float = 0.0
+    step_us: Times = 0.0
     """Of each step: scheduling, sampling, and the launch of it all."""
-    sequence_us: float = 0.0
+    sequence_us: Times = 0.0
     """Of each sequence that a step decodes."""
-    layer_us: float = 0.0
+    layer_us: Times = 0.0
     """Of each layer: its kernels are launched and begin to read one after another."""
-    expert_layer_us: float | None = None
+    expert_layer_us: Times | None = None
     """The same for layers of models with experts; those of ``layer_us`` if that is ``None``."""
-    exchange_us: float = 0.0
+    exchange_us: Times = 0.0
     """Of each layer whose ranks exchange what they computed: the latency of two exchanges."""
-    peer_us: float = 0.0
+    peer_us: Times = 0.0
     """Of each layer, for each other rank with which it exchanges."""
-    link_share: float = 0.6
+    link_share: Reached = 0.6
     """Of the bandwidth of the link between accelerators."""
-    stage_us: float = 0.0
+    stage_us: Times = 0.0
     """Of each further pipeline stage."""
-    stages_together: float = 1.0
+    stages_together: Reached = 1.0
     """How much of the chunks of a prompt the stages compute at the same time: with 0 one after another."""
 
     def slower(self, times: float, arithmetic_times: float) -> StepParameters:
@@ -90,45 +99,49 @@ class StepParameters(Record):
         return replace(self, **changes)
 
 
-class SpeedRange(Record):
+class SpeedRange(Facts):
     """From the expected speed to the low and the high one: factors between which four of five measurements lie."""
 
-    low: float
-    high: float
+    low: Reached
+    high: Annotated[float, Meta(ge=1, le=4, description="a factor from 1 to 4")]
 
 
-class SpeedClass(Record):
+class SpeedClass(FactFile):
     """Engines and accelerators that reach alike shares, and with which error that is known.
 
     ``ranges`` and ``errors`` go by what is predicted: ``decode``, ``prompt`` and ``serving`` (prompts and steps mixed, under load). The
     errors are those of the rows that it was fitted to, and, as ``apart_``, those of each row without its source.
     """
 
-    id: str
-    name: str
-    engines: Sequence[str]
-    vendors: Sequence[str]
-    categories: Sequence[str] = ()
-    architectures: Sequence[str] = ()
-    memory_types: Sequence[str] = ()
+    id: Words
+    name: Words
+    recorded: Date
+    engines: Listed
+    vendors: Listed
+    categories: Listed = ()
+    architectures: Listed = ()
+    memory_types: Listed = ()
     """The beginnings of the names of memories: ``HBM``. Empty are all, as with categories and architectures."""
-    backends: Sequence[str] = ()
+    backends: Listed = ()
     """Words in the names of the engine's backends, where it has several that differ."""
     usual_backend: bool = False
     """Whether the class holds where no backend is named."""
-    before_build: int | None = None
+    before_build: Count | None = None
     """The build of the engine from which on the class no longer holds, as its kernels changed."""
-    family: str = ""
+    family: Annotated[str, one_of("local", "server")]
     """``local`` or ``server``: what parameters are taken from that the rows of the class do not determine."""
     parameters: StepParameters
-    ranges: Mapping[str, SpeedRange]
-    errors: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
-    rows: Mapping[str, int]
-    sources: Sequence[str]
-    source: str
-    untuned_times: float | None = None
+    ranges: Mapping[Kind, SpeedRange]
+    errors: Mapping[Kind, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    rows: Mapping[Kind, Count]
+    sources: Listed
+    source: Words
+    untuned_times: Annotated[float, Meta(ge=1, le=10, description="a factor from 1 to 10")] | None = None
     """How much longer servers take that are started with the defaults of their engine, by measurements; ``None`` where none are known."""
-    note: str | None = None
+    note: Words | None = None
+
+    def place(self) -> tuple[str, ...]:
+        return (f"{self.id}.yaml",)
 
     @property
     def measurements(self) -> int:
@@ -201,7 +214,7 @@ def of_classes(
 @lru_cache(maxsize=1)
 def speed_classes() -> tuple[SpeedClass, ...]:
     """All classes, the narrowest first."""
-    return narrowest_first(convert({**data, "schema_version": None}, SpeedClass) for data in records(FOLDER).values())
+    return narrowest_first(convert(data, SpeedClass) for data in records(FOLDER).values())
 
 
 @lru_cache(maxsize=1)

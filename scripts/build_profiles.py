@@ -10,29 +10,34 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import astuple
-from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, listed_facts
-from hwcalc.profiles.engine_schema import ENGINE_FORMS, FORMS, LaunchFile
-from hwcalc.profiles.schema import (
-    Aliases,
-    GlossaryFile,
-    GpuFile,
-    HardwareFile,
-    InstanceFile,
-    LinksFile,
-    MigFile,
-    PriceFile,
-    check,
-    read_yaml,
-)
-from hwcalc.profiles.speed import FOLDER
-from hwcalc.profiles.speed_schema import SpeedClassFile
+from hwcalc.profiles.engine_flags import EngineFlagsFile
+from hwcalc.profiles.engine_hardware import EngineHardwareFile
+from hwcalc.profiles.engines import BuildsFile, ClassesFile, LibraryFile, LlamacppFile, RuntimeFile, VllmFile
+from hwcalc.profiles.form import GpuId
+from hwcalc.profiles.hardware_file import GpuFile, InstanceFile
+from hwcalc.profiles.launch import LaunchWords
+from hwcalc.profiles.links import LinksFile
+from hwcalc.profiles.mig import MigFile
+from hwcalc.profiles.schema import GlossaryFile, HardwareFile, PriceFile, check, read_yaml
+from hwcalc.profiles.speed import FOLDER, SpeedClass
+
+FORMS: Final = {"llamacpp": LlamacppFile, "runtime": RuntimeFile, "vllm": VllmFile}
+"""The form of each engine's file."""
+ENGINE_FORMS: Final = {
+    "builds": BuildsFile,
+    "classes": ClassesFile,
+    "flags": EngineFlagsFile,
+    "hardware": EngineHardwareFile,
+    "library": LibraryFile,
+}
+"""The form of each file in an engine's folder."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +74,7 @@ def models() -> dict[str, tuple[Any, ...]]:
     return {entry["id"]: astuple(listed_facts(entry)) for entry in entries}
 
 
-def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
+def fact_files() -> Iterator[tuple[str, str, Path, Any]]:
     """Folder, name, path and form of each fact file."""
     for path in Path(built_in("gpus")).glob("*.yaml"):
         yield "gpus", path.stem, path, GpuFile
@@ -83,13 +88,13 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
         for path in Path(built_in("engines")).glob(f"*/{name}.yaml"):
             yield "engines", f"{path.parent.name}/{name}", path, form
     for path in Path(built_in(FOLDER)).glob("*.yaml"):
-        yield FOLDER, path.stem, path, SpeedClassFile
+        yield FOLDER, path.stem, path, SpeedClass
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
     yield TOP, "glossary", Path(built_in("glossary.yaml")), GlossaryFile
-    yield TOP, "launch", Path(built_in("launch.yaml")), LaunchFile
+    yield TOP, "launch", Path(built_in("launch.yaml")), LaunchWords
     yield TOP, "links", Path(built_in("links.yaml")), LinksFile
     yield TOP, "mig", Path(built_in("mig.yaml")), MigFile
-    yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
+    yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Mapping[GpuId, GpuId]
 
 
 def compile_facts(facts: Iterable[tuple[str, str, Mapping[str, Any]]]) -> bytes:

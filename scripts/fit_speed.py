@@ -212,7 +212,18 @@ def stretch_of(row: Row, times: StepTimes) -> float:
 def _class_of(parameters: StepParameters) -> SpeedClass:
     spread = {"decode": SpeedRange(low=1.0, high=1.0)}
     return SpeedClass(
-        id="", name="", source="", engines=(), vendors=(), parameters=parameters, ranges=spread, rows={}, sources=()
+        schema_version=1,
+        id="",
+        name="",
+        recorded="",
+        source="",
+        engines=(),
+        vendors=(),
+        family="local",
+        parameters=parameters,
+        ranges=spread,
+        rows={},
+        sources=(),
     )
 
 

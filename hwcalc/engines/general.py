@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=1)
 def _default_margin() -> Noted[Fraction]:
     """The share of the GPU that plans leave free, with a note that says so."""
-    margin = parse_share(runtime_profile().margin_text)
+    margin = parse_share(runtime_profile().margin.value)
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
     return Noted(margin, (Note(code="default-margin", message=message),))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import RankBytes, Rules
     from hwcalc.engines.setup import Request
     from hwcalc.profiles.calibration import Calibration
-    from hwcalc.profiles.compiled import Estimate
+    from hwcalc.profiles.form import Estimate
     from hwcalc.profiles.gpus import VisibleMemory
     from hwcalc.profiles.hardware_file import Gpu
 

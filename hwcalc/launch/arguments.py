@@ -284,10 +284,10 @@ class Reading:
         name, dot, path = spelled.partition(".") if dotted else (spelled, "", "")
         if name in flags.excluded or spelled in flags.excluded:
             self.excluded = True
-        if name in flags.model_flags:
-            self.images = True
+        of_images = flags.diffusion is not None and name in flags.diffusion.flags
+        self.images = self.images or of_images
         flag, negated = self.flags.find(name)
-        if flag is None and name in flags.model_flags:
+        if flag is None and of_images:
             return
         if flag is None and re.fullmatch(r"-O\d", name):
             flag, given = flags.spelled.get("-O"), Word(text=name[2:])

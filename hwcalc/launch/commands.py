@@ -587,9 +587,11 @@ def finished(reading: Reading, around: Around, *, line: int | None = None) -> Se
     _take_file(reading)
     name = flags.name
     model = settings.get("model")
-    images = reading.images or (isinstance(model, str) and any(each.lower() in model.lower() for each in flags.models))
-    if flags.otherwise is not None and images:
-        name = flags.otherwise
+    diffusion = flags.diffusion
+    if diffusion is not None and (
+        reading.images or (isinstance(model, str) and any(each.lower() in model.lower() for each in diffusion.models))
+    ):
+        name = diffusion.name
         reading.say("an image model: no KV cache of a language model")
     settings = {"engine": name, **around.settings, **settings}
     _take_image(reading, settings, around)

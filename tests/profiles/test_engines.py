@@ -7,22 +7,32 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import astuple
 
 from hwcalc.profiles.catalog import ProfileError, built_in
-from hwcalc.profiles.engine_schema import FORMS, RuntimeFile, VllmFile
-from hwcalc.profiles.engines import runtime_profile, vllm_profile
+from hwcalc.profiles.engines import RuntimeFile, VllmFile, runtime_profile, vllm_profile
+from hwcalc.profiles.form import Estimate, Facts
 from hwcalc.profiles.schema import check, parse_yaml
+from scripts.build_profiles import FORMS
 
 TEXT: Final = Path(built_in("engines", "vllm.yaml")).read_text(encoding="utf-8")
 RUNTIME_TEXT: Final = Path(built_in("engines", "runtime.yaml")).read_text(encoding="utf-8")
+
+
+def estimates_in(value: object) -> list[Estimate]:
+    """All estimates of a profile, however deep they lie."""
+    if isinstance(value, Estimate):
+        return [value]
+    parts = value if isinstance(value, tuple) else astuple(value) if isinstance(value, Facts) else ()
+    return [estimate for part in parts for estimate in estimates_in(part)]
 
 
 def test_vllm() -> None:
     """What the rest of the program relies on."""
     profile = vllm_profile()
 
-    assert [(entry.since, entry.value) for entry in profile.utilization] == [((0, 20), "0.92"), ((0, 0), "0.9")]
-    assert profile.graphs_since == (0, 20)
+    assert [(entry.since, entry.value) for entry in profile.utilization] == [("0.20", "0.92"), ("0.0", "0.9")]
+    assert profile.graphs_since.value == "0.20"
     assert [(one.least_gib, one.max_num_seqs, one.max_num_batched_tokens) for one in profile.batch_classes] == [
         (160, 1024, 16384),
         (70, 1024, 8192),
@@ -30,13 +40,12 @@ def test_vllm() -> None:
         (0, 1024, 2048),
         (0, 256, 2048),
     ]
-    assert profile.few_rows == 128
+    assert profile.sampler.few_rows.value == 128
     assert profile.runner2[0].models == "all"
-    assert sum(map(len, profile.estimates.values())) == TEXT.count("expected:")
-    for entries in profile.estimates.values():
-        for _, entry in entries:
-            assert 0 <= entry.low <= entry.expected <= entry.high
-            assert entry.source.strip()
+    assert len(estimates_in(profile)) == TEXT.count("expected:")
+    for entry in estimates_in(profile):
+        assert 0 <= entry.low <= entry.expected <= entry.high
+        assert entry.source.strip()
 
 
 @pytest.mark.parametrize(
@@ -87,9 +96,9 @@ def test_runtime() -> None:
     """Every term of a process has a source, and a margin is a share."""
     profile = runtime_profile()
 
-    assert Fraction(profile.margin_text) == Fraction(1, 20)
-    assert len(profile.estimates) == RUNTIME_TEXT.count("expected:")
-    for estimate in profile.estimates.values():
+    assert Fraction(profile.margin.value) == Fraction(1, 20)
+    assert len(estimates_in(profile)) == RUNTIME_TEXT.count("expected:")
+    for estimate in estimates_in(profile):
         assert 0 <= estimate.low <= estimate.expected <= estimate.high
         assert estimate.source.strip()
 

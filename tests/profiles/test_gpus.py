@@ -20,7 +20,8 @@ from hwcalc.profiles.gpus import (
     list_gpus,
     nearest,
 )
-from hwcalc.profiles.schema import GPU_FIELDS, parse_yaml
+from hwcalc.profiles.hardware_file import GpuFile
+from hwcalc.profiles.schema import parse_yaml
 
 BUILT_IN: Final = Path(built_in("gpus"))
 FILES: Final = sorted(BUILT_IN.glob("*.yaml"))
@@ -77,7 +78,13 @@ def test_the_data(gpu_id: str) -> None:
     assert not gpu.user
     assert data["source"]
     assert all(text.strip() for text in data["source"].values())
-    assert set(GPU_FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "gpus_per_node", "host_memory", "note"}
+    assert set(GpuFile.__struct_fields__) - set(data) <= {
+        "memory_options_gb",
+        "devices_per_package",
+        "gpus_per_node",
+        "host_memory",
+        "note",
+    }
     assert 0 not in data.values()
     sizes = [gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb and gpu.memory_marketing_gb * 1024]
     known = [size for size in sizes if size is not None]
@@ -343,7 +350,7 @@ def test_the_recipe(own: Path) -> None:
 
     assert find_gpu("h210").torch_total_mib == 143156
     readme = (BUILT_IN / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{key}`" in readme for key in GPU_FIELDS)
+    assert all(f"`{key}`" in readme for key in GpuFile.__struct_fields__)
 
 
 def test_lines_of_nested_keys() -> None:

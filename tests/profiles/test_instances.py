@@ -14,7 +14,7 @@ from hwcalc.hardware.named import load_instance
 from hwcalc.model import Note
 from hwcalc.profiles.catalog import ProfileError, built_in, user_folder
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
-from hwcalc.profiles.hardware_file import file_name
+from hwcalc.profiles.hardware_file import InstanceFile, file_name
 from hwcalc.profiles.instances import (
     AmbiguousInstanceError,
     UnknownInstanceError,
@@ -22,7 +22,7 @@ from hwcalc.profiles.instances import (
     list_instances,
     nearest_instances,
 )
-from hwcalc.profiles.schema import INSTANCE_FIELDS, parse_instance, read_yaml
+from hwcalc.profiles.schema import parse_instance, read_yaml
 
 BUILT_IN: Final = Path(built_in("instances"))
 FILES: Final = sorted(BUILT_IN.glob("*/*.yaml"))
@@ -65,7 +65,7 @@ def test_the_data(path: Path) -> None:
 
     assert instance.accelerator in list_gpus()
     assert instance.source
-    assert set(INSTANCE_FIELDS) - set(data) <= {"fraction", "memory_mib", "note"}
+    assert set(InstanceFile.__struct_fields__) - set(data) <= {"fraction", "memory_mib", "note"}
     assert find_instance(f"{instance.cloud}/{instance.id}") == instance
     assert find_instance(instance.id.upper()) == instance
     if instance.fraction is not None and instance.memory_mib is not None:
@@ -217,7 +217,7 @@ def test_every_key_is_in_the_readme() -> None:
     """What a file may have, and where one's own lie."""
     readme = (BUILT_IN / "README.md").read_text(encoding="utf-8")
 
-    assert all(f"`{key}`" in readme for key in INSTANCE_FIELDS)
+    assert all(f"`{key}`" in readme for key in InstanceFile.__struct_fields__)
     assert "$XDG_CONFIG_HOME/kvplan/profiles/instances" in readme
 
 

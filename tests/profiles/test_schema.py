@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import pytest
-from pydantic import Field
+from msgspec import Meta
+from msgspec.json import schema_components
 
 from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.engine_schema import FORMS
-from hwcalc.profiles.schema import (
-    Aliases,
-    Estimate,
-    FactFile,
-    Facts,
-    GpuFile,
-    HardwareFile,
-    InstanceFile,
-    Whole,
-    Words,
-    check,
-    parse_yaml,
-)
+from hwcalc.profiles.form import Estimate, FactFile, Facts, GpuId, Whole, Words
+from hwcalc.profiles.hardware_file import GpuFile, InstanceFile
+from hwcalc.profiles.schema import HardwareFile, check, parse_yaml
+from scripts.build_profiles import FORMS
 
 
 class Part(Facts):
@@ -35,9 +27,9 @@ class Part(Facts):
 class Sample(FactFile):
     """A file with a value of every kind."""
 
-    parts: list[Part] | None = None
-    estimates: dict[Words, Estimate] | None = None
-    counts: Annotated[Annotated[list[Whole], Field(max_length=2)] | None, Field(description="up to two numbers")] = None
+    parts: tuple[Part, ...] | None = None
+    estimates: Mapping[Words, Estimate] | None = None
+    counts: Annotated[tuple[Whole, ...], Meta(max_length=2, description="up to two numbers")] | None = None
     part: Part | None = None
 
     def place(self) -> tuple[str, ...]:
@@ -99,20 +91,22 @@ def test_a_file_belongs_where_its_id_says(path: str, place: str) -> None:
 
 def test_an_alias_names_an_id() -> None:
     """Both in the form of an id."""
-    check(parse_yaml("h100: h100-sxm5-80gb", Path("gpu_aliases.yaml")), Aliases)
+    check(parse_yaml("h100: h100-sxm5-80gb", Path("gpu_aliases.yaml")), Mapping[GpuId, GpuId])
     for text in ("h100: H100", "H100: h100-sxm5-80gb", "h100: 3"):
         with pytest.raises(ProfileError, match="must be small letters, digits and hyphens"):
-            check(parse_yaml(text, Path("gpu_aliases.yaml")), Aliases)
+            check(parse_yaml(text, Path("gpu_aliases.yaml")), Mapping[GpuId, GpuId])
 
 
 @pytest.mark.parametrize("form", [GpuFile, InstanceFile, HardwareFile, *FORMS.values()])
-def test_every_form_wants_a_source(form: type[FactFile]) -> None:
+def test_every_form_wants_a_source(form: type[Facts]) -> None:
     """No file of numbers, and no estimate in one, may be without."""
-    schema = form.model_json_schema()
-    mappings = {form.__name__: schema, **schema.get("$defs", {})}
+    _, mappings = schema_components([form])
     for name, mapping in mappings.items():
         assert mapping["additionalProperties"] is False, name
-        numbers = [key for key, value in mapping["properties"].items() if value.get("type") in {"integer", "number"}]
+        kinds = {
+            key: {kind.get("type") for kind in (value, *value.get("anyOf", ()))} for key, value in mapping["properties"].items()
+        }
+        numbers = [key for key, of in kinds.items() if of & {"integer", "number"} and "null" not in of]
         if set(numbers) - {"schema_version"} and name not in {"Reading", "Step"}:
             assert "source" in mapping["required"], name
 

@@ -25,7 +25,7 @@ from hwcalc.profiles.engines import llamacpp_profile
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.parsers.gguf.hparams import Hparams
-    from hwcalc.profiles.compiled import Estimate
+    from hwcalc.profiles.form import Estimate
 
 
 class Sum:

@@ -387,7 +387,7 @@ def _sampling(model: ModelSpec, run: ProfileRun) -> tuple[Step, str]:
     """The sampler, and the hidden states that are alive at the same time; and the source of the sampler's bytes for each logit."""
     hidden, vocabulary = model.hidden_size or 0, model.vocab_size or 0
     second = runs_second_runner(model, run.version, quantized=run.quantized)
-    few = run.rows < vllm_profile().few_rows
+    few = run.rows < vllm_profile().sampler.few_rows.value
     name = "sampler.runner2_logit_bytes" if second else "sampler.few_logit_bytes" if few else "sampler.logit_bytes"
     # The first runner also makes random rows, so that the sampler sees no infinities.
     chosen_rows = run.rows * (1 if second else 2)

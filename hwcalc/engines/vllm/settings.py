@@ -37,7 +37,7 @@ from hwcalc.formulas import (
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.dtypes import find_dtype
-from hwcalc.profiles.engines import planned_version, vllm_profile
+from hwcalc.profiles.engines import planned_version, since, vllm_profile
 from hwcalc.text import brief
 from hwcalc.units import GIB, parse_tokens
 
@@ -382,12 +382,12 @@ def batch_defaults(gpu: Gpu | None, version: str) -> tuple[int, int]:
 @lru_cache(maxsize=64)
 def default_utilization(version: str) -> str:
     """The share of the GPU that this version uses by default, as an exact decimal: ``0.92`` since 0.20."""
-    return next(entry.value for entry in vllm_profile().utilization if entry.since <= planned_version(version))
+    return next(entry.value for entry in vllm_profile().utilization if since(entry.since) <= planned_version(version))
 
 
 def graphs_subtracted(version: str) -> bool:
     """True if this version subtracts its estimate of CUDA graphs from the pool."""
-    return planned_version(version) >= vllm_profile().graphs_since
+    return planned_version(version) >= since(vllm_profile().graphs_since.value)
 
 
 def runs_v0(version: str) -> bool:
@@ -544,7 +544,7 @@ def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bo
     from hwcalc.engines.vllm.weights import VllmRank
 
     planned = planned_version(version)
-    rule = next(entry for entry in vllm_profile().runner2 if entry.since <= planned)
+    rule = next(entry for entry in vllm_profile().runner2 if since(entry.since) <= planned)
     listed = model.architecture in rule.architectures
     has_experts = model.once("vllm experts", lambda: bool(expert_width(model, VllmRank(model, Parallel()))[0]))
     if rule.models == "all":

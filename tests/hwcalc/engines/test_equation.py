@@ -355,7 +355,7 @@ def test_every_gpu_plans() -> None:
         assert fit_of(made).usable_bytes > 0
         # A laptop or a Mac is a machine by itself: where one is too small, no number of them is offered.
         assert fit_of(made).min_gpus is not None or find_gpu(name).whole_machine
-    assert Fraction(runtime_profile().margin_text) == Fraction(1, 20)
+    assert Fraction(runtime_profile().margin.value) == Fraction(1, 20)
 
 
 def test_a_margin_beyond_the_engines_share_leaves_nothing() -> None:

@@ -98,9 +98,7 @@ REASONS: Final = {
     ("hwcalc/report/summary.py", "vllm"): "the server that is offered to who names none",
     ("hwcalc/report/summary.py", "llamacpp"): "the server that is offered where vLLM does not run",
     ("hwcalc/sources/listing.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
-    ("profiles/engine_schema.py", "llamacpp"): _FILES,
     ("profiles/engines.py", "llamacpp"): _FILES,
-    ("profiles/engine_schema.py", "vllm"): _FILES,
     ("profiles/engines.py", "vllm"): _FILES,
     ("profiles/model_index.py", "llamacpp"): _INDEX,
 }

@@ -6,9 +6,10 @@ from statistics import median
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from hwcalc import plan
-from hwcalc.profiles.engines import vllm_profile
+from hwcalc.profiles.engines import since, vllm_profile
 from hwcalc.units import GIB, MIB
 from tests.hwcalc.engines.pools import Figure, figures, table
 from tests.hwcalc.engines.test_vllm_memory import budget, part
@@ -235,10 +236,12 @@ def test_an_untied_head() -> None:
 
 def test_constants_have_versions() -> None:
     """Each estimate is a list by version, newest first, down to 0.0."""
-    for name, entries in vllm_profile().estimates.items():
-        versions = [since for since, _ in entries]
-        assert versions == sorted(versions, reverse=True), name
-        assert versions[-1] == (0, 0), name
+    profile = vllm_profile()
+    for section in (profile.activation, profile.sampler, profile.graphs, profile.non_torch, profile.expert_exchange):
+        for entries in filter(lambda entries: isinstance(entries, tuple), astuple(section)):
+            versions = [since(entry.since) for entry in entries]
+            assert versions == sorted(versions, reverse=True), entries[0].source
+            assert versions[-1] == (0, 0), entries[0].source
 
 
 @pytest.mark.parametrize(("version", "seq", "requests"), [("0.7.3", 40_960, 2), ("0.7.3", 49_152, 0), ("0.8", 49_152, 1)])
