@@ -9,20 +9,19 @@ reading has values, conditions and the origin of the measurement. ``KVPLAN_NO_CA
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from msgspec import field
-from msgspec.structs import asdict
+from msgspec import Meta, convert, to_builtins
 
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.catalog import ProfileError, changed, is_date, own, read_text
+from hwcalc.profiles.catalog import ProfileError, changed, own, read_text
+from hwcalc.profiles.form import Date, Facts, Version, first_fault, one_of
 from hwcalc.profiles.hardware_file import is_file_name
 
 if TYPE_CHECKING:
@@ -48,25 +47,62 @@ _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
 _LARGEST: Final = 2**50
 _LONGEST_TEXT: Final = 500
-_KIND: Final = r"bandwidth|(?:overheads|speed)-[a-z0-9][a-z0-9-]{0,30}"
+_KIND: Final = r"^(?:bandwidth|(?:overheads|speed)-[a-z0-9][a-z0-9-]{0,30})$"
+Text: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=_LONGEST_TEXT, description="words")]
 
 
-class Measured(Record):
+class Measured(Facts):
     """The origin of a measurement: the device and its software by their own names, the date, and where the numbers were read."""
 
-    device: str
-    driver: str | None = None
-    torch: str | None = None
-    date: str
-    source: str
+    device: Text
+    driver: Text | None = None
+    torch: Text | None = None
+    date: Date
+    source: Text
 
 
-class Measurement(Record):
+class Measurement(Facts):
     """Values and their conditions. A newer measurement under the same conditions replaces an older one."""
 
-    values: Mapping[str, int | float]
+    values: Annotated[Mapping[str, int | float], Meta(min_length=1, description="values by their names")]
+    conditions: Mapping[Annotated[str, one_of(*CONDITIONS)], int | str] = MappingProxyType({})
     measured: Measured
-    conditions: Mapping[str, int | str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def contradiction(self) -> tuple[str, str] | None:
+        for name, value in self.values.items():
+            whole = name.endswith("_bytes")
+            if not (_is_whole(value) if whole else 0 < value <= _LARGEST):
+                return f"values.{name}", f"must be {'a whole number of bytes' if whole else 'a number above 0'}"
+        for name, value in self.conditions.items():
+            if not (_is_text(value) if name in _WORDS else _is_whole(value)):
+                return f"conditions.{name}", "must be words for model, dtype and layers, else a whole number"
+        return None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _LARGEST
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and len(value) <= _LONGEST_TEXT
+
+
+class CalibrationFile(Facts):
+    """The content of a file."""
+
+    schema_version: Version
+    gpu: Text
+    kind: Annotated[str, Meta(pattern=_KIND, description="bandwidth, or overheads-vllm, speed-vllm and the like")]
+    readings: Annotated[
+        tuple[Measurement, ...], Meta(max_length=_MOST_READINGS, description=f"a list of up to {_MOST_READINGS:,} readings")
+    ]
+
+    def contradiction(self) -> tuple[str, str] | None:
+        names = VALUES[self.kind.partition("-")[0]]
+        for number, reading in enumerate(self.readings):
+            if not set(reading.values) <= set(names):
+                return f"readings.{number}.values", f"must hold some of {', '.join(names)}"
+        return None
 
 
 class Calibration(Record):
@@ -154,18 +190,14 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
         raise ProfileError("~/.config", "cannot be found: set XDG_CONFIG_HOME")
     before = load_calibration(gpu, kind)
     kept = () if before is None else tuple(old for old in before.readings if dict(old.conditions) != dict(reading.conditions))
-    readings = [
-        {"values": dict(one.values), "conditions": dict(one.conditions), "measured": asdict(one.measured)}
-        for one in (*kept[1 - _MOST_READINGS :], reading)
-    ]
-    document = {"schema_version": SCHEMA_VERSION, "gpu": gpu, "kind": kind, "readings": readings}
+    file = CalibrationFile(schema_version=SCHEMA_VERSION, gpu=gpu, kind=kind, readings=(*kept[1 - _MOST_READINGS :], reading))
+    text = json.dumps(to_builtins(file, enc_hook=dict), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
-        parse_calibration(document, path)
+        parse_calibration(json.loads(text), path)
     except ProfileError as error:
         raise ValueError(str(error)) from error
     from hwcalc.files import write_file
 
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with suppress(OSError):  # the file itself cannot be written then
         path.parent.mkdir(parents=True, exist_ok=True)
     write_file(str(path), text.encode(), "the calibration")
@@ -174,61 +206,13 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
 
 def parse_calibration(document: Any, path: Path) -> Calibration:
     """Check the content of a file against its form and its path. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
-    _keys(document, path, "", ("schema_version", "gpu", "kind", "readings"))
-    gpu, kind, readings = document["gpu"], document["kind"], document["readings"]
-    if document["schema_version"] != SCHEMA_VERSION or isinstance(document["schema_version"], bool):
-        raise ProfileError(path, f"must be {SCHEMA_VERSION}", key="schema_version")
-    if not isinstance(kind, str) or re.fullmatch(_KIND, kind) is None:
-        raise ProfileError(path, "must be bandwidth, or overheads-vllm, speed-vllm and the like", key="kind")
-    if not isinstance(gpu, str) or path.name != f"{gpu}.{kind}.json":
+    fault = first_fault(document, CalibrationFile)
+    if fault is not None:
+        raise ProfileError(path, fault[1], key=".".join(map(str, fault[0])) or None)
+    file = convert(document, CalibrationFile)
+    if path.name != f"{file.gpu}.{file.kind}.json":
         raise ProfileError(path, "gpu and kind must be those of the file's name", key="gpu")
-    if not isinstance(readings, list) or len(readings) > _MOST_READINGS:
-        raise ProfileError(path, f"must be a list of up to {_MOST_READINGS:,} readings", key="readings")
-    names = VALUES[kind.partition("-")[0]]
-    measurements = tuple(_reading(content, path, f"readings.{number}", names) for number, content in enumerate(readings))
-    return Calibration(gpu=gpu, kind=kind, readings=measurements, path=path)
-
-
-def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Measurement:
-    _keys(content, path, key, ("values", "conditions", "measured"))
-    values, conditions, measured = content["values"], content["conditions"], content["measured"]
-    if not isinstance(values, dict) or not values or not set(values) <= set(names):
-        raise ProfileError(path, f"must hold some of {', '.join(names)}", key=f"{key}.values")
-    for name, value in values.items():
-        if not _number(value, whole=name.endswith("_bytes")):
-            allowed = "a whole number of bytes" if name.endswith("_bytes") else "a number above 0"
-            raise ProfileError(path, f"must be {allowed}", key=f"{key}.values.{name}")
-    if not isinstance(conditions, dict) or not set(conditions) <= set(CONDITIONS):
-        raise ProfileError(path, f"must hold some of {', '.join(CONDITIONS)}, or nothing", key=f"{key}.conditions")
-    for name, value in conditions.items():
-        if not (_text(value) if name in _WORDS else _number(value, whole=True)):
-            raise ProfileError(
-                path, "must be words for model, dtype and layers, else a whole number", key=f"{key}.conditions.{name}"
-            )
-    _keys(measured, path, f"{key}.measured", ("device", "date", "source", "driver", "torch"))
-    for name, value in measured.items():
-        if not (is_date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
-            raise ProfileError(path, "must be 2026-11-20 for a date, else words", key=f"{key}.measured.{name}")
-    return Measurement(
-        values=MappingProxyType(dict(values)), conditions=MappingProxyType(dict(conditions)), measured=Measured(**measured)
-    )
-
-
-def _keys(content: Any, path: Path, key: str, names: tuple[str, ...]) -> None:
-    if not isinstance(content, dict) or set(content) != set(names):
-        raise ProfileError(path, f"must have exactly {', '.join(names)}", key=key or None)
-
-
-def _number(value: Any, *, whole: bool) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    if whole:
-        return isinstance(value, int) and 0 <= value <= _LARGEST
-    return math.isfinite(value) and 0 < value <= _LARGEST
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and len(value) <= _LONGEST_TEXT
+    return Calibration(gpu=file.gpu, kind=file.kind, readings=file.readings, path=path)
 
 
 @lru_cache(maxsize=32)

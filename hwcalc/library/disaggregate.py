@@ -10,6 +10,7 @@ from hwcalc.errors import UsageError
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike
 from hwcalc.planner.apart import (
+    Apart,
     Side,
     balanced,
     decode_options,
@@ -21,7 +22,6 @@ from hwcalc.planner.apart import (
     together_of,
     transfer_of,
 )
-from hwcalc.planner.apart_result import Apart
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import PlanOptions, take_options, takes
 from hwcalc.units import parse_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.planner.apart_result import Apart, SideInfo
+from hwcalc.planner.apart import Apart, SideInfo
 from hwcalc.planner.verdict import layout_text
 from hwcalc.planner.within_result import TimeInfo
 from hwcalc.report.text import plural

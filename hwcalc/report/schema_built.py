@@ -29,7 +29,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.library.keep import Kept
     from hwcalc.library.swap import Swapping
     from hwcalc.parsers.written import KindInfo
-    from hwcalc.planner.apart_result import Apart
+    from hwcalc.planner.apart import Apart
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan

@@ -177,7 +177,7 @@ def test_one_wrong_value_is_named(tmp_path: Path, key: str, value: object) -> No
     [
         ("", "not JSON"),
         ("{", "not JSON"),
-        ("[]", "must have exactly"),
+        ("[]", "must be a mapping with schema_version, gpu, kind, readings"),
         ("[" * 100_000, "cannot be read|can be read|not JSON"),
         ('{"a": 1, "a": 2}', "stands twice"),
         ('{"a": NaN}', "NaN"),

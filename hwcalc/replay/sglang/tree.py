@@ -145,31 +145,29 @@ class RadixCache:
             self._use(node)
         return at, node
 
-    def _walk(self, content: Content, tokens: int) -> tuple[Node, int]:
+    def _nodes_of(self, content: Content, tokens: int) -> Iterator[tuple[Node, int]]:
+        """The nodes that hold the first tokens, from the root, each with up to where it holds them: the last one perhaps not to its end."""
         node, at = self.root, 0
         while at < tokens:
             child = node.children.get(content.chain_at(at + self.page - 1))
             if child is None:
-                break
+                return
             at = self._common(child, content, tokens)
+            yield child, at
             if at < child.end:
-                return self._split(child, at), at
+                return
             node = child
+
+    def _walk(self, content: Content, tokens: int) -> tuple[Node, int]:
+        node, at = self.root, 0
+        for node, at in self._nodes_of(content, tokens):
+            if at < node.end:
+                return self._split(node, at), at
         return node, at
 
     def peek(self, content: Content, tokens: int) -> int:
         """The number of the first tokens that are cached. Nothing changes."""
-        tokens = tokens // self.page * self.page
-        node, at = self.root, 0
-        while at < tokens:
-            child = node.children.get(content.chain_at(at + self.page - 1))
-            if child is None:
-                break
-            at = self._common(child, content, tokens)
-            if at < child.end:
-                break
-            node = child
-        return at
+        return max((at for _, at in self._nodes_of(content, tokens // self.page * self.page)), default=0)
 
     def _common(self, node: Node, content: Content, tokens: int) -> int:
         """Up to where a node has the same tokens, in whole pages."""

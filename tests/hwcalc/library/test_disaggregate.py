@@ -8,8 +8,7 @@ import pytest
 
 from hwcalc.errors import UsageError
 from hwcalc.library.disaggregate import disaggregate
-from hwcalc.planner.apart import balanced
-from hwcalc.planner.apart_result import Apart
+from hwcalc.planner.apart import Apart, balanced
 from hwcalc.report.apart import apart_text
 from hwcalc.report.view import View
 

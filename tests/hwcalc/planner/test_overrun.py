@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from hwcalc import load_model, plan
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.planner import chance
-from hwcalc.planner.chance import Filled, Together
+from hwcalc.planner import overrun
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import read_options
-from hwcalc.planner.overrun import pools_of
+from hwcalc.planner.overrun import Filled, Together, pools_of
 from hwcalc.workload.lengths import read_lengths
 from hwcalc.workload.opening import held_lengths
 from tests.hwcalc.command import QWEN
@@ -105,7 +104,7 @@ def test_long_convolutions_are_exact() -> None:
 def test_what_is_rounded_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 64 units that are told apart, the bounds hold the exact chance."""
     exact = Together(pools=(_pool(range(1, 200), [1] * 199, 1009),)).chances(9)
-    monkeypatch.setattr(chance, "MOST_BINS", 64)
+    monkeypatch.setattr(overrun, "MOST_BINS", 64)
     low, high = Together(pools=(_pool(range(1, 200), [1] * 199, 1009),)).chances(9)
 
     assert exact[0] == exact[1]

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from hwcalc.replay.core import Server, replay
 from hwcalc.replay.decoding import State
-from hwcalc.replay.sglang.hybrid import StateScheduler, WindowScheduler
+from hwcalc.replay.sglang.hybrid import SecondCache, StateScheduler, WindowScheduler
 from hwcalc.replay.sglang.policies import POLICIES
 from hwcalc.replay.sglang.rules import SchedulerRules
 from hwcalc.replay.sglang.scheduler import SglangScheduler
-from hwcalc.replay.sglang.second import SecondCache
 from hwcalc.replay.sglang.tree import EVICTION
 from hwcalc.workload.opening import workload_of_rows
 from hwcalc.workload.request import Workload
