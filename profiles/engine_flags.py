@@ -360,7 +360,7 @@ class EngineFlags(_Started):
         return name in self.flag_of and self.flag_of[name].takes == "switch"
 
     def negated(self, name: str) -> str:
-        """How a command turns off the switch of this name.
+        """The words with which a command turns off the switch of this name.
 
         >>> engine_flags("vllm").negated("enable_prefix_caching"), engine_flags("llamacpp").negated("kv_unified")
         ('--no-enable-prefix-caching', '-no-kvu')

@@ -156,7 +156,7 @@ def family(architecture: str) -> str:
 
 
 def runs_on(engine: str, version: str, gpu: Gpu, backend: str = "") -> Found:
-    """Whether a version of an engine runs on an accelerator.
+    """The answer to whether a version of an engine runs on an accelerator, with its row.
 
     An accelerator of the user's own whose file does not say its architecture is open.
     """
@@ -175,7 +175,7 @@ def _runs_on(engine: str, version: str, backend: str, names: _Names) -> Found | 
 
 
 def format_runs_on(engine: str, version: str, section: str, spelled: Sequence[str], gpu: Gpu, backend: str = "") -> Found | None:
-    """Whether a format runs on an accelerator; ``None`` if nothing says that it needs more than the engine.
+    """The answer to whether a format runs on an accelerator; ``None`` if nothing says that it needs more than the engine.
 
     ``spelled`` are its names, the most exact first. The first of which any row speaks counts, of those with a row for this maker's
     accelerators if there are any. Where there is none for this maker, the answer is open.

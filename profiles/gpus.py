@@ -38,7 +38,7 @@ class VisibleMemory(Record):
 
 
 def visible_memory(gpu: Gpu) -> VisibleMemory | None:
-    """How much memory a program sees of this accelerator; ``None`` if no memory figure is known.
+    """The memory of this accelerator that a program sees; ``None`` if no memory figure is known.
 
     The first known value counts: the reading of torch, Metal's limit (for a Mac), a share of what the vendor's tool reports, a
     share of what is sold. If only nvidia-smi's 24,564 MiB are known of a card, it counts as 0.994 of that.

@@ -149,22 +149,22 @@ class Gpu(_GpuFacts):
 
     @property
     def whole_machine(self) -> bool:
-        """Whether it works by itself: a machine such as a laptop, or a part of a device. Only machines that can be linked are ever joined (:attr:`node`)."""
+        """True if it works by itself: a machine such as a laptop, or a part of a device. Only machines that can be linked are ever joined (:attr:`node`)."""
         return self.part or self.category in ("laptop", "unified", HOST)
 
     @property
     def shares_host_memory(self) -> bool:
-        """Whether processor and accelerator have one memory, so that nothing gets free if a part of a model moves to the host."""
+        """True if processor and accelerator have one memory, so that nothing gets free if a part of a model moves to the host."""
         return self.category in ("unified", HOST) or self.host_memory == "shared"
 
     @property
     def is_host(self) -> bool:
-        """Whether it is no accelerator at all, but a machine without one: everything lies in the memory of the host."""
+        """True if it is no accelerator at all, but a machine without one: everything lies in the memory of the host."""
         return self.category == HOST
 
     @property
     def node(self) -> int:
-        """How many of them work as one node, over whose links tensor parallelism runs.
+        """The most of them that work as one node, over whose links tensor parallelism runs.
 
         Where the file does not say, it is 8 as in most servers, and 1 for a whole machine.
         """
@@ -180,7 +180,7 @@ class Gpu(_GpuFacts):
 
 
 def is_id(text: str) -> bool:
-    """Whether ``text`` has the form of an id: small letters, digits and hyphens."""
+    """True if ``text`` has the form of an id: small letters, digits and hyphens."""
     return len(text) <= LONGEST_ID and re.fullmatch(_ID, text) is not None
 
 
@@ -248,7 +248,7 @@ class Instance(Record):
 
     @property
     def is_bought(self) -> bool:
-        """Whether it is a machine that people buy, such as a DGX, and none that a cloud rents."""
+        """True if it is a machine that people buy, such as a DGX, and none that a cloud rents."""
         return self.cloud == "box"
 
 
@@ -263,7 +263,7 @@ def file_name(name: str) -> str:
 
 
 def is_file_name(stem: str) -> bool:
-    """Whether this can be the stem of an instance's file. A path that leaves the folder cannot."""
+    """True if this can be the stem of an instance's file. A path that leaves the folder cannot."""
     return len(stem) <= LONGEST_NAME and re.fullmatch(_SLUG, stem) is not None
 
 

@@ -91,7 +91,7 @@ class MigFile(FactFile):
 
 @lru_cache(maxsize=1)
 def cuts() -> Mapping[str, Cut]:
-    """How each accelerator can be cut, by its id, of those of which that is known."""
+    """The ways to cut an accelerator, by its id, where they are known."""
     every = convert(record(TOP, "mig"), MigFile).gpus
     return MappingProxyType({name: cut for cut in every for name in cut.accelerators})
 

@@ -175,7 +175,7 @@ class SpeedClass(FactFile):
         return spread.low, spread.high
 
     def covers(self, engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None) -> bool:
-        """Whether the engine, with this backend and of this build, by default the newest, on this accelerator belongs to the class."""
+        """True if the engine on this accelerator belongs to the class, with this backend and of this build, by default the newest."""
         words = (backend or "").lower().replace("hip", "rocm").replace("rocwmma", "rocm")
         return (
             engine in self.engines

@@ -129,7 +129,7 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
 
 
 def versions_of(engine: object, model: object, kvplan: object) -> dict[str, str]:
-    """What changes bytes without a change of the check file; unknown ones are left out."""
+    """The versions whose change changes bytes though the check file stays the same; unknown ones are left out."""
     known = {"engine version": engine, "model revision": model, "kvplan": kvplan}
     return {name: brief(printable(value), _LONGEST_NAME) for name, value in known.items() if isinstance(value, str)}
 
@@ -224,7 +224,7 @@ def _moved(before: int, now: int) -> str:
 
 
 def _changes(baseline: Baseline, subject: Subject) -> tuple[KeyChange, ...]:
-    """What is another than in the baseline: keys, or what is known of them, and versions that both know."""
+    """The differences from the baseline: in keys, or in what is known of them, and in versions that both know."""
     known = baseline.versions.keys() & subject.versions.keys()
     before, now = ({name: said[name] for name in known} for said in (baseline.versions, subject.versions))
     asked = (baseline.asked, subject.asked) if baseline.asked else (baseline.planned, planned_of(to_builtins(subject.figures)))

@@ -46,7 +46,7 @@ def asked_of(check: Check) -> dict[str, str]:
 
 
 def planned_of(figures: Mapping[str, Any]) -> dict[str, str]:
-    """What the figures of a plan, as plain values, say of the request behind it, for a baseline that does not have the keys of its checks."""
+    """The options of the request behind the figures of a plan, for a baseline without the keys of its checks."""
     fit = figures.get("fit") or {}
     names = {"batch": "batch", "dtype": "kv_dtype", "engine": "engine", "policy": "policy"}
     known = {"seq": TYPES["tokens"].write(figures["seq"]), **{key: figures.get(name) for key, name in names.items()}}
@@ -77,7 +77,7 @@ def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged
 
 
 def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place]) -> tuple[Edit, ...]:
-    """What a plan offers, as edits of the check: the largest length and the most sequences first."""
+    """The changes that a plan offers, as edits of the check: the largest length and the most sequences first."""
     with_settings = [one for one in suggestions if one.settings]
     numbers = [one for name in _NUMBERS for one in with_settings if list(one.settings) == [name]]
     others = [one for one in with_settings if one not in numbers]
@@ -121,7 +121,7 @@ def _tokens(value: str) -> tuple[str, str]:
 
 
 def _effect(settings: Mapping[str, str | None], effect: str) -> str:
-    """What the edit gives, without what its key says already."""
+    """The effect of the edit in words, without those that its key says already."""
     if settings.keys() <= {*_NUMBERS}:
         return "probably fits" if effect.endswith("probably fits") else ""
     # How many it holds now is in the edit that takes fewer.

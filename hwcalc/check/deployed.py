@@ -117,7 +117,7 @@ class ServerCheck(Check):
         return Fault(line=place.line, column=place.column, error=error)
 
     def settled(self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan]) -> list[Judged]:
-        """What the text says of itself, and the verdict at the flag that would have to change; in its place, a length that the engine refuses."""
+        """The verdicts on the text itself, and that of the plan at the flag that would have to change; in its place, a length that the engine refuses."""
         refused = self._refused(plan)
         if refused:
             return [*self.told, self._shorter(refused, plan, replan)]
@@ -373,7 +373,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
 
 
 def _places(server: Server, flags: EngineFlags) -> dict[str, Place]:
-    """Where a text says the options of the plan, by their names."""
+    """The places in a text of the options of the plan, by their names."""
     out: dict[str, Place] = {}
     for flag in flags.flags:
         word = word_of(server, flag)
@@ -414,7 +414,7 @@ def _at(item: Judged, place: Place | None) -> Judged:
 
 
 def _told(server: Server, flags: EngineFlags) -> Iterator[Judged]:
-    """What the text alone says of a server: values that its engine refuses, and flags that it does not know."""
+    """The verdicts that need no plan: values that its engine refuses, and flags that it does not know."""
     for fault in server.faults:
         word = server.places.get(fault.partition(" ")[0])
         said = f"{brief(fault, 80)}: {flags.name} does not take it so, and will not start"

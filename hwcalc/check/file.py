@@ -518,7 +518,7 @@ class _Reader(TreeReader):
         )
 
     def check_requirements(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, demand_fit: bool) -> None:
-        """Whether the keys contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
+        """Report keys that contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
         hardware = any(key in merged for key in HARDWARE)
         if "gpu" in merged and "instance" in merged:
             self.fault(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them.")

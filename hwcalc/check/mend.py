@@ -198,7 +198,7 @@ class _Offsets:
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def of(self, word: Word) -> tuple[int, int] | None:
-        """Where a word begins and ends; ``None`` if it does not stand there as it is read."""
+        """The offsets at which a word begins and ends; ``None`` if it does not stand there as it is read."""
         spot = word.spot
         if not spot.written or not spot.column or spot.line > len(self._lines):
             return None
@@ -252,7 +252,7 @@ class _Style:
         self.before = self.inner = self._item() if before is None else before
 
     def _between(self, number: int) -> str | None:
-        """What stands between a word and the next; ``None`` if that is more than blanks and the signs of lists."""
+        """The text between a word and the next; ``None`` if that is more than blanks and the signs of lists."""
         if not 0 <= number < len(self.placed) - 1:
             return self._item() if number < 0 and len(self.placed) == 1 else None
         between = self.text[self.placed[number][1][1] : self.placed[number + 1][1][0]]

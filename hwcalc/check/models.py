@@ -87,7 +87,7 @@ class Models:
         return self._asked.get(check)
 
     def changed(self, model: str, revision: str | None, assume: str | None) -> Judged | None:
-        """Whether this machine's copy of a locked model still equals the lock; ``None`` without a lock."""
+        """The verdict on this machine's copy of a locked model: equal to the lock or not; ``None`` without a lock."""
         if self._locked is None:
             return None
         key = key_of(model, revision)
@@ -160,7 +160,7 @@ class Models:
         return None if isinstance(found, Absent) else found
 
     def _compare(self, model: str, revision: str | None, assume: str | None) -> Judged:
-        """Whether nothing that bears on memory has changed on this machine since the lock."""
+        """The verdict on a locked model: nothing that bears on memory has changed on this machine, or what has."""
         locked, changes = self.raw(model, revision), []
         try:
             local = self._local_copy(locked, model, revision)
@@ -245,7 +245,7 @@ def write_lock(path: str, lock: Lock, command: str) -> bool:
 
 
 def read_lock(path: str, command: str) -> Lock | None:
-    """What a lock says, or ``None`` if there is no such file.
+    """The content of a lock; ``None`` if there is no such file.
 
     Raises :class:`~hwcalc.check.file.LockError` if it is broken, has another version, or is not as kvplan wrote it.
     """

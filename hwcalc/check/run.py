@@ -316,7 +316,7 @@ def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Pla
 
 
 def _on_any_gpu(check: Check, models: Models) -> Sequence[Judged]:
-    """What is wrong with a check that cannot be made: of a server that lacks an accelerator alone, also what its engine refuses on any."""
+    """The faults of a check that cannot be made: of a server that lacks an accelerator alone, also what its engine refuses on any."""
     if isinstance(check, ServerCheck) and check.without_gpu:
         try:
             _, replan = _planner(check, models)
@@ -328,7 +328,7 @@ def _on_any_gpu(check: Check, models: Models) -> Sequence[Judged]:
 
 
 def _unmade(file: CheckFile, check: Check) -> Checked:
-    """What is known of a check before it is made."""
+    """The result of a check before it is made."""
     path, model = printable(file.path), printable(check.model)
     return Checked(name=check.name, file=path, line=check.line, column=check.column, model=model, server=check.document)
 

@@ -89,7 +89,7 @@ class IdleRules:
         return 0
 
     def outside(self, gpu: Gpu) -> BudgetPart | None:
-        """What a process takes of a GPU that the sum of its plan does not have; ``None`` if it has all."""
+        """The memory of a process on a GPU that the sum of its plan lacks; ``None`` if nothing is missing."""
         return None
 
     def joins(self, occupancy: Occupancy, free_bytes: int) -> bool:

@@ -105,12 +105,12 @@ class NodeType(Record):
 
     @property
     def device(self) -> Gpu:
-        """What a replica runs on: an accelerator, or a slice of one."""
+        """The device of a replica: an accelerator, or a slice of one."""
         return self.whole if self.mig is None else sliced(self.whole, self.mig)
 
     @property
     def devices(self) -> int:
-        """How many of them it has."""
+        """The number of these devices."""
         return self.gpus * self.slices
 
     @property
@@ -358,7 +358,7 @@ class _Reader(TreeReader):
         return gpu.id, None, count
 
     def rent(self, node: Node | None) -> int:
-        """How many may be rented: none, any number, or at most so many."""
+        """The most nodes that may be rented: none, any number, or the number that is written."""
         if node is None or isinstance(node.value, bool):
             return MOST_COUNT if node is not None and node.value else 0
         at_most = node.value.get("at_most") if isinstance(node.value, dict) and set(node.value) == {"at_most"} else None

@@ -47,7 +47,7 @@ class Candidate(Record):
 
     @property
     def availability(self) -> Availability:
-        """How people get it, by the instances of clouds and the list of uncommon accelerators.
+        """Its availability, by the instances of clouds and the list of uncommon accelerators.
 
         What no cloud rents of a maker of which clouds rent something is sold in servers.
         """

@@ -49,7 +49,7 @@ _DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/usr/lib/wsl/lib/libnvidia-ml.so
 
 
 def gpu_in_sight() -> bool:
-    """Whether this machine seems to have an accelerator: by the files of its drivers alone, so that the question costs nothing."""
+    """True if this machine seems to have an accelerator: by the files of its drivers alone, so that the question costs nothing."""
     if sys.platform == "win32":
         return os.access(f"{os.environ.get('SYSTEMROOT', 'C:/Windows')}/System32/nvml.dll", os.F_OK)
     if sys.platform == "darwin":

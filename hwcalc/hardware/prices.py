@@ -87,11 +87,11 @@ class Price(Record):
         )
 
     def is_old(self, day: dt.date | None = None) -> bool:
-        """Whether the price is more than 180 days old on this day, by default today."""
+        """True if the price is more than 180 days old on this day, by default today."""
         return self.date is not None and ((day or today()) - self.date).days > STALE_DAYS
 
     def origin(self, day: dt.date | None = None) -> str:
-        """What is priced, how, where and when, and by which source, in words."""
+        """The machine, kind, region, day and source of the price, in words."""
         row = self.row or self
         each = "" if row is self else f"{self.count // row.count} x {money(row.usd_per_hour)}, "
         how = "" if self.user and self.kind is Kind.ON_DEMAND else f", {KINDS[self.kind]}"

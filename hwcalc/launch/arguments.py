@@ -121,7 +121,7 @@ class Reading:
             self.settings[key], self.places[key] = value, Word(text=str(value), spot=spot)
 
     def label(self, flag: Flag) -> str:
-        """What ``unresolved`` calls a flag."""
+        """The name of a flag in ``unresolved``."""
         return flag.key or flag.name
 
     def value(self, flag: Flag, word: Word, spelled: str) -> None:

@@ -390,7 +390,7 @@ def _of_container(words: Sequence[Word], command: Command, own: dict[str, Any], 
 def _in_container(
     around: Around, image: Word, devices: Word | None, variables: Mapping[str, Any], mounts: Mapping[str, str]
 ) -> Around:
-    """What stands around a command in a container that ``docker run`` starts."""
+    """The surroundings of a command in a container that ``docker run`` starts."""
     remarks: list[str] = [*around.unresolved]
     settings = dict(around.settings)
     name: str | None = image.text
@@ -415,7 +415,7 @@ def _in_container(
 
 
 def gpu_count(text: str) -> int | None:
-    """How many GPUs ``--gpus`` names; ``None`` for all of them.
+    """The number of GPUs that ``--gpus`` names; ``None`` for all of them.
 
     >>> gpu_count("2"), gpu_count('"device=0,1"'), gpu_count("all")
     (2, 2, None)
@@ -684,7 +684,7 @@ def _take_image(reading: Reading, settings: dict[str, Any], around: Around) -> N
 
 
 def _take_devices(reading: Reading, settings: dict[str, Any], variables: Mapping[str, Any]) -> None:
-    """How many GPUs the variables of visible devices name."""
+    """Set the number of GPUs that the variables of visible devices name."""
     if "gpus_per_replica" in settings:
         return
     for name in launch_words().visible_devices:

@@ -24,7 +24,7 @@ class Text(Record):
     origin: Origin
 
     def spot(self, node: Node) -> Spot:
-        """Where a value stands. Nothing is written for a container."""
+        """The place of a value. Nothing is written for a container."""
         # Where a block of text begins, its sign does.
         origin = self.origin.cut(node.start, max(node.end, node.start + 1))
         return Spot(written="" if isinstance(node.value, (dict, list)) else self.text[node.start : node.end], origin=origin)
@@ -59,7 +59,7 @@ class Places:
             self._kept.append(copy)
 
     def share(self, value: Any) -> int:
-        """How many values a container has in all. Each of them is noted to stand in several places."""
+        """The number of all values in a container. Each of them is noted to stand in several places."""
         *_, items = self._items.get(id(value), (None, None, {}))
         self._shared |= {id(each) for each in items.values()}
         return 1 + sum(map(self.share, value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()))
@@ -79,7 +79,7 @@ class Places:
         return 1 if text is None or node is None else text.spot(node).line
 
     def item(self, value: Any, key: Any) -> Spot:
-        """Where the item of a container stands. Nothing is written for one that an anchor puts into several places."""
+        """The place of an item of a container. Nothing is written for one that an anchor puts into several places."""
         text, node, items = self._items.get(id(value), (None, None, {}))
         if text is None or node is None:
             return Spot(origin=Origin.on_line(1))
@@ -120,7 +120,7 @@ def read_documents(text: str, places: Places | None = None, origin: Origin | Non
 
 
 def _by_line(given: str, text: str, origin: Origin) -> Origin:
-    """Where the characters of a text stand of which some lines are not as ``given``: of those, the line alone."""
+    """The places of the characters of a text; of lines that are not as ``given``, the line alone."""
     starts, at, before, behind = [], [], 0, 0
     for old, new in zip(given.split("\n"), text.split("\n"), strict=False):
         line, column = origin.place(before)

@@ -229,7 +229,7 @@ def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
 
 
 def _quoted(text: str, spot: Spot) -> Iterator[Spot]:
-    """Where the quoted texts of a list stand."""
+    """The places of the quoted texts of a list."""
     origin = spot.inside(text)
     for match in re.finditer(r"\"(?:[^\"\\]|\\.)*\"", text):
         yield Spot(written=match[0], origin=origin.cut(match.start(), match.end()))

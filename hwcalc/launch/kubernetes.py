@@ -140,7 +140,7 @@ def variables_of(container: Mapping[str, Any], cluster: Cluster) -> dict[str, An
 
 
 def devices_of(resources: Any) -> tuple[int | None, str | None]:
-    """How many accelerators the resources of a container ask for, and the slice of one that they name."""
+    """The number of accelerators that the resources of a container ask for, and the slice of one that they name."""
     table = launch_words()
     for part in ("limits", "requests"):
         held = mapping(at(resources, part))
@@ -197,7 +197,7 @@ def servers_of_pod(spec: Mapping[str, Any], cluster: Cluster, place: Place) -> l
 
 
 def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster, place: Place) -> Around:
-    """What stands around the command of a container."""
+    """The surroundings of the command of a container."""
     variables = {**place.variables, **variables_of(container, cluster), **cluster.variables}
     settings = dict(place.settings)
     extra = dict(place.extra)

@@ -238,7 +238,7 @@ def _mounts(volumes: Any) -> list[tuple[str, str]]:
 
 
 def _reserved(service: Mapping[str, Any], variables: Mapping[str, Any]) -> tuple[int | None, str]:
-    """How many GPUs a service has, and what to say of it."""
+    """The number of GPUs of a service, and a remark on it."""
     devices = rows(at(service, "deploy", "resources", "reservations", "devices"))
     given = service.get("gpus")
     if given is not None:

@@ -89,7 +89,7 @@ def options_told(flags: EngineFlags, server: Server) -> Mapping[str, Any]:
 
 
 def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
-    """What to plan for a server; ``more`` are options that count more than those of the text.
+    """The plan's model and options for a server; ``more`` are options that count more than those of the text.
 
     Raises :class:`~hwcalc.errors.UsageError` for a server whose engine or model is not known, with the variable to set, and for one that has
     fewer GPUs than it takes.

@@ -75,7 +75,7 @@ class Given(Record):
 
     @staticmethod
     def of(sets: Sequence[str], lines: str = "") -> Given:
-        """What words of ``--set`` and the lines of a file of variables say. Raises :class:`~hwcalc.errors.UsageError` for a word without a value."""
+        """The values that words of ``--set`` and the lines of a file of variables give. Raises :class:`~hwcalc.errors.UsageError` for a word without a value."""
         variables: dict[str, str] = {}
         for line in lines.splitlines():
             match = _VARIABLE.fullmatch(line.strip())

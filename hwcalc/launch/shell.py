@@ -395,7 +395,7 @@ class _Reader(WordReader):
         self.at = len(self.text) if end is None else end.start()
 
     def condition(self) -> bool | None:
-        """Whether the condition that stands here holds; ``None`` where that is not known."""
+        """True if the condition that stands here holds; ``None`` where that is not known."""
         end = re.compile(r";|\n|&&|\|\|").search(self.text, self.at)
         stop = end.start() if end else len(self.text)
         text = self.text[self.at : stop]

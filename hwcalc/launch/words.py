@@ -109,7 +109,7 @@ class Spot(Record):
         return Origin(starts=tuple(starts), at=tuple(at))
 
     def _next(self, word: str, behind: int) -> int:
-        """Where a word stands next by itself; -1 if nowhere near."""
+        """The position at which a word stands next by itself; -1 if nowhere near."""
         end = behind + _FARTHEST + len(word)
         begin = self.written.find(word, behind, end)
         while begin > behind and self.written[begin - 1] not in " \t\r\n'\"":
@@ -469,7 +469,7 @@ class WordReader:
             pieces.lost(raw, quoted=quoted)
 
     def size(self, name: str, raw: str, pieces: Pieces, *, quoted: bool, items: bool) -> None:
-        """How many items an array has, or how many characters a variable has."""
+        """Add the number of items of an array, or of characters of a variable."""
         held: Sequence[Any] | None = self.arrays.get(name) if items else self.variables.get(name)
         if held is None or (items and not all(word.known for word in held)):
             pieces.lost(raw, quoted=quoted)
@@ -567,7 +567,7 @@ def known_of(variables: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, st
 
 
 def closing_quote(text: str, at: int) -> int:
-    """Where a double-quoted part ends; -1 if nowhere."""
+    """The position at which a double-quoted part ends; -1 if it does not end."""
     while at < len(text):
         sign = text[at]
         if sign == "\\":
@@ -605,7 +605,7 @@ def trimmed(value: str, operator: str, pattern: str) -> str:
 
 
 def holds(words: list[Word]) -> bool | None:
-    """Whether a test of a shell holds, as far as its words are known."""
+    """True if a test of a shell holds; ``None`` where its words are not known."""
     texts = [word.text for word in words]
     if texts[:1] == ["!"]:
         inner = holds(words[1:])
@@ -644,7 +644,7 @@ def value_of_sum(text: str) -> str | None:
         return -operand(depth + 1) if token == "-" else int(token)
 
     def of_level(level: int, depth: int) -> int:
-        """What stands here, up to an operator that binds less than those of this level."""
+        """The value of the expression here, up to an operator that binds less than those of this level."""
         if level == len(_OPERATORS):
             return operand(depth)
         value = of_level(level + 1, depth)

@@ -498,7 +498,7 @@ class _Adviser:
         return solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
 
     def _gain(self, offer: Offer) -> str:
-        """How many sequences or tokens fit with the change, and how many without it, both for certain.
+        """The sequences or tokens that fit for certain with the change, and those without it, in words.
 
         A change that only probably fits has its expected number alone, so that no screen compares with two different numbers.
         """

@@ -39,7 +39,7 @@ def usd_per_million_tokens(usd_per_hour: float, tokens_per_s: float, use: float 
 
 
 def cost_of(opened: Occupancy, fit: FitInfo | None, speed: SpeedInfo | None, within: WithinInfo | None) -> CostInfo | None:
-    """What the plan costs, where prices are asked for or an instance is named; ``None`` without a price. Its notes are told."""
+    """The cost of the plan, where prices are asked for or an instance is named; ``None`` without a price. Its notes are told."""
     options, gpu = opened.setup.others, opened.setup.hardware.gpu
     wanted, instance = not options.keys().isdisjoint(PRICED), options.get("instance")
     if gpu is None or not (wanted or instance):

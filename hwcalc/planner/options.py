@@ -739,7 +739,7 @@ class Asked(Record):
 
     @property
     def access(self) -> Access:
-        """How models are fetched."""
+        """The options of how models are fetched."""
         return Access(**{name: value for name, value in self.values.items() if name in _Hub.__annotations__})
 
     @property

@@ -149,12 +149,12 @@ class PriceInfo(Record):
 
     @property
     def name(self) -> str:
-        """What is priced: ``aws/p5.48xlarge``."""
+        """The name of the priced machine: ``aws/p5.48xlarge``."""
         return self.instance if self.provider == "own" else f"{self.provider}/{self.instance}"
 
     @property
     def text(self) -> str:
-        """What is priced, how, and on which day."""
+        """The priced machine, the kind of the price and its day."""
         from hwcalc.hardware.prices import KINDS, STALE_DAYS, Kind
 
         how = "your price" if self.user and self.kind == Kind.ON_DEMAND else KINDS[self.kind]

@@ -309,7 +309,7 @@ class Chosen(Record):
 
     @property
     def chooses(self) -> Choice:
-        """Who chooses the tokens that stay. Where policies inside differ, heads differ behind the first that lets each choose."""
+        """The level at which the tokens that stay are chosen. Where policies inside differ, heads differ behind the first that lets each choose."""
         if self.policy.chooses is not None:
             return self.policy.chooses
         inside = {one.chooses for one in self.inner}

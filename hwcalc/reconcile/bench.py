@@ -53,7 +53,7 @@ class BenchRun(Record):
 
     @property
     def label(self) -> str:
-        """What tells the run from others of its file."""
+        """The words that tell the run from others of its file."""
         behind = f" at {self.depth:,}" if self.depth else ""
         if self.kind == PROMPT:
             return f"prompt of {self.prompt:,}{behind}"
@@ -332,7 +332,7 @@ _TITLE: Final = "serving benchmark result"
 
 
 def _of_print(text: str) -> Iterator[BenchRun]:
-    """What a tool printed: results of servers, each below its title, and the table of ``llama-bench``."""
+    """The runs that a tool printed: results of servers, each below its title, and the table of ``llama-bench``."""
     found: dict[str, Any] = {}
     header: list[str] = []
     for line in text.splitlines():

@@ -83,7 +83,7 @@ class Reader:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was not read of the log."""
+        """Remarks on lines of the log that were not read."""
         out = []
         if self.stopped:
             out.append(f"The log is long: only its first {self.count:,} lines were read.")
@@ -336,7 +336,7 @@ def _is_apart(row: Row) -> bool:
 
 
 def _or_nothing(compare: Callable[[], tuple[Any, list[Row], list[Note]]]) -> tuple[Any, list[Row], list[Note]]:
-    """What this comparison gives; no rows where it cannot be planned."""
+    """The result of this comparison; no rows where it cannot be planned."""
     try:
         return compare()
     except KvplanError:

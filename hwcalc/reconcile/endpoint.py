@@ -53,7 +53,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Where it is, for messages."""
+        """The address, for messages."""
         return printable(self._parts.geturl())
 
     def get(self, path: str) -> str | None:
@@ -145,7 +145,7 @@ def _split(address: str) -> SplitResult:
 
 
 def _joined(address: SplitResult, target: str) -> SplitResult | None:
-    """Where a redirect goes; ``None`` if that is no address."""
+    """The address of a redirect; ``None`` if it is none."""
     try:
         return urlsplit(urljoin(address.geturl(), target))
     except ValueError:
@@ -168,7 +168,7 @@ def _key_of(variable: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What an exception of the connection means. Its own text is not used."""
+    """The meaning of an exception of the connection. Its own text is not used."""
     from socket import gaierror
     from ssl import SSLCertVerificationError, SSLError
 

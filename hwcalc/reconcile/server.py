@@ -280,7 +280,7 @@ def _room(
     *,
     at_most: bool,
 ) -> Room | None:
-    """How many more users of ``seq`` tokens fit into the free bytes of each pool; ``None`` if nobody can say.
+    """The number of further users of ``seq`` tokens that fit into the free bytes of each pool; ``None`` if that is not known.
 
     ``limit`` is how many requests run at once, and the option for it: as the server says, else as the plan does. ``at_most`` says that
     the pools may have fewer bytes free.

@@ -197,7 +197,7 @@ _SERVED: Final = ("ttft_s", "itl_s", "e2e_s")
 
 
 def _expected(run: BenchRun, opened: Occupancy, times: StepTimes) -> dict[str, TimeInfo]:
-    """What is expected of a run, by figure."""
+    """The expected figures of a run, by name."""
     from hwcalc.planner.forecast import forecast, quantity_of
 
     if run.kind == SERVING:
@@ -244,7 +244,7 @@ def _rows(run: BenchRun, opened: Occupancy, times: StepTimes) -> list[SpeedRow]:
 
 
 def _factors(runs: Sequence[BenchRun], opened: Sequence[Occupancy], times: Sequence[StepTimes]) -> tuple[float, float] | None:
-    """How many times the expected time decoding and prompts took, so that what is expected is what was measured.
+    """The factors by which decoding and prompts took longer than expected.
 
     Where no prompt was measured alone, both are the same number.
     """

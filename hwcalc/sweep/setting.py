@@ -460,7 +460,7 @@ class SettingRows:
         return refusals is not None and (refusals.all or self._evaluated(piece, refusals) is not None)
 
     def _evaluated(self, piece: Piece, refusals: Refusals) -> Family | None:
-        """What gives the rows of this piece, of which some points are accepted; ``None`` if they must be planned."""
+        """The figures of this piece, of which some points are accepted; ``None`` if its rows must be planned."""
         family = None if None in piece.seqs else self._family
         return family if family is not None and family.agrees(piece, refusals.texts) else None
 

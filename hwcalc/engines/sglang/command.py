@@ -65,7 +65,7 @@ class SglangCommand(Command):
         return said.changed(**changed, engine_options=said.knobs(**knobs) or None)
 
     def flag(self, name: str, value: object) -> str:
-        """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
+        """SGLang's spelling of one option of kvplan or one engine option; empty if it has no flag for it, or needs none."""
         text = str(value)
         if _FLAGS.is_switch(name):
             return _FLAGS.written[name] if is_on(text) else ""

@@ -94,7 +94,7 @@ def pool_curve(deployment: SglangDeployment) -> PoolCurve:
 
 
 def _terms(deployment: SglangDeployment, groups: Iterable[Group], ranks: int = 1) -> tuple[Term, ...]:
-    """What one sequence has in the pools, on so many tensor-parallel ranks together, by kinds of layers."""
+    """The bytes of one sequence in the pools, as terms by kinds of layers, on ``ranks`` tensor-parallel ranks together."""
     return tuple(
         Term(
             kind=group.kind.name,

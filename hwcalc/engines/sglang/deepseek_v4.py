@@ -92,7 +92,7 @@ class CompressedLayout(Record):
         return self.index_head_dim + self.index_head_dim // 128 * 4
 
     def inflation(self, stage: CompressedStage) -> float:
-        """What a draft of one layer adds to every byte."""
+        """The factor by which a draft of one layer raises every byte."""
         return (stage.layers + 1) / stage.layers if self.drafts else 1.0
 
     def swa_bytes(self, stage: CompressedStage) -> float:

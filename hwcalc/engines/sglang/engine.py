@@ -100,7 +100,7 @@ class SglangDeployment(GeneralDeployment):
 
     @cached_property
     def pool_rules(self) -> PoolRules:
-        """How a budget becomes pools."""
+        """The rules by which a budget becomes pools."""
         if self.compressed is None:
             return LayerPools(settings=self.settings, layout=self.layout)
         from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
@@ -130,7 +130,7 @@ class SglangDeployment(GeneralDeployment):
         return slots_per_request(self.settings) if self.compressed is None and self.layout.has_states else 0
 
     def demand(self, tokens: int, sequences: int) -> Demand:
-        """What so many sequences of so many tokens take of the pools of a replica; of arrays too."""
+        """The demand of sequences of this length on the pools of a replica. Both numbers may be arrays."""
         page, (whole, windows) = self.settings.page_size, self.pages
         return Demand(sequences, sequences * page * whole.at(tokens), sequences * page * windows.at(tokens))
 
@@ -338,7 +338,7 @@ class SglangOccupancy(GeneralOccupancy):
 
     @cached_property
     def held(self) -> Demand:
-        """What the planned sequences take of the pools, were they all on one replica; what they share is kept once."""
+        """The demand of all planned sequences, as if one replica ran them; what they share counts once."""
         together = self.together
         if self.load.is_alike:
             return self.deployment.demand(self.tokens, self.batch)
@@ -357,7 +357,7 @@ class SglangOccupancy(GeneralOccupancy):
 
     @property
     def demand(self) -> Demand:
-        """What the planned sequences of a replica take of its pools."""
+        """The demand of a replica's planned sequences on its pools."""
         return self.replica.held
 
     def sizes(self, budget: int) -> Figures:
@@ -385,7 +385,7 @@ class SglangOccupancy(GeneralOccupancy):
         return tuple(share(place, name.replace("_", " "), have) for place, (name, have, _) in enumerate(places))
 
     def at_once(self, figures: Figures, steps: list[Step] | None = None) -> int:
-        """How many requests of the planned length these pools hold."""
+        """The number of requests of the planned length that these pools hold."""
         rules, replica = self.deployment.pool_rules, self.replica
         single = replica.under(replace(replica.load, lengths=(), batch=1))
         if not single.together.unlike:
@@ -408,7 +408,7 @@ class SglangOccupancy(GeneralOccupancy):
         return deployment.pool_rules.least(replica.held, max(sizes) // self.settings.tp)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        """What the sequences have in the pools: their rows, and both states in every slot of a request, on all tensor-parallel ranks."""
+        """The tensors of the sequences in the pools: their rows, and both states in every slot of a request, on all tensor-parallel ranks."""
         deployment, tp, page, held, stored = (
             self.deployment,
             self.settings.tp,
@@ -599,7 +599,7 @@ class SglangOccupancy(GeneralOccupancy):
 
     @cached_property
     def sharing_support(self) -> Support:
-        """Whether sequences share their beginnings: the radix cache keeps them once, in whole pages; states are not shared."""
+        """The support for shared beginnings: the radix cache keeps them once, in whole pages; recurrent states are not shared."""
         if not self.settings.radix:
             return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")
         if self.deployment.compressed is None and self.deployment.layout.has_states:
@@ -659,7 +659,7 @@ class SglangIdle(IdleRules):
     source = "SGLang 0.5.23 managers/scheduler_components/weight_updater.py"
 
     def left_free(self, total_bytes: int, requested_bytes: int) -> int:
-        """What the default of ``mem_fraction_static`` leaves to activations and graphs."""
+        """The bytes that the default of ``mem_fraction_static`` leaves to activations and graphs."""
         return total_bytes - requested_bytes
 
 

@@ -218,7 +218,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
     like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
 
     def stage(span: range) -> StageCells:
-        """What a token and a slot of states take on one rank of the stage with these layers."""
+        """The bytes of a token and of a slot of states on one rank of the stage with these layers."""
         sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
         own_layers, more = len(span), int(splits and not settings.rules.windows_by_stage)
         counted_layers = list(_counted(stack, range(span.start, min(span.stop + more, len(stack))), shared))

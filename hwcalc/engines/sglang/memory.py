@@ -186,7 +186,7 @@ def default_fraction(deployment: SglangDeployment, steps: list[Step] | None = No
 
 
 def fraction_steps(deployment: SglangDeployment) -> tuple[Step, ...]:
-    """How the default comes about; nothing where the share is named, or no GPU is."""
+    """The steps from which the default share follows; none where the share is named, or no GPU is."""
     hardware, steps = deployment.setup.hardware, list[Step]()
     known = hardware.gpu is not None and hardware.gpu.memory_total_mib is not None and hardware.kv_memory is None
     if known and deployment.settings.fraction is None and hardware.memory_utilization is None:
@@ -195,7 +195,7 @@ def fraction_steps(deployment: SglangDeployment) -> tuple[Step, ...]:
 
 
 def _graphs_mib(deployment: SglangDeployment, total_mib: int) -> float:
-    """What graphs of decode steps and of prompts reserve: for prompts a flat amount for latents, else by the number of lengths."""
+    """MiB that the graphs of decode steps and of prompts reserve. Those of prompts are a flat amount for latents, else they follow the number of lengths."""
     settings, options, model = deployment.settings, deployment.setup.options, deployment.model
     rules, few = settings.rules, settings.tp * settings.dp < _FEW_RANKS
     batches = next((batches for below, batches in _GRAPHS if total_mib < below * 1024), _LARGEST_GRAPHS) or rules.small_gpu_graphs

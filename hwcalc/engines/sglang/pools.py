@@ -216,7 +216,7 @@ class PoolRules(Record):
 
     @abstractmethod
     def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
-        """What SGLang checks of its pools before it starts, in this order, and what it says if that does not hold."""
+        """The conditions that SGLang checks of its pools before it starts, in its order, each with the message if it does not hold."""
 
     def logged(self, figures: Figures) -> tuple[Figures, float]:
         """The pools as SGLang logs them, and the bytes of a token."""
@@ -258,7 +258,7 @@ class PoolRules(Record):
         return held
 
     def most(self, figures: Figures, request: Demand, steps: list[Step] | None = None) -> int:
-        """How many requests like this one these pools hold, of which each takes as much."""
+        """The number of requests that these pools hold, if each takes as much as this one."""
         if self.error(figures) is not None:
             return 0
         by: dict[str, int] = {}

@@ -137,7 +137,7 @@ _STRETCHED: Final = frozenset({"linear", "dynamic"})
 
 
 def words_of(model: ModelSpec, rules: Rules) -> Mapping[str, str]:
-    """What the row of the model's class says in ``profiles/engines/sglang/classes.yaml``, as far as it holds in a release."""
+    """The words of the model's class in ``profiles/engines/sglang/classes.yaml`` that hold in a release."""
     words, planned = model_classes("sglang").row(model).words, planned_version(rules.version)
     return {word: value for word, value in words.items() if not value or since(value) <= planned}
 

@@ -192,7 +192,7 @@ class VllmOccupancy(Occupancy):
 
     @cached_property
     def prompt_peak(self) -> PromptPeak | None:
-        """What a request holds under a policy while its prompt is read, where that is more."""
+        """The peak of a request under a policy while its prompt is read; ``None`` where it is no more than afterwards."""
         # Layers have other numbers of tokens than the planned ones after all prompts have been read.
         return None if self.setup.policy is None or self.counts is not None else policies.prompt_peak(self)
 
@@ -231,7 +231,7 @@ class VllmOccupancy(Occupancy):
 
     @cached_property
     def request_bytes(self) -> RequestBytes:
-        """What one request takes on one rank of every stage, all stages together."""
+        """The bytes of one request on one rank of every stage, added up."""
         return self.by_kind.taken(lambda group: self.by_kind.blocks(group, self.tokens))
 
     def held_in(self, group: BlockGroup) -> Held:
@@ -261,7 +261,7 @@ class VllmOccupancy(Occupancy):
 
     @cached_property
     def all_bytes(self) -> RequestBytes:
-        """What all sequences together take on one rank of every stage, all stages together."""
+        """The bytes of all sequences on one rank of every stage, added up."""
         each, batch = self.request_bytes, self.batch
         if self.together.unlike:
             return self.by_kind.taken(lambda group: self.held_in(group).total)

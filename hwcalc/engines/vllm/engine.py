@@ -190,7 +190,7 @@ class VllmCommand(Command):
         return said.changed(**changed)
 
     def flag(self, name: str, value: object) -> str:
-        """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it.
+        """The spelling in vLLM of one option of kvplan or one engine option; empty if it has no flag for it.
 
         It has none for the number of sequences: what is planned to be held at once is not ``max_num_seqs``, which vLLM admits at once and
         for which it keeps memory besides.

@@ -104,7 +104,7 @@ def place_caches(model: ModelSpec, names: Sequence[Sequence[str]], *, outer: boo
 
 
 def stage_layers(layers: int, pp: int, rules: Rules) -> list[int]:
-    """How many layers each pipeline stage has. The remainder goes to the stages before the last, one layer each, the later stages first.
+    """The number of layers of each pipeline stage. The remainder goes to the stages before the last, one layer each, the later stages first.
 
     V0 gives all of it to the last stage.
     """
@@ -404,7 +404,7 @@ class PoolLayout(Record):
         return any(spec.block_size == WHOLE_SEQUENCE for group in self.groups for spec in group.distinct)
 
     def taken(self, count: Callable[[BlockGroup], int]) -> RequestBytes:
-        """What so many blocks of each group take on one rank of every stage, all stages together."""
+        """The bytes of ``count`` blocks of each group on one rank of every stage, added up."""
         kinds, layers, drafts = self._pages
         blocks = [count(group) for group in self.groups]
         packed = sum(layers_of_kind * spec.page * blocks[group] for group, _, spec, layers_of_kind in kinds)
@@ -464,7 +464,7 @@ class PoolLayout(Record):
 
     @cached_property
     def demand(self) -> BlockDemand:
-        """How :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
+        """The rule by which :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
         return BlockDemand.of(self.sums(group) for group in self.stage_groups[0])
 
     def sums(self, group: BlockGroup) -> Sums:
@@ -600,7 +600,7 @@ def _groups_by_stage(
 
 
 def _pages(stages: Sequence[int], group: BlockGroup, count: int) -> Mapping[int, Mapping[int, int]]:
-    """How many pages of each size the layers of a group have on each of so many stages."""
+    """Stage -> bytes of a page -> the number of such pages that the layers of a group have there."""
     if count == len(group.distinct) == 1:
         return {0: {group.distinct[0].page: len(group.members)}}
     own = map(stages.__getitem__, group.members)
@@ -629,7 +629,7 @@ def bytes_of_pages(pages: Mapping[int, int]) -> int:
 
 
 def _slots(pages: StagePages) -> dict[int, int]:
-    """How many pages of each size the groups have at most."""
+    """Bytes of a page -> the most pages of this size that any group has."""
     most: dict[int, int] = {}
     for own in pages:
         for page, count in own.items():

@@ -97,7 +97,7 @@ class VllmPolicies(PolicyRules):
 
 
 def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
-    """Whether vLLM has a policy, and how; else what it would take."""
+    """The support for a policy: how vLLM runs it, or what it would need."""
     if not is_plugin(chosen):
         how = f"vLLM {deployment.version} keeps all tokens that the model attends to; for this policy it would take {_needs(chosen)}"
         return Support(offered=False, how=how)
@@ -130,7 +130,7 @@ def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
 
 
 def _needs(chosen: Chosen) -> str:
-    """What an engine with blocks would need for a policy."""
+    """The change that an engine with blocks would need for a policy, in words."""
     effects = {one.policy.effect for one in chosen.whole}
     common = "kernels that move survivors together, and a scheduler that frees blocks of a running request"
     if Effect.MASKS in effects:
@@ -322,7 +322,7 @@ def _alone(occupancy: VllmOccupancy, length: int) -> int | None:
 
 
 def sharing_support(settings: VllmSettings, request: Request) -> Support:
-    """Whether this release shares blocks between these sequences, and how."""
+    """The support of this release for blocks that these sequences share: how, or the reason why not."""
     sharing, rules = request.load.sharing, settings.rules
     if caches_prefixes(settings, request):
         return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")

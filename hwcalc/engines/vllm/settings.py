@@ -203,7 +203,7 @@ def _state_dtype(options: Mapping[str, str], model: ModelSpec, conv: str, rules:
 
 
 def _prefix_caching(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> tuple[bool, str]:
-    """Whether prefixes are cached, and what is kept of recurrent states: ``all`` of them, the last ones (``align``), or ``none``.
+    """True if prefixes are cached, and the recurrent states that are kept: ``all``, the last ones (``align``), or ``none``.
 
     The default is off for models without attention. Where no states can be kept, vLLM turns prefix caching off for the whole model.
     """
@@ -467,7 +467,7 @@ LIMITS_SINCE: Final = "0.15"
 
 
 def parse_limits(name: str, value: str) -> dict[str, int]:
-    """How many items of each kind a prompt may have: ``{"image": 0, "video": 0}``, or ``image=0,video=0``.
+    """The most items of each kind in a prompt: ``{"image": 0, "video": 0}``, or ``image=0,video=0``.
 
     >>> parse_limits("limit_mm_per_prompt", '{"video": 0, "image": 2}')
     {'image': 2, 'video': 0}

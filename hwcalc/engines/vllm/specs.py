@@ -97,7 +97,7 @@ class LayerSpec(Record, cache_hash=True):
 
     @abstractmethod
     def counted(self, length: int, limits: Limits) -> Step:
-        """How :meth:`blocks` comes about."""
+        """The formula of :meth:`blocks` with its numbers filled in."""
 
     def _counted(self, formula: str, length: int, limits: Limits, **terms: int) -> Step:
         blocks = self.blocks(length, limits)

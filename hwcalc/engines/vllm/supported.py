@@ -77,7 +77,7 @@ def check_architecture(model: ModelSpec, version: str) -> None:
 
 
 def _newer_release(model: ModelSpec, first: str) -> str:
-    """What to type for the first release whose V1 engine runs the class of the model: ``first``, if V0 never ran it alone."""
+    """The hint with the first release whose V1 engine runs the class of the model: ``first``, if V0 never ran it alone."""
     first = model_classes("vllm").row(model).words.get("v1", first)
     if first == _NEVER_ON_V1:
         return "Use: --engine transformers"

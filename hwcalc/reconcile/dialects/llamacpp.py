@@ -295,7 +295,7 @@ class LlamacppLog(Dialect):
         return form if known else None
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
-        """What the log states of a plan: the length of a slot and the slots, and llama.cpp's own options."""
+        """The options of a plan that the log states: the length of a slot and the slots, and llama.cpp's own options."""
         facts = self.facts
         options = {name: str(fact.value) for name in _OPTIONS if (fact := facts.last(name)) is not None}
         unified, flash = facts.word("kv_unified"), facts.word("flash_attn")
@@ -350,7 +350,7 @@ class LlamacppLog(Dialect):
         return one.n_ubatch, one.n_outputs
 
     def overheads(self, occupancy: LlamacppOccupancy) -> dict[str, int]:
-        """What the table calls unaccounted: the driver's context, and whatever other programs hold of the same GPU."""
+        """The bytes that the table calls unaccounted: the driver's context, and whatever other programs hold of the same GPU."""
         sizes = []
         for whole in self.facts.ranks("total_bytes"):
             stated = (fact for name in ("free_bytes", "self_bytes") for fact in self.facts.ranks(name) if fact.rank == whole.rank)
@@ -407,7 +407,7 @@ def _context(facts: Facts, occupancy: LlamacppOccupancy) -> list[Row]:
 
 
 def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
-    """What the GPUs hold, and the compute buffers; mapped files are left out: a mapping spans what lies between its tensors."""
+    """Rows of what the GPUs hold, and of the compute buffers; mapped files are left out: a mapping spans what lies between its tensors."""
     gpus, host = placement.gpus, (placement.host,)
     weights, cache = sum(one.weights_bytes for one in gpus), sum(one.cache_bytes for one in gpus)
     rows: list[Row] = []

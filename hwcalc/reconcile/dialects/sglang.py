@@ -335,7 +335,7 @@ def _budget(facts: Facts, occupancy: SglangOccupancy) -> tuple[list[int], str, s
 
 
 def _budget_of_loading(facts: Facts, occupancy: SglangOccupancy) -> list[int] | None:
-    """What is free after loading, less the share of what was free before that stays free. Both are the least of all processes."""
+    """The bytes that are free after loading, less the share of those before that stays free. Both are the least of all processes."""
     begin, end, share = facts.smallest("begin_bytes"), facts.smallest("end_bytes"), occupancy.settings.fraction
     if begin is None or end is None or share is None or "arg_mem_fraction_static" not in facts:
         return None

@@ -165,7 +165,7 @@ class TensorrtLog(Dialect):
         return tokens, -(-tokens // min(tokens, max(1, occupancy.tokens - 1)))
 
     def overheads(self, occupancy: Occupancy) -> dict[str, int]:
-        """What a calibration keeps: the peak of the dummy batch."""
+        """The bytes that a calibration keeps: the peak of the dummy batch."""
         activation = self.facts.number("activation_bytes")
         return {} if activation is None else {"activation_bytes": int(activation)}
 
