@@ -35,6 +35,20 @@ class _CallablePackage(ModuleType):
     def __doc__(self) -> str | None:  # type: ignore[override]
         return self._called.__doc__
 
+    # What ``help(sweep)`` lists of the package: the function, with its signature.
+    @property
+    def __all__(self) -> list[str]:
+        return [getattr(self, _FUNCTION)[1]]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.__all__]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__all__:
+            return self._called
+        message = f"module {self.__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+
 
 def make_callable(package: str, module: str, function: str) -> None:
     """Make ``package`` callable: a call runs ``function`` of ``module``, which is imported at the first call.

@@ -1,7 +1,8 @@
-"""The words of kvplan and what they mean: ``glossary.yaml``, read compiled."""
+"""The words of kvplan, and the symbols of its formulas, with what they mean: ``glossary.yaml``, read compiled."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -42,6 +43,20 @@ def find_term(name: str) -> Term | None:
     ('fullest GPU', 'user', 'cache', None)
     """
     return _by_name().get(_plain(name)) or _by_name().get(_plain(name).removesuffix("s"))
+
+
+def meaning_of(symbol: str) -> str | None:
+    """What a symbol of a formula means; ``None`` for others, such as the names of figures.
+
+    >>> meaning_of("window"), meaning_of("rate_fp8"), meaning_of("nonsense")
+    ('newest tokens that a layer looks at', 'operations per second in fp8, dense, at most', None)
+    """
+    symbols: Mapping[str, str] = record(TOP, "glossary")["symbols"]
+    varied = re.search(r"(?<=_)[a-z]*\d+(?=_|$)", symbol)
+    if symbol in symbols or varied is None:
+        return symbols.get(symbol)
+    pattern = f"{symbol[: varied.start()]}*{symbol[varied.end() :]}"
+    return symbols[pattern].replace("*", varied[0]) if pattern in symbols else None
 
 
 def spellings() -> tuple[str, ...]:

@@ -104,6 +104,7 @@ class GlossaryFile(FactFile):
 
     groups: Annotated[Mapping[Word, Words], Meta(description="a mapping of groups to their titles")]
     terms: Annotated[tuple[Term, ...], Meta(min_length=1, description="a list of terms")]
+    symbols: Annotated[Mapping[Word, Words], Meta(description="a mapping of symbols to their meanings")]
 
     def place(self) -> tuple[str, ...]:
         return ("glossary.yaml",)

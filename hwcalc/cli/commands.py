@@ -425,7 +425,7 @@ def _word_explained(name: str, columns: int) -> str:
     """The meaning of a word or an option, with the options and JSON keys that belong to it; empty for an unknown one."""
     from hwcalc.cli.line import aliases
     from hwcalc.planner.options import OTHER_NAMES, ROWS
-    from hwcalc.profiles.glossary import find_term
+    from hwcalc.profiles.glossary import find_term, meaning_of
     from hwcalc.report.text import filled
 
     flag = re.sub(r"[ _]", "-", f"--{name.lower().lstrip('-')}")
@@ -448,6 +448,8 @@ def _word_explained(name: str, columns: int) -> str:
         ]
     if not lines:
         lines = _knob_explained(knob, columns)
+    if meaning := meaning_of(name):
+        lines += [filled(f"  {name} in a formula: {meaning}", columns)]
     if term is not None:
         lines += [f"  in JSON: {term.key}"] if term.key else []
         lines += [filled(f"  see also: {', '.join(term.see)}", columns)] if term.see else []

@@ -219,6 +219,8 @@ def _sized(value: float | None, unit: str, basis: str | None = None) -> str:
 
 _HEADER = ("instance", "accelerator", "count", "visible each", "$/h", "day", "fabric")
 _INSTANCES_CSV = ("name", "id", "cloud", "accelerator", "count", "fraction", "visible_bytes_each", "fabric", "note")
+_PRICE_CSV = {"usd_per_hour": "usd_per_hour", "price_region": "region", "price_date": "date", "price_source": "source"}
+"""Columns of the price on demand, and what each is called there."""
 
 
 @command(
@@ -260,9 +262,16 @@ def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
 
     if view.format == "csv":
         count = () if view.quiet else (plural(len(found), "instance"),)
-        cells = ([getattr(info, column) for column in _INSTANCES_CSV] for info in found)
+        cells = (
+            [
+                getattr(of, name, None)
+                for of, names in ((info, _INSTANCES_CSV), (_on_demand(info), _PRICE_CSV.values()))
+                for name in names
+            ]
+            for info in found
+        )
         rows = [["" if cell is None else str(cell) for cell in row] for row in cells]
-        return Answer(text=view.table(_INSTANCES_CSV, rows), remarks=(*left_out, *count))
+        return Answer(text=view.table((*_INSTANCES_CSV, *_PRICE_CSV), rows), remarks=(*left_out, *count))
     rows = [
         [info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), *_price(info), info.fabric or ""]
         for info in found
@@ -322,11 +331,17 @@ def _instances_chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo]
     return infos, False
 
 
+def _on_demand(info: InstanceInfo) -> InstancePrice | None:
+    from hwcalc.hardware.prices import Kind
+
+    return next((price for price in info.prices if price.kind == Kind.ON_DEMAND), None)
+
+
 def _price(info: InstanceInfo) -> tuple[str, str]:
     """Dollars an hour on demand, and the day of that price; empty where none is known."""
-    from hwcalc.hardware.prices import Kind, money
+    from hwcalc.hardware.prices import money
 
-    found = next((price for price in info.prices if price.kind == Kind.ON_DEMAND), None)
+    found = _on_demand(info)
     return ("", "") if found is None else (money(found.usd_per_hour), found.date or "your price")
 
 

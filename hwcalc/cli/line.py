@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program, starts_server
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.planner.options import ROWS
+from hwcalc.planner.options import ROWS, option_meant
 from hwcalc.profiles.engine_flags import VALUE, engine_flags
 from hwcalc.text import brief, shell_word, shown
 
@@ -264,6 +264,9 @@ class _Line:
         rest = [] if value is not None else self.words[:1]
         if value is None and option.bare and not "".join(rest)[:1].isdecimal():
             return [word, option.bare]
+        following = rest[0].partition("=")[0] if rest else ""
+        if (following in self.own or (following.startswith("--") and following in self.aliases)) and not self.asks_help:
+            raise UsageError(f"{flag} has no value.", hint=f"Write: {flag} {option.metavar}")
         del self.words[: len(rest)]
         self.give(option, flag, value if value is not None else "".join(rest))
         return [word, *rest]
@@ -447,7 +450,7 @@ class _Line:
         hint = f"See: kvplan {self.command} --help"
         if self.command == DEFAULT and (line := self.as_one_name()):
             hint = f"A name with blanks stands in quotes: {line}"
-        elif flag := self.flag_meant(extra):
+        elif (flag := self.flag_meant(extra)) and self.own[flag].name not in self.values:
             hint = f"Perhaps: {flag} {shell_word(brief(extra, 40))}"
         elif self.command == DEFAULT:
             hint = "Several models side by side: kvplan compare A B. An option's value follows its option; -q is --quiet."
@@ -467,22 +470,9 @@ class _Line:
         return self.whole([*self.typed[:place], " ".join(self.free), *self.typed[place + count :]])
 
     def flag_meant(self, word: str) -> str:
-        """The option of this command whose value the word is, for an accelerator or an engine that is known, or tokens; else empty."""
-        from hwcalc.engines import ENGINES, spelled
-        from hwcalc.hardware.named import counted, gpu_named, host_named
-
-        if "--seq" in self.own and re.fullmatch(r"[0-9]{1,4}[kKmM]", word):
-            return "--seq"
-        if "--engine" in self.own and spelled(word.partition("@")[0].lower()) in ENGINES:
-            return "--engine"
-        if "--gpu" not in self.own:
-            return ""
-        if host_named(word) is not None:
-            return "--gpu"
-        with suppress(KvplanError):
-            gpu_named(counted(word)[0] or "")
-            return "--gpu"
-        return ""
+        """The option of this command whose value the word is; else empty."""
+        flag = f"--{option_meant(word)}"
+        return flag if flag in self.own else ""
 
 
 def _with_unit(text: str) -> int | None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import value_of
 from hwcalc.formulas.record import Record
-from hwcalc.library.glossary import MEANINGS
 from hwcalc.model import Definition
+from hwcalc.profiles.glossary import meaning_of
 from hwcalc.text import TIMES
 
 if TYPE_CHECKING:
@@ -199,6 +199,6 @@ def symbols_in(formulas: Iterable[str]) -> tuple[Symbol, ...]:
     The name of another figure has no meaning here: its own line says it. What is counted several times has a number behind its name.
     """
     names = dict.fromkeys(
-        name if name in MEANINGS else _NUMBERED.sub("", name) for formula in formulas for name in names_in(formula)
+        name if meaning_of(name) else _NUMBERED.sub("", name) for formula in formulas for name in names_in(formula)
     )
-    return tuple(Symbol(name=name, meaning=MEANINGS[name]) for name in names if name in MEANINGS)
+    return tuple(Symbol(name=name, meaning=meaning) for name in names if (meaning := meaning_of(name)))

@@ -14,6 +14,7 @@ The nearest plan that an engine accepts, for the hint of an error: the same requ
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,12 +26,12 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.pool import Try
 from hwcalc.engines.setup import Parallel
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
-from hwcalc.planner.options import OF_POLICY, ROWS
+from hwcalc.planner.options import HOST_MEMORY, OF_POLICY, ROWS
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
@@ -625,6 +626,14 @@ def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"prompt": max(1, parse_tokens(options["seq"], "seq") // 2)}
     if "weights" in given:
         yield from ({"weights": name} for name in _COMMON_WEIGHTS)
+    knobs = options.get("engine_options") or {}
+    for knob in knobs:
+        changed: dict[str, Any] = {"engine_options": {name: value for name, value in knobs.items() if name != knob} or None}
+        if knob == HOST_MEMORY:
+            # The engine option wants a unit, and may be refused for the lack of it.
+            with suppress(UsageError):
+                yield {**changed, "ram": ROWS["ram"].read(knobs[knob])}
+        yield changed
     yield from ({name: None, **(dict.fromkeys(OF_POLICY) if name == "policy" else {})} for name in given)
     yield from _layouts(options)
     engine, _, version = str(options.get("engine", "reference")).partition("@")

@@ -6,7 +6,9 @@ these classes. A new option is one entry in the class of the functions that take
 
 # Annotations are read when this module is imported: they are the table.
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar
 
@@ -17,7 +19,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import EXAMPLE_LAYERS, ModelLike
 from hwcalc.planner.values import TYPES, unit_text
-from hwcalc.text import brief, did_you_mean, quoted, shown
+from hwcalc.text import brief, did_you_mean, quoted, shell_word, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
@@ -788,11 +790,38 @@ def read_options(given: Mapping[str, Any]) -> Asked:
             _check_single(row, value)
         # The default stands for itself, and most options of most plans have it.
         is_default = type(value) is type(row.default) and value == row.default
-        values[row.name] = value if is_default else row.read(value)
+        try:
+            values[row.name] = value if is_default else row.read(value)
+        except UsageError as error:
+            meant = option_meant(value) if isinstance(value, str) else ""
+            if not meant or given.get(meant) is not None:
+                raise
+            raise UsageError(error.message, hint=f"Perhaps: --{meant} {shell_word(value)}") from error
     gpu, count = counted_once(values.get("gpu"), values.get("gpus"))
     if count is not None:
         values |= {"gpu": gpu, "gpus": count}
     return Asked(values=values)
+
+
+def option_meant(word: str) -> str:
+    """The option whose value the word is, for tokens and for an engine or an accelerator that is known; else empty.
+
+    >>> option_meant("32k"), option_meant("vllm@0.9"), option_meant("2xh100"), option_meant("word")
+    ('seq', 'engine', 'gpu', '')
+    """
+    from hwcalc.engines import ENGINES, spelled
+    from hwcalc.hardware.named import counted, gpu_named, host_named
+
+    if re.fullmatch(r"[0-9]{1,4}[kKmM]", word):
+        return "seq"
+    if spelled(word.partition("@")[0].lower()) in ENGINES:
+        return "engine"
+    if host_named(word) is not None:
+        return "gpu"
+    with suppress(KvplanError):
+        gpu_named(counted(word)[0] or "")
+        return "gpu"
+    return ""
 
 
 def counted_once(gpu: str | None, gpus: int | None) -> tuple[str | None, int | None]:

@@ -13,40 +13,38 @@ from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
 from hwcalc.report.columns import GAP
-from hwcalc.report.text import PIPED_WIDTH
+from hwcalc.report.text import BOUND, PIPED_WIDTH, bound
 from hwcalc.text import LONGEST_MESSAGE, clean, cut
 
 SCREEN: Final = (24, 80)
 """Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
-BOUND: Final = "\ue000"
-"""Stands for the blank between an option and its value until lines are broken. Names never have it: it is no character of any script."""
 UNSURE: Final = "yellow"
 VERDICT_COLORS: Final = {"fits": "green", "probably fits": UNSURE, "probably not": UNSURE, "does not fit": "red"}
 """The colour of each verdict's words."""
 AGREES: Final = "green"
 DIFFERS: Final = "red"
-_OPTION: Final = r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])"
 _LABEL: Final = 36
 """Characters of a label; a longer one takes several lines, so that there is room for its text."""
-# rich pads a cell up to the column's width before it ends the cell's style.
-_PADDING: Final = r"(?<! )[ ]+((?:\x1b\[[0-9;]*m)*)$"
+_WORDS: Final = 24
+"""Characters that a column of words has beside others; longer texts are wrapped in it."""
+# rich pads a cell up to the column's width before it ends the cell's style, and behind it.
+_PADDING: Final = r"(?<! ) +(?=(?:\x1b\[[0-9;]*m| )*$)"
 
 
 class Text(RichText):
     """Text in a style. Parts may have styles of their own: ``Text("model ", ("name", "bold"), style="dim")``.
 
-    A ``whole`` text stays on one line, whatever the width.
+    Lines are broken between neither an option and its value nor a number and its unit. A ``whole`` text stays on one line, whatever the
+    width.
     """
 
     def __init__(self, *parts: str | tuple[str, str], style: str = "", whole: bool = False) -> None:
         plain = parts[0] if len(parts) == 1 and isinstance(parts[0], str) else ""
-        super().__init__(plain, style=style)
+        super().__init__(bound(plain), style=style)
         self.whole = whole
         for part in () if plain else parts:
-            if isinstance(part, str):
-                self.append(part)
-            else:
-                self.append(*part)
+            words, *own = (part,) if isinstance(part, str) else part
+            self.append(bound(words), *own)
 
 
 class Column(Record):
@@ -94,13 +92,13 @@ def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_
     else:
         # Without colours, a text that needs no line breaks is its characters.
         text = "".join(f"{unwrapped}\n" for _, unwrapped, _ in pieces)
-    lines = [re.sub(_PADDING, r"\1", line) if color else line.rstrip(" ") for line in text.splitlines()]
+    lines = [re.sub(_PADDING, "", line) if color else line.rstrip(" ") for line in text.splitlines()]
     return "\n".join(lines).replace(BOUND, " ") + "\n"
 
 
-def marked(text: str, style: str, *, color: bool) -> str:
-    """One line in a style, such as a verdict among lines without."""
-    return rendered([Text(text, style=f"bold {style}")], color=color)
+def marked(text: str, style: str, *, color: bool, width: int = PIPED_WIDTH) -> str:
+    """A paragraph in a style, such as a verdict among lines without."""
+    return rendered([Text(text, style=f"bold {style}")], color=color, width=width)
 
 
 def height(parts: Iterable[Piece], width: int) -> int:
@@ -222,12 +220,42 @@ def _unwrapped(part: Piece, room: int) -> RichText | None:
     return RichText("".join(pieces[:-1]), spans=spans)
 
 
-def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> Grid:
+def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[Piece]:
     """Rows in columns; those in ``right`` are aligned right.
 
-    Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all.
+    Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all. Where a line has no room
+    for that, a last column of words is a paragraph below its row; else each line is told in several tables, each with the first column.
     """
-    return Grid(columns=_sized(rows, width, frozenset(right)), rows=tuple(map(tuple, rows)), gap=GAP)
+    numbers, last = frozenset(right), len(rows[0]) - 1
+    sized = _sized(rows, width, numbers)
+    if _taken(sized) <= width:
+        return [Grid(columns=sized, rows=tuple(map(tuple, rows)), gap=GAP)]
+    if last not in numbers and _taken(_sized([row[:-1] for row in rows], width, numbers)) <= width:
+        return over(rows, width=width, right=numbers)
+    parts: list[Piece] = []
+    wanted = [max(min(cell.cell_len, max(_WORDS, longest_word(cell))) for cell in column) for column in zip(*rows, strict=True)]
+    for places in _tables(wanted, width):
+        some = [tuple(row[place] for place in places) for row in rows]
+        there = _sized(some, width, frozenset(at for at, place in enumerate(places) if place in numbers))
+        parts += [*([Text()] if parts else []), Grid(columns=there, rows=tuple(some), gap=GAP)]
+    return parts
+
+
+def _tables(widths: Sequence[int], width: int) -> list[list[int]]:
+    """The places of columns of these widths in tables that a line has room for, each with the first column and at least one other.
+
+    >>> _tables([10, 30, 30, 30], 80)
+    [[0, 1, 2], [0, 3]]
+    """
+    tables: list[list[int]] = []
+    left = 0
+    for place, size in enumerate(widths[1:], 1):
+        if not tables or size + GAP > left:
+            tables.append([0])
+            left = width - widths[0]
+        tables[-1].append(place)
+        left -= size + GAP
+    return tables or [[0]]
 
 
 def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[Piece]:
@@ -240,8 +268,13 @@ def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = (
     return parts
 
 
+def _taken(sized: Sequence[Column]) -> int:
+    """Columns of the terminal that columns take."""
+    return sum((column.width or 0) + GAP for column in sized) - GAP
+
+
 def _sized(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int]) -> tuple[Column, ...]:
-    """Columns as wide as these rows need, and no wider than there is room."""
+    """Columns as wide as these rows need, and where there is room for their words no wider than that."""
     cells = list(zip(*rows, strict=True))
     natural = [max(cell.cell_len for cell in column) for column in cells]
     room = width - GAP * (len(natural) - 1)
@@ -291,8 +324,7 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
             wrapped = wrap(label, _LABEL - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
             lines = ["  " + line for line in wrapped]
         labels.append(Text("\n".join(lines), style=style))
-        # An option and its value are on one line.
-        texts.append(Text(re.sub(_OPTION, rf"\1{BOUND}", message) if "--" in message else message, style=style))
+        texts.append(Text(message, style=style))
     widest = max(cell_len(line) for label in labels for line in label.plain.split("\n"))
     columns = (Column(width=widest, folds=False), Column(least=max(map(longest_word, texts))))
     return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=GAP)]
@@ -339,5 +371,5 @@ def table(
         return rendered(_titled(lines, titles, width=width, right=right, below=bool(last)), color=color, width=width)
     *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
     below = last and min(last, longest) > width - sum(one + GAP for one in others)
-    parts = over(lines, width=width, right=right) if below else [columns(lines, width=width, right=right)]
+    parts = over(lines, width=width, right=right) if below else columns(lines, width=width, right=right)
     return rendered(parts, color=color, width=width)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
+from hwcalc.formulas import LayerNumbers
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
 from hwcalc.report.columns import GAP
@@ -64,7 +65,7 @@ def plan_table(
         if devices := device_rows(plan, full=full):
             rows = [[Text("  " + first), *map(Text, others)] for first, *others in devices]
             header = [Text(title, style="bold") for title in DEVICE_HEADER]
-            parts += [columns([header, *rows], width=width, right=range(2, len(header))), Text()]
+            parts += [*columns([header, *rows], width=width, right=range(2, len(header))), Text()]
         parts += _layers(plan, width)
         parts += _everything(plan, width) if full else []
         if not quiet:
@@ -195,7 +196,7 @@ def _figures(plan: Plan, width: int) -> list[Piece]:
         rows.append([*cells, Text(meaning, style="dim")])
     whole = (human_bytes(total), "bold")
     headline = Text(("KV cache  ", "bold"), whole, f"  =  {exact(total)}", (f"  {definition(plan)}", "dim"))
-    return [headline, columns(rows, width=width, right=(1, 2)), Text()]
+    return [headline, *columns(rows, width=width, right=(1, 2)), Text()]
 
 
 def _stack(plan: Plan, width: int) -> list[Piece]:
@@ -281,17 +282,17 @@ def _layers(plan: Plan, width: int) -> list[Piece]:
 def _everything(plan: Plan, width: int) -> list[Piece]:
     """Every tensor, and the parts of weights and overhead."""
     tensors = [
-        ["  " + tensor.name, tensor.kind, layer_words(tensor.count, tensor.layers) if tensor.layers else "",
-         "x".join(map(str, tensor.shape)), "" if is_room(tensor) else tensor.dtype, f"{tensor.positions:,}", exact(tensor.bytes)]
+        ["  " + tensor.name, tensor.kind, _which(tensor.count, tensor.layers) if tensor.layers else "",
+         "x".join(map(str, tensor.shape)), "" if is_room(tensor) else tensor.dtype, f"{tensor.positions:,}", f"{tensor.bytes:,}"]
         for tensor in plan.cache.tensors
     ]  # fmt: skip
     groups = [
-        ["  " + group.kind, layer_words(group.count, group.layers), f"{group.block_size:,}", exact(group.block_bytes),
+        ["  " + group.kind, _which(group.count, group.layers), f"{group.block_size:,}", f"{group.block_bytes:,}",
          f"{group.blocks_per_request:,}"]
         for group in plan.cache.groups
     ]  # fmt: skip
     weights = [
-        ["  " + part.kind, part.part, plural(part.count, "layer"), f"{part.parameters:,}", exact(part.bytes)]
+        ["  " + part.kind, part.part, plural(part.count, "layer"), f"{part.parameters:,}", f"{part.bytes:,}"]
         for part in plan.memory.weights.parts
     ]
     overhead = [
@@ -308,8 +309,13 @@ def _everything(plan: Plan, width: int) -> list[Piece]:
     for header, rows, right in sections:
         if rows:
             cells = [[Text(clean(cell)) for cell in row] for row in rows]
-            out += [columns([[Text(title, style="bold") for title in header], *cells], width=width, right=right), Text()]
+            out += [*columns([[Text(title, style="bold") for title in header], *cells], width=width, right=right), Text()]
     return out
+
+
+def _which(count: int, numbers: LayerNumbers) -> str:
+    """The number of layers, and all that they are, with blanks at which a line can be broken."""
+    return layer_words(count, numbers, numbers.text.replace(",", ", "))
 
 
 _NONE: Final = "."

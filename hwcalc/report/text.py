@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -11,7 +12,12 @@ from hwcalc.units import human_bytes
 
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output. No line is that long: what reads a pipe has no width."""
-_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+BOUND: Final = "\ue000"
+"""Stands for a blank at which no line is broken, until lines are broken. Names never have it: it is no character of any script."""
+_BOUND: Final = re.compile(
+    r"(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
+    r"|(?<![\w.-])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w-]))"  # a number, and its unit or what it counts
+)
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
 
@@ -22,18 +28,27 @@ def escaped(text: str) -> str:
 
 
 def filled(text: str, width: int) -> str:
-    """Lines of at most ``width`` characters with a hanging indent; an id is never cut, nor what is :func:`together`."""
+    """Lines of at most ``width`` characters with a hanging indent; an id is never cut, nor what is :func:`bound` or :func:`together`."""
     if len(text) <= width and text.isprintable() and text == text.strip():
         return text
     from textwrap import fill
 
-    lines = fill(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-    return lines.replace(_NO_BREAK, " ")
+    lines = fill(bound(text), width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return lines.replace(BOUND, " ")
 
 
 def together(words: str) -> str:
-    """Words between which :func:`filled` breaks no line, such as a command to copy."""
-    return words.replace(" ", _NO_BREAK)
+    """Words between which no line is broken, such as a command to copy."""
+    return words.replace(" ", BOUND)
+
+
+def bound(text: str) -> str:
+    """The text with options :func:`together` with their values, and numbers with their units.
+
+    >>> bound("at most 16 GiB for 2,048 tokens: add --tp 2 --json").split(" ")
+    ['at', 'most', '16\ue000GiB', 'for', '2,048\ue000tokens:', 'add', '--tp\ue0002', '--json']
+    """
+    return _BOUND.sub(lambda words: together(words[0]), text) if " " in text else text
 
 
 def exact(count: int) -> str:

@@ -82,4 +82,5 @@ class View(Record):
             return f"### {escaped(title)}\n\n**{escaped(verdict)}**\n\n"
         from hwcalc.report.drawing import AGREES, DIFFERS, marked
 
-        return f"{clean(title)}\n{marked(clean(verdict), AGREES if agrees else DIFFERS, color=self.color)}\n"
+        told = marked(clean(verdict), AGREES if agrees else DIFFERS, color=self.color, width=self.width)
+        return f"{filled(clean(title), self.width)}\n{told}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,10 @@ def test_formats_of_instances(capsys: Capture) -> None:
     assert len(rows) == len(list_instances())
     (p5,) = [row for row in rows if row["name"] == "aws/p5.48xlarge"]
     assert (p5["count"], p5["visible_bytes_each"]) == ("8", str(81_082 * 1024**2))
+    shown = re.search(r"^aws/p5.48xlarge .* \$([\d.]+) +([\d-]+)  NVSwitch$", run(capsys, "instances", "h100")[1], re.MULTILINE)
+    assert shown is not None
+    assert (float(p5["usd_per_hour"]), p5["price_date"]) == (float(shown[1]), shown[2])
+    assert p5["price_source"].startswith("https://")
     assert run(capsys, "instances", "l4", "--format", "markdown")[1].startswith("| instance |")
     for words in (("instances",), ("instances", "g6f.large")):
         document = json.loads(run(capsys, *words, "--json")[1])

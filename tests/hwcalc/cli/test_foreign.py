@@ -261,6 +261,16 @@ def test_a_number_that_vllm_reads_otherwise_is_said(capsys: Capture) -> None:
         ("--engine vllm --enforce-eager=1", "--enforce-eager takes no value", "Write: --enforce-eager"),
         ("-tp", "-tp has no value", "Write: -tp N"),
         ("--max-model-len --tp 2", "--max-model-len has no value", "Write: --max-model-len N"),
+        ("--price --gpu h100", "--price has no value", "Write: --price NAME=USD"),
+        ("--seq --tensor-parallel-size 2", "--seq has no value", "Write: --seq N"),
+        ("--gpus h100", "--gpus is not a number", "Perhaps: --gpu h100"),
+        ("--tp vllm", "--tp is not a number", "Perhaps: --engine vllm"),
+        ("--gpu l4 --gpus h100", "--gpus is not a number", "Allowed: a whole number"),
+        (
+            "--engine llamacpp --gpu rtx-4090 --weights q4_k_m --seq 4k --engine-option host_memory=64 --engine-option n_batch=64",
+            "host_memory '64' has no unit",
+            "--gpu rtx-4090 --ram 64 --engine-option n_batch=64",
+        ),
         ("--quantization compressed-tensors", "names no format", "as published"),
     ],
 )

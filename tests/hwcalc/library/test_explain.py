@@ -20,10 +20,11 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas import KINDS
 from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
-from hwcalc.library.glossary import MEANINGS
 from hwcalc.planner.solve import holds
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.catalog import list_models
+from hwcalc.profiles.compiled import TOP, record
+from hwcalc.profiles.glossary import meaning_of
 from hwcalc.profiles.gpus import list_gpus
 from hwcalc.text import TIMES
 from tests.hwcalc.command import Capture, run
@@ -225,12 +226,12 @@ def test_every_dimension_has_a_meaning() -> None:
     """A new kind of layer brings meanings for its numbers."""
     dims = {name for kind in KINDS.values() for name in kind.__struct_fields__} - {"overlap", "index_quantized"}
 
-    assert dims <= MEANINGS.keys()
+    assert [name for name in dims if not meaning_of(name)] == []
 
 
 def test_meanings_are_short() -> None:
     """One line each, in plain words."""
-    for name, meaning in MEANINGS.items():
+    for name, meaning in record(TOP, "glossary")["symbols"].items():
         assert 8 < len(meaning) <= 78, name
 
 

@@ -13,8 +13,8 @@ from hwcalc import explain
 from hwcalc.engines.steps import value_of
 from hwcalc.errors import KvplanError
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, names_in
-from hwcalc.library.glossary import MEANINGS
 from hwcalc.policies.parse import policies
+from hwcalc.profiles.glossary import meaning_of
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.library.test_explain import check, value
 
@@ -128,7 +128,7 @@ def test_every_formula_gives_what_the_plan_keeps(name: str, tokens: int, ratio: 
     except KvplanError:
         return
     for one in part.figures:
-        assert set(names_in(one.formula)) <= MEANINGS.keys() | {"without_policy", "at_the_most"}
+        assert {name for name in names_in(one.formula) if not meaning_of(name)} <= {"without_policy", "at_the_most"}
 
 
 @pytest.mark.parametrize("name", sorted(name for name, policy in policies().items() if policy.worked is not None))
@@ -179,7 +179,8 @@ def test_what_is_shared_is_derived(engine: str, options: dict[str, Any]) -> None
 
     assert figure(part, "cache without sharing").result >= figure(part, "saved").result
     for one in part.figures:
-        assert {re.sub(r"_\d+$", "", name) for name in names_in(one.formula)} <= MEANINGS.keys() | {"unshared", "shared"}
+        names = {re.sub(r"_\d+$", "", name) for name in names_in(one.formula)}
+        assert {name for name in names if not meaning_of(name)} <= {"unshared", "shared"}
         assert one.numbers, one
         assert value(one.numbers) == one.result, one
 
@@ -206,7 +207,7 @@ def test_blocks_are_derived(model: str, options: dict[str, Any]) -> None:
     assert figure(part, "would fill").result >= 0
     assert figure(part, "with compaction").result >= 0
     for one in part.figures:
-        assert set(names_in(one.formula)) <= MEANINGS.keys() | {"without_policy", "at_the_most", "held"}
+        assert {name for name in names_in(one.formula) if not meaning_of(name)} <= {"without_policy", "at_the_most"}
 
 
 def test_the_prefill_has_its_terms() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import pydoc
+import types
 import typing
 from collections.abc import Callable
 
@@ -414,7 +416,10 @@ def test_functions_of_the_library() -> None:
     assert recommend(model, seq="1k", gpu=["l4", "h100"]).offers
     assert check("tests/readme/kvplan.yaml", offline=True).summary.checks > 0
     assert hwcalc.sweep is sweep
-    assert callable(hwcalc.check)
+    for name in hwcalc.__all__:
+        if isinstance(public := getattr(hwcalc, name), types.ModuleType):
+            # What help() prints of a package that can be called is the function with its parameters.
+            assert f"    {name}({next(iter(inspect.signature(public).parameters))}" in pydoc.plain(pydoc.render_doc(public))
     assert hwcalc.sweep.grid.Grid  # type: ignore[attr-defined]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hwcalc.report.drawing import (
-    BOUND,
     Column,
     Grid,
     Text,
@@ -18,20 +17,21 @@ from hwcalc.report.drawing import (
     over,
     rendered,
 )
+from hwcalc.report.text import BOUND, filled
 
 
 def test_numbers_are_aligned_right_and_blanks_at_the_end_left_out() -> None:
     """Two columns with two blanks between them."""
     rows = [[Text("a"), Text("10")], [Text("bcd"), Text("2")]]
 
-    assert rendered([columns(rows, width=80, right=(1,))]) == "a    10\nbcd   2\n"
+    assert rendered(columns(rows, width=80, right=(1,))) == "a    10\nbcd   2\n"
 
 
 def test_a_long_cell_is_wrapped_at_blanks() -> None:
     """Names in the first column stay whole; the widest other column gives way."""
     rows = [[Text("name-of-a-model"), Text("one two three four")]]
 
-    assert rendered([columns(rows, width=30)], width=30) == "name-of-a-model  one two three\n                 four\n"
+    assert rendered(columns(rows, width=30), width=30) == "name-of-a-model  one two three\n                 four\n"
 
 
 def test_a_word_is_never_cut() -> None:
@@ -45,12 +45,35 @@ def test_a_last_cell_goes_below_its_row() -> None:
     assert rendered(over([[Text("a"), Text("one two three")]], width=10), width=10) == "a\n  one two\n  three\n"
 
 
-def test_an_option_and_its_value_stay_on_one_line() -> None:
-    """The blank between them is no place to break a line."""
-    text = rendered(hanging([("note", "plan it with --seq 4096", "")]), width=24)
+def test_a_column_of_words_that_has_no_room_goes_below_its_row() -> None:
+    """Names and numbers have 16 of 20 columns, so that no word of the last has room beside them."""
+    rows = [[Text("name"), Text("1,234,567"), Text("anything else")]]
 
-    assert "--seq 4096" in text
-    assert BOUND not in text
+    assert rendered(columns(rows, width=20, right=(1,)), width=20) == "name  1,234,567\n  anything else\n"
+
+
+def test_columns_without_room_follow_below_each_with_the_first() -> None:
+    """Three numbers of 9 columns and a name of 4 take 37, and two of the numbers 26."""
+    rows = [[Text("name"), *(Text(f"{number}23,456,789"[-9:]) for number in "123")]]
+
+    text = rendered(columns(rows, width=26, right=(1, 2, 3)), width=26)
+
+    assert text == "name  3,456,789  3,456,789\n\nname  3,456,789\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["plan it with --seq 4096", "or it has all 16 GiB", "and of those 2,048 tokens", "and about 7.6 billion"]
+)
+def test_words_that_belong_together_stay_on_one_line(words: str) -> None:
+    """No line is broken between an option and its value, or a number and its unit: beside a label, in a cell and in a paragraph."""
+    last = " ".join(words.split()[-2:])
+    beside = rendered(hanging([("note", words, "")]), width=24)
+    cell = rendered(columns([[Text("note"), Text(words)]], width=22), width=22)
+
+    for text in (beside, cell, filled(words, 17)):
+        assert text.count("\n") >= 1
+        assert last in text
+        assert BOUND not in text
 
 
 def test_styles_are_written_in_colour_alone() -> None:
