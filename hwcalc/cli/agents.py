@@ -237,7 +237,7 @@ def mcp(*, list: bool, **output: Any) -> Answer:  # noqa: A002 - the name of the
             return answer_lists(
                 tools=[{"name": name, "about": tool.about, "arguments": tool.input_schema()} for name, tool in known.items()]
             )
-        return Answer(text=view.table(("tool", "answers"), [(name, tool.about) for name, tool in known.items()], last=20))
+        return Answer(text=view.table(("tool", "answers"), [(name, tool.about) for name, tool in known.items()]))
     serving = server()
     if sys.stdin is not None and sys.stdin.isatty():
         write(sys.stderr, "kvplan: waiting for an agent on standard input; Ctrl-C ends it.\n")

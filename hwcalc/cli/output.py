@@ -253,6 +253,7 @@ class _Status:
         self._last = ""
         self._status: Status | None = None
         """The line that is shown. A command that ends before has not imported rich's console."""
+        self._closed = False
         # A timer shows the first message, so that it appears even if no other message follows.
         self._timer = Timer(PATIENCE, self._appear)
         self._timer.daemon = True
@@ -269,6 +270,8 @@ class _Status:
         """Clear the line."""
         self._timer.cancel()
         with self._lock:
+            # The timer may have run already, and be importing rich's console.
+            self._closed = True
             if self._status is not None:
                 self._status.stop()
                 self._status = None
@@ -283,6 +286,8 @@ class _Status:
 
         console = Console(file=self._stream, force_terminal=True, markup=False, emoji=False, highlight=False)
         with self._lock:
+            if self._closed:
+                return
             self._status = console.status(f"kvplan: {self._last} ...")
             self._status.start()
 

@@ -1,8 +1,9 @@
-"""Pictures in characters, with plotext: letters where text is read, and fine dots in colours on a terminal."""
+"""Pictures in characters: by plotext in letters where text is read, in fine dots and colours on a terminal; models against nodes by rich."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from hwcalc.planner.verdict import Verdict
@@ -57,39 +58,60 @@ def in_characters(chart: Chart, width: int, *, ascii_only: bool = False, color: 
     return lines.translate(_ASCII) if ascii_only else lines
 
 
-_COLOR_OF: Final = {Verdict.FITS: "\x1b[32m", Verdict.NO: "\x1b[31m", None: ""}
+_PAINT: Final = {Verdict.FITS: "black on green", Verdict.NO: "white on red", None: ""}
 """Green and red are for what is certain; all else is yellow."""
 
 
 def _cells(chart: Chart, width: int, *, color: bool) -> str:
-    """Models against nodes as a table; where it is too wide, a line for each pair."""
-    models = {cell.row: clean(cell.model) for cell in chart.cells}
+    """Models against nodes as a table, in colours a heat map; where it is too wide, a line for each pair."""
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
     nodes = list(dict.fromkeys(cell.node for cell in chart.cells))
-    said = {(cell.row, cell.node): (_said(cell), _COLOR_OF.get(cell.verdict, "\x1b[33m")) for cell in chart.cells}
-    first = max(map(len, models.values()))
-    widths = [max(len(node), *(len(said[row, node][0]) for row in models)) for node in nodes]
+    rows = [(clean(model), list(cells)) for (_, model), cells in groupby(chart.cells, lambda cell: (cell.row, cell.model))]
+    first = max(len(model) for model, _ in rows)
+    texts = [text for cell in chart.cells for text in (cell.node, _said(cell))]
+    longest = max(len(word) for text in texts for word in text.split()) + 2
+    each = min((width - first) // len(nodes) - 1, max(map(len, texts)) + 2)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
 
-    def painted(row: int, node: str, columns: int = 0) -> str:
-        text, code = said[row, node]
-        return f"{code}{text}\x1b[0m{' ' * (columns - len(text))}" if color and code else text.ljust(columns)
+    def painted(cell: Cell) -> Padding:
+        return Padding(Text(_said(cell)), (0, 1), style=_PAINT.get(cell.verdict, "black on yellow") if color else "")
 
-    lines: list[str] = []
-    if first + sum(size + 2 for size in widths) <= width:
-        lines.append("  ".join([" " * first, *(node.ljust(size) for node, size in zip(nodes, widths, strict=True))]))
-        for row, model in models.items():
-            texts = [painted(row, node, size) for node, size in zip(nodes, widths, strict=True)]
-            lines.append("  ".join([model.ljust(first), *texts]))
+    if each >= longest:
+        for size in (first, *[each] * len(nodes)):
+            table.add_column(width=size)
+        table.add_row("", *(Padding(Text(node), (0, 1)) for node in nodes))
+        for model, cells in rows:
+            table.add_row(Text(model), *map(painted, cells))
     else:
-        for row, model in models.items():
-            lines.append(cut(model, width))
-            lines += [f"  {node.ljust(max(map(len, nodes)))}  {painted(row, node)}" for node in nodes]
+        for model, cells in rows:
+            table.add_row(Text(model))
+            for cell in cells:
+                table.add_row(Text(f"  {cell.node}"), painted(cell))
+    drawn = Console(file=StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, _environ={})
+    with drawn.capture() as captured:
+        drawn.print(table)
     remarks = [line for remark in chart.remarks for line in _wrapped(clean(remark), width)]
-    text = [*_wrapped(clean(chart.title), width), "", *lines, "", *remarks, *_wrapped(clean(chart.caption), width)]
+    text = [
+        *_wrapped(clean(chart.title), width),
+        "",
+        *captured.get().splitlines(),
+        "",
+        *remarks,
+        *_wrapped(clean(chart.caption), width),
+    ]
     return "\n".join(line.rstrip() for line in text) + "\n"
 
 
 def _said(cell: Cell) -> str:
-    return cell.words if cell.verdict is None or cell.placed else f"{cell.verdict.text}, {cell.words}"
+    # The title says what the number is of.
+    words = cell.words.removesuffix(" at once")
+    return words if cell.verdict is None or cell.placed else f"{cell.verdict.text}, {words}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

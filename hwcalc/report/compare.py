@@ -39,8 +39,6 @@ from hwcalc.report.within import limit_word
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
-_REASONS_WIDTH: Final = 30
-"""Characters that reasons need beside the other columns; with fewer they stand below them."""
 _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
 _AS_THE_FORMULAS: Final = "as the formulas"
 _MOST: Final = 3
@@ -92,12 +90,10 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     header = [*(labels[1:] if titled else labels), *(column.title for column in columns)]
     rows = [[*(names[place][1:] if titled else names[place]), *(column.cells[place] for column in columns)] for place in shown]
     right = [len(header) - len(columns) + place for place, column in enumerate(columns) if column.right]
-    last = 0
     if beside:
         header, rows = [*header, "why it differs"], [[*row, reasons[place]] for row, place in zip(rows, shown, strict=True)]
-        last = _REASONS_WIDTH
     titles = [names[place][0] for place in shown] if titled else ()
-    parts = [_shared(comparison, variants[planned[0]]) + "\n", view.table(header, rows, right=right, last=last, titles=titles)]
+    parts = [_shared(comparison, variants[planned[0]]) + "\n", view.table(header, rows, right=right, titles=titles)]
     if beside:
         parts += _meanings(variants, view, header)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -220,47 +220,62 @@ def _unwrapped(part: Piece, room: int) -> RichText | None:
     return RichText("".join(pieces[:-1]), spans=spans)
 
 
-def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[Piece]:
-    """Rows in columns; those in ``right`` are aligned right.
+def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = (), headed: bool = True) -> list[Piece]:
+    """Rows in columns; those in ``right`` are aligned right. The first row has the titles, if it is ``headed``.
 
-    Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all. Where a line has no room
-    for that, a last column of words is a paragraph below its row; else each line is told in several tables, each with the first column.
+    Words and titles are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all. Where a line has
+    no room for that, a last column of words is a paragraph below its row; else each line is told in several tables that begin with its
+    names.
     """
-    numbers, last = frozenset(right), len(rows[0]) - 1
-    sized = _sized(rows, width, numbers)
+    numbers = frozenset(right)
+    if _goes_below(rows, width, numbers, headed=headed):
+        return over(rows, width=width, right=numbers, headed=headed)
+    sized = _sized(rows, width, numbers, headed=headed)
     if _taken(sized) <= width:
         return [Grid(columns=sized, rows=tuple(map(tuple, rows)), gap=GAP)]
-    if last not in numbers and _taken(_sized([row[:-1] for row in rows], width, numbers)) <= width:
-        return over(rows, width=width, right=numbers)
     parts: list[Piece] = []
-    wanted = [max(min(cell.cell_len, max(_WORDS, longest_word(cell))) for cell in column) for column in zip(*rows, strict=True)]
-    for places in _tables(wanted, width):
+    wanted = [
+        least if place in numbers else max(least, min(_WORDS, natural))
+        for place, (natural, least) in enumerate(_widths(rows, width, numbers, headed=headed))
+    ]
+    names = min(numbers, default=1)
+    for places in _tables(wanted, width, names if sum(wanted[:names]) <= width // 2 else 1):
         some = [tuple(row[place] for place in places) for row in rows]
-        there = _sized(some, width, frozenset(at for at, place in enumerate(places) if place in numbers))
+        there = _sized(some, width, frozenset(at for at, place in enumerate(places) if place in numbers), headed=headed)
         parts += [*([Text()] if parts else []), Grid(columns=there, rows=tuple(some), gap=GAP)]
     return parts
 
 
-def _tables(widths: Sequence[int], width: int) -> list[list[int]]:
-    """The places of columns of these widths in tables that a line has room for, each with the first column and at least one other.
+def _goes_below(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int], *, headed: bool) -> bool:
+    """True if the last column is of words that take more than two short lines, and the other columns have room without it."""
+    last = len(rows[0]) - 1
+    if last == 0 or last in numbers or _taken(_sized([row[:-1] for row in rows], width, numbers, headed=headed)) > width:
+        return False
+    sized = _sized(rows, width, numbers, headed=headed)
+    longest = max(row[-1].cell_len for row in rows)
+    return _taken(sized) > width or (sized[-1].width or 0) < min(_WORDS, longest // 2)
 
-    >>> _tables([10, 30, 30, 30], 80)
+
+def _tables(widths: Sequence[int], width: int, names: int) -> list[list[int]]:
+    """The places of columns of these widths in tables that a line has room for, each with the first ones and at least one other.
+
+    >>> _tables([10, 30, 30, 30], 80, names=1)
     [[0, 1, 2], [0, 3]]
     """
     tables: list[list[int]] = []
     left = 0
-    for place, size in enumerate(widths[1:], 1):
+    for place, size in enumerate(widths[names:], names):
         if not tables or size + GAP > left:
-            tables.append([0])
-            left = width - widths[0]
+            tables.append(list(range(names)))
+            left = width - sum(widths[:names]) - GAP * (names - 1)
         tables[-1].append(place)
         left -= size + GAP
     return tables or [[0]]
 
 
-def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[Piece]:
+def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = (), headed: bool = True) -> list[Piece]:
     """As :func:`columns`, but the last cell of each row is a paragraph below the others."""
-    sized = _sized([row[:-1] for row in rows], width, frozenset(right))
+    sized = _sized([row[:-1] for row in rows], width, frozenset(right), headed=headed)
     parts: list[Piece] = []
     for row in rows:
         parts.append(Grid(columns=sized, rows=(tuple(row[:-1]),), gap=GAP))
@@ -273,19 +288,21 @@ def _taken(sized: Sequence[Column]) -> int:
     return sum((column.width or 0) + GAP for column in sized) - GAP
 
 
-def _sized(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int]) -> tuple[Column, ...]:
+def _sized(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int], *, headed: bool) -> tuple[Column, ...]:
     """Columns as wide as these rows need, and where there is room for their words no wider than that."""
-    cells = list(zip(*rows, strict=True))
-    natural = [max(cell.cell_len for cell in column) for column in cells]
-    room = width - GAP * (len(natural) - 1)
-    widths = natural
-    if sum(natural) > room:
-        least = [
-            natural[place] if place == 0 or place in numbers else max(longest_word(cell) for cell in column)
-            for place, column in enumerate(cells)
-        ]
-        widths = fitted(natural, least, room)
+    natural, least = zip(*_widths(rows, width, numbers, headed=headed), strict=True)
+    widths = fitted(natural, least, width - GAP * (len(natural) - 1))
     return tuple(Column(width=size, right=place in numbers) for place, size in enumerate(widths))
+
+
+def _widths(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int], *, headed: bool) -> Iterator[tuple[int, int]]:
+    """For each column the width in which nothing is wrapped, and the least one: of its longest number or word, or of a name that is short."""
+    for place, column in enumerate(zip(*rows, strict=True)):
+        whole = [cell.cell_len for cell in column]
+        words = [longest_word(cell) for cell in column]
+        titles = 1 if headed and place else 0
+        unbroken = place in numbers or (place == 0 and max(whole) <= width // 3)
+        yield max(whole), max(words[:titles] + whole[titles:] if unbroken else words)
 
 
 def fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
@@ -330,12 +347,12 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
     return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=GAP)]
 
 
-def _titled(
-    lines: Sequence[Sequence[Text]], titles: Sequence[str], *, width: int, right: Iterable[int], below: bool
-) -> list[Piece]:
-    """A header and rows below their titles, indented; with ``below`` the last cell of each row is a paragraph below the others."""
+def _titled(lines: Sequence[Sequence[Text]], titles: Sequence[str], *, width: int, right: Iterable[int]) -> list[Piece]:
+    """A header and rows below their titles, indented; a last column of words without room is a paragraph below each row."""
+    numbers = frozenset(right)
+    below = _goes_below(lines, width - GAP, numbers, headed=True)
     cells = [line[:-1] if below else line for line in lines]
-    sized = (Column(width=0), *_sized(cells, width - GAP, frozenset(right)))
+    sized = (Column(width=0), *_sized(cells, width - GAP, numbers, headed=True))
     parts: list[Piece] = []
     before = ""
     for title, line, row in zip(("", *titles), lines, cells, strict=True):
@@ -360,16 +377,15 @@ def table(
     color: bool,
     width: int,
     right: Iterable[int],
-    last: int,
     titles: Sequence[str] = (),
 ) -> str:
     """Rows as text, as :meth:`hwcalc.report.view.View.table` says it."""
     cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
     # A header without a word is a line without one.
-    lines = [[Text(title, style="bold") for title in header], *cells] if any(header) or not cells else cells
+    headed = any(header) or not cells
+    lines = [[Text(title, style="bold") for title in header], *cells] if headed else cells
     if titles:
-        return rendered(_titled(lines, titles, width=width, right=right, below=bool(last)), color=color, width=width)
-    *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
-    below = last and min(last, longest) > width - sum(one + GAP for one in others)
-    parts = over(lines, width=width, right=right) if below else columns(lines, width=width, right=right)
+        parts = _titled(lines, titles, width=width, right=right)
+    else:
+        parts = columns(lines, width=width, right=right, headed=headed)
     return rendered(parts, color=color, width=width)

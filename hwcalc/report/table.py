@@ -196,7 +196,7 @@ def _figures(plan: Plan, width: int) -> list[Piece]:
         rows.append([*cells, Text(meaning, style="dim")])
     whole = (human_bytes(total), "bold")
     headline = Text(("KV cache  ", "bold"), whole, f"  =  {exact(total)}", (f"  {definition(plan)}", "dim"))
-    return [headline, *columns(rows, width=width, right=(1, 2)), Text()]
+    return [headline, *columns(rows, width=width, right=(1, 2), headed=False), Text()]
 
 
 def _stack(plan: Plan, width: int) -> list[Piece]:

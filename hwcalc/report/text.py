@@ -16,7 +16,7 @@ BOUND: Final = "\ue000"
 """Stands for a blank at which no line is broken, until lines are broken. Names never have it: it is no character of any script."""
 _BOUND: Final = re.compile(
     r"(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
-    r"|(?<![\w.-])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w-]))"  # a number, and its unit or what it counts
+    r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
 )
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})

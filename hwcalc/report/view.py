@@ -29,13 +29,11 @@ class View(Record):
         rows: Sequence[Sequence[str]],
         *,
         right: Iterable[int] = (),
-        last: int = 0,
         titles: Sequence[str] = (),
     ) -> str:
         """Rows in the chosen format; the columns in ``right`` are aligned right, and no word is cut, whatever the width.
 
-        In a table the last column goes below its row where it would have fewer than ``last`` characters, and needs more. ``titles`` has
-        a line for each row that stands above it, once for all rows in a run that have the same.
+        ``titles`` has a line for each row that stands above it, once for all rows in a run that have the same.
         """
         if self.format == "csv":
             return csv_text(header, rows)
@@ -43,7 +41,7 @@ class View(Record):
             return markdown_table(header, rows, right=right)
         from hwcalc.report.drawing import table
 
-        return table(header, rows, color=self.color, width=self.width, right=right, last=last, titles=titles)
+        return table(header, rows, color=self.color, width=self.width, right=right, titles=titles)
 
     def paragraphs(self, lines: Iterable[str]) -> str:
         """Lines as a Markdown list, or as paragraphs with a hanging indent."""

@@ -235,6 +235,30 @@ def test_the_line_of_progress_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "\r\x1b[2K\x1b[?25h" in shown
 
 
+def test_no_line_of_progress_comes_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that ends while the line is being prepared has standard output for itself: rich replaces it while a line is shown."""
+    begun, ended = threading.Event(), threading.Event()
+
+    class Late(threading.Timer):
+        def run(self) -> None:
+            begun.set()
+            ended.wait(10)
+            self.function()
+
+    monkeypatch.setattr("threading.Timer", Late)
+    terminal = tmp_path / "terminal"
+    with terminal.open("w", encoding="utf-8") as stream:
+        before = threading.active_count()
+        with output.shown_progress(stream):
+            tell("asking")
+            assert begun.wait(10)
+        ended.set()
+        while threading.active_count() > before:
+            time.sleep(0.01)
+
+        assert terminal.read_bytes() == b""
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     """Under ``nohup``, the end of the terminal does not end the command."""
     text = (

@@ -165,10 +165,13 @@ def test_models_on_nodes() -> None:
     text = drawn.text(100)
 
     assert [cell.at_once for cell in drawn.chart.cells] == [variant.max_batch for variant in compared.variants]
-    assert re.search(r"gpt-oss-120b +fits, [\d,]+ at once +fits, [\d,]+ at once", text)
-    assert re.search(r"DeepSeek-V3 +does not fit, 0 at once +fits, [\d,]+ at once", text)
-    assert "\x1b[31mdoes not fit, 0 at once\x1b[0m" in drawn.text(100, color=True)
-    assert max(map(len, drawn.text(50).splitlines())) <= 50
+    assert re.search(r"gpt-oss-120b +fits, [\d,]+ +fits, [\d,]+\n", text)
+    assert re.search(r"DeepSeek-V3 +does not fit, 0 +fits, [\d,]+\n", text)
+    assert "\x1b[37;41mdoes not fit, 0" in drawn.text(100, color=True)
+    for width in (50, 60, 70):
+        narrow = drawn.text(width)
+        assert max(map(len, narrow.splitlines())) <= width
+        assert set(text.split()) <= set(narrow.split())
     wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "a picture of nodes needs their names"),
         ({"gpu": "h100", "seq": "8k,16k"}, "a picture of nodes has one seq"),

@@ -24,7 +24,7 @@ def test_numbers_are_aligned_right_and_blanks_at_the_end_left_out() -> None:
     """Two columns with two blanks between them."""
     rows = [[Text("a"), Text("10")], [Text("bcd"), Text("2")]]
 
-    assert rendered(columns(rows, width=80, right=(1,))) == "a    10\nbcd   2\n"
+    assert rendered(columns(rows, width=80, right=(1,), headed=False)) == "a    10\nbcd   2\n"
 
 
 def test_a_long_cell_is_wrapped_at_blanks() -> None:
@@ -49,14 +49,21 @@ def test_a_column_of_words_that_has_no_room_goes_below_its_row() -> None:
     """Names and numbers have 16 of 20 columns, so that no word of the last has room beside them."""
     rows = [[Text("name"), Text("1,234,567"), Text("anything else")]]
 
-    assert rendered(columns(rows, width=20, right=(1,)), width=20) == "name  1,234,567\n  anything else\n"
+    assert rendered(columns(rows, width=20, right=(1,), headed=False), width=20) == "name  1,234,567\n  anything else\n"
+
+
+def test_titles_of_numbers_are_wrapped() -> None:
+    """Their words take 5 columns, and the number below them too."""
+    rows = [[Text("of"), Text("first token")], [Text("all"), Text("1,234")]]
+
+    assert rendered(columns(rows, width=10, right=(1,)), width=10) == "of   first\n     token\nall  1,234\n"
 
 
 def test_columns_without_room_follow_below_each_with_the_first() -> None:
     """Three numbers of 9 columns and a name of 4 take 37, and two of the numbers 26."""
     rows = [[Text("name"), *(Text(f"{number}23,456,789"[-9:]) for number in "123")]]
 
-    text = rendered(columns(rows, width=26, right=(1, 2, 3)), width=26)
+    text = rendered(columns(rows, width=26, right=(1, 2, 3), headed=False), width=26)
 
     assert text == "name  3,456,789  3,456,789\n\nname  3,456,789\n"
 
