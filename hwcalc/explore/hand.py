@@ -408,7 +408,7 @@ class _Runs:
         self._named: dict[Place, dict[int, tuple[str, int]]] = {}
         self._known: dict[int, list[Any]] = {}
         """Of each piece those that were made of all forms, after one of the model itself."""
-        self._sizes = [layout.parallel(requests.engine) for layout in self._axes.layouts]
+        self._sizes = requests.layouts
         """How the GPUs of a layout share the model."""
 
     def document(self) -> dict[str, Any]:
@@ -448,6 +448,7 @@ class _Runs:
         return {
             "dtypes": own["dtypes"],
             "weights": [AS_PUBLISHED],
+            "deals_experts": own["deals_experts"],
             "refused": grid_of(refused, sizes),
             "curve": grid_of(curves, sizes, ignored),
             "rest": grid_of(rests, sizes, ignored),

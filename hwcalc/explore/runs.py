@@ -30,7 +30,7 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
-from hwcalc.planner.layouts import copies_of
+from hwcalc.planner.layouts import copies_of, has_experts
 from hwcalc.planner.solve import closed_form
 from hwcalc.units import GIB
 
@@ -41,8 +41,8 @@ MOST_TOKENS: Final = 1 << 20
 AS_PUBLISHED: Final = "as published"
 """The name of the weights as they are, for which a command line has no option."""
 _COUNTS: Final = (1, 2, 4, 8)
-_BATCHES: Final = tuple(1 << power for power in range(9))
-"""Up to 256 sequences, which is the most that llama.cpp accepts."""
+_BATCHES: Final = tuple(1 << power for power in range(13))
+"""Up to 4,096 sequences. An engine that accepts fewer says so in its form."""
 
 
 def page_engines() -> tuple[str, ...]:
@@ -67,11 +67,15 @@ class PageLayout(Record):
     tp: int
     pp: int = 1
 
-    def parallel(self, engine: str) -> Parallel:
-        """The sizes: the other GPUs are replicas, or all hold further layers if the engine splits models by layers."""
+    def parallel(self, engine: str, *, dealt: bool = False) -> Parallel:
+        """The sizes: the other GPUs are replicas, or all hold further layers if the engine splits models by layers.
+
+        ``dealt`` says that replicas share the experts, as in the layouts of :mod:`hwcalc.planner.layouts`.
+        """
         if find_engine(engine)[0].facts.splits_layers:
             return Parallel(pp=self.count)
-        return Parallel(tp=self.tp, pp=self.pp, dp=self.count // (self.tp * self.pp))
+        dp = self.count // (self.tp * self.pp)
+        return Parallel(tp=self.tp, pp=self.pp, dp=dp, ep=self.tp * dp if dealt and dp > 1 else 1)
 
 
 class PageAxes(Record):
@@ -389,6 +393,16 @@ class Requests:
                 first = first or error
         raise first or UnsupportedError("the page has no accelerator.")
 
+    @cached_property
+    def dealt(self) -> bool:
+        """True if replicas share the experts of the model."""
+        return self.plain.deployment.traits.deals_experts and has_experts(self.plain.model)
+
+    @property
+    def layouts(self) -> list[Parallel]:
+        """The sizes of each layout of the page."""
+        return [layout.parallel(self.engine, dealt=self.dealt) for layout in self.axes.layouts]
+
     def request(self, gpu: str, sizes: Parallel = ALONE, **change: Any) -> Request:
         """The request on these GPUs, with other values where they are not ``None``."""
         given = {name: value for name, value in change.items() if value is not None}
@@ -450,6 +464,7 @@ def runs_of(requests: Requests, pools: Pools) -> dict[str, Any]:
         "dtypes": [made.default_dtype, *made.dtypes[1:]],
         "weights": [AS_PUBLISHED, *made.weights[1:]],
         "beyond": beyond_of(made.plain, axes.most_tokens),
+        "deals_experts": requests.dealt,
         "copies": {str(tp): copies_of(made.plain, tp) for tp in dict.fromkeys(layout.tp for layout in axes.layouts)},
         REFUSED: refused,
         "curve": nested_table(tables.pieces["curve"], ignored),
@@ -482,7 +497,7 @@ class _Forms:
     def __init__(self, requests: Requests, pools: Pools) -> None:
         model, engine, axes = requests.model, requests.engine, requests.axes
         self._requests, self._pools, self._gpus = requests, pools, axes.gpus
-        layouts = [layout.parallel(engine) for layout in axes.layouts]
+        layouts = requests.layouts
         # An engine that splits models by layers has one layout for each number of GPUs.
         self._sizes = tuple(dict.fromkeys(layouts))
         self._of_layout = list(map(self._sizes.index, layouts))

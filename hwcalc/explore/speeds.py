@@ -17,7 +17,7 @@ from hwcalc.explore.runs import AS_PUBLISHED, grid_of
 from hwcalc.explore.tables import Place
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
 from hwcalc.planner.speed_work import SIXTEEN, DecodeForm, Growing, WeightShare, decode_form, fastest, workload_of
-from hwcalc.planner.step_time import link_rate, multiplied, packed, speed_class_of
+from hwcalc.planner.step_time import fullest_deviations, link_rate, multiplied, packed, speed_class_of
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -29,14 +29,14 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
     """The pieces of one engine (``Speeds`` in ``page/types.d.ts``); ``None`` where there is no bound."""
     if "curve" not in runs:
         return None
-    parallel = [layout.parallel(requests.engine) for layout in requests.axes.layouts]
+    parallel = requests.layouts
     weights: list[int | None] = []
     for name in runs["weights"]:
         form = _form(requests.opened(weights=None if name == AS_PUBLISHED else name))
         places = [pools.put("shares", _share(share, rates, pools)) for share, rates in (() if form is None else form.shares)]
         weights.append(pools.put("weights", places) if places else None)
     reads: dict[Place, int | None] = {}
-    ranks: list[list[int] | None] = []
+    ranks: list[list[float] | None] = []
     for number, sizes in enumerate(parallel):
         first = next(place for place, one in enumerate(parallel) if one.tp == sizes.tp)
         for dtype, name in enumerate(runs["dtypes"]):
@@ -81,12 +81,12 @@ def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:
     return None if is_divided(places) else decode_form(opened.model, workload_of(opened), shares_of(places) or None)
 
 
-def _ranks(opened: Occupancy | KvplanError) -> list[int] | None:
-    """``tp``, ``pp``, ``dp`` and the ranks that share the experts; ``None`` if the engine refuses the layout, or has no bound there."""
+def _ranks(opened: Occupancy | KvplanError) -> list[float] | None:
+    """``tp``, ``pp``, ``dp``, the ranks that share the experts, and how much more the fullest has of whole ones; ``None`` if the engine refuses the layout, or has no bound there."""
     if isinstance(opened, KvplanError) or is_divided(opened.devices.reads().value):
         return None
     parallel = opened.deployment.parallel
-    return [parallel.tp, parallel.pp, parallel.dp, parallel.expert_ranks]
+    return [parallel.tp, parallel.pp, parallel.dp, parallel.expert_ranks, fullest_deviations(parallel.ep)]
 
 
 def _share(share: WeightShare, rates: Sequence[str], pools: Pools) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def starts_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
     sizes = (len(runs["dtypes"]), len(runs["weights"]), len(axes.layouts))
     stored = [replace(given, weights=None if name == AS_PUBLISHED else name) for name in runs["weights"]]
     cells: dict[Place, int | None] = {}
-    layouts = [layout.parallel(engine) for layout in axes.layouts]
+    layouts = requests.layouts
     for place in every(sizes):
         dtype, weights, layout = place
         alike = layouts.index(layouts[layout])

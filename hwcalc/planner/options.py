@@ -793,8 +793,7 @@ def read_options(given: Mapping[str, Any]) -> Asked:
         try:
             values[row.name] = value if is_default else row.read(value)
         except UsageError as error:
-            meant = option_meant(value) if isinstance(value, str) else ""
-            if not meant or given.get(meant) is not None:
+            if not isinstance(value, str) or not (meant := option_meant(value)) or given.get(meant) is not None:
                 raise
             raise UsageError(error.message, hint=f"Perhaps: --{meant} {shell_word(value)}") from error
     gpu, count = counted_once(values.get("gpu"), values.get("gpus"))

@@ -274,10 +274,7 @@ class StepTimes(Struct, frozen=True):
         used = share.touched_bytes(work.tokens * self.replicas, power) / share.bytes
         if not fullest or self.whole_experts == 1:
             return used / self.expert_ranks
-        from statistics import NormalDist
-
-        # Of whole experts, the fullest rank has more than the mean: about as much as the largest of so many normal numbers.
-        most = NormalDist().inv_cdf((self.whole_experts - 0.375) / (self.whole_experts + 0.25))
+        most = fullest_deviations(self.whole_experts)
         held = share.copies / self.whole_experts
         mean = used * held
         return smaller(mean + most * (mean * (1 - used)) ** 0.5, held) / share.copies
@@ -374,6 +371,17 @@ def _sum(terms: Iterable[Growing], tokens: Number) -> Number:
     for term in terms:
         total = total + term.at(tokens)
     return total
+
+
+def fullest_deviations(ranks: int) -> float:
+    """How many standard deviations the fullest of ranks with whole experts has above their mean: as the largest of so many normal numbers.
+
+    >>> fullest_deviations(1), round(fullest_deviations(8), 2)
+    (0.0, 1.43)
+    """
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
 def _together(terms: Iterable[Growing]) -> tuple[Growing, ...]:

@@ -1,6 +1,6 @@
 // The command line that gives the numbers of a state.
 
-import { engineOf, formatsOf, gridAt, modelOf } from "./data.js";
+import { dealtOver, engineOf, formatsOf, gridAt, modelOf } from "./data.js";
 import { DIMENSIONS } from "./state.js";
 
 /**
@@ -37,7 +37,8 @@ export function commandOf(payload, state) {
   option("engine", state.engine);
   for (const [name, value] of Object.entries(engine.options)) option("engine-option", `${name}=${value}`);
   option("gpu", state.gpu);
-  const sizes = engine.splits_layers ? { pp: state.count } : { tp: state.tp, pp: state.pp, dp: state.count / (state.tp * state.pp) };
+  const dp = state.count / (state.tp * state.pp);
+  const sizes = engine.splits_layers ? { pp: state.count } : { tp: state.tp, pp: state.pp, dp, ep: dealtOver(payload, state) };
   for (const [name, size] of Object.entries(sizes)) {
     if (size > 1) option(name, size);
   }

@@ -1,12 +1,10 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { defaultFormats, engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stagesOf, stepsOf } from "./data.js";
-import { DIMENSIONS, nearest, tokensOf } from "./state.js";
+import { dealtOver, defaultFormats, engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stagesOf, stepsOf } from "./data.js";
+import { DIMENSION_LABELS, DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 import { explained } from "./terms.js";
 
-/** @type {Record<Dimension, string>} */
-const DIMENSION_LABELS = { layers: "Layers", heads: "Query heads", kv_heads: "Key/value heads", head_dim: "Width of a head" };
 const STEPS_OF_AN_OCTAVE = 16;
 /** So many models are searched rather than looked through. */
 const MANY_MODELS = 12;
@@ -308,7 +306,7 @@ export function controlsSection(page) {
       tp.element.hidden = splits;
       pp.element.hidden = splits;
       pp.show(stagesOf(payload, state), state.pp, state.pp > 1 ? "Each run of layers has GPUs of its own." : null);
-      tp.show(sharesOf(payload, state.engine, state.count), state.tp, replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp).` : null);
+      tp.show(sharesOf(payload, state.engine, state.count), state.tp, replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp)${dealtOver(payload, state) > 1 ? ", and whole experts are dealt out over all GPUs (ep)" : ""}.` : null);
       hand.show(state, described);
     },
   };

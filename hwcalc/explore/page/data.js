@@ -135,6 +135,17 @@ export function policyRowsOf(payload, state) {
 }
 
 /**
+ * Over how many GPUs whole experts are dealt out, by the rule of hwcalc/planner/layouts.py: over all where replicas share them; 1 if they are not.
+ * @param {Payload} payload
+ * @param {State} state
+ */
+export function dealtOver(payload, state) {
+  const runs = runsOf(modelOf(payload, state), state.engine, state.hand !== null);
+  const dp = state.count / (state.tp * state.pp);
+  return runs !== null && "curve" in runs && runs.deals_experts && dp > 1 ? state.tp * dp : 1;
+}
+
+/**
  * The most sequences that an engine takes. More than fit are no matter: that is a verdict.
  * @param {Form} form
  */

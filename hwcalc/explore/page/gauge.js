@@ -1,14 +1,14 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
 import { bar, explainedVerdict, kindSwatch, panel, swatch } from "./bars.js";
-import { dollars, HOURS_PER_MONTH, modelOf, priceOf } from "./data.js";
+import { dollars, modelOf } from "./data.js";
 import { mendButtons } from "./mend.js";
 import { stateWords } from "./pins.js";
 import { term } from "./terms.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
 import { beyondWords, reasonOf } from "./reason.js";
 import { UNLIMITED } from "./solve.js";
-import { speedWords } from "./speed.js";
+import { ratesOf, speedWords } from "./speed.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
 const GAUGE_HEIGHT = 44;
@@ -80,15 +80,12 @@ function speedLine(page, state, { fit }) {
 }
 
 /** The price of the GPUs in a line, and of a million tokens, where one is known. @param {Page} page @param {State} state @param {Answer} answer */
-function priceLine(page, state, { fit }) {
-  const price = priceOf(page.payload, state.gpu, state.count);
-  if (price === null) return [];
-  const { use } = page.payload;
-  const speed = page.speed(state);
-  const million = (/** @type {number} */ tokens) => dollars((price.usd / 3600 / tokens / use) * 1e6);
-  const likely = page.payload.verdicts[fit.verdict].fits ? speed?.expected : null;
-  const tokens = likely ? `, ${million(likely.tokens)} (${million(likely.high)} to ${million(likely.low)}) for a million tokens at ${Math.round(100 * use)}% use` : "";
-  return [html("li", {}, term("Price", "price"), `: ${dollars(price.usd)} an hour, ${dollars(price.usd * HOURS_PER_MONTH)} a month${tokens} (${price.of}).`)];
+function priceLine(page, state, answer) {
+  const { cost } = ratesOf(page, state, answer);
+  if (cost === null) return [];
+  const { usd_per_million_tokens: usd, usd_per_million_tokens_low: low, usd_per_million_tokens_high: high } = cost;
+  const tokens = usd === null ? "" : `, ${dollars(usd)} (${dollars(low ?? 0)} to ${dollars(high ?? 0)}) for a million tokens at ${Math.round(100 * cost.use)}% use`;
+  return [html("li", {}, term("Price", "price"), `: ${dollars(cost.usd_per_hour)} an hour, ${dollars(cost.usd_per_month)} a month${tokens} (${cost.price}).`)];
 }
 
 /**

@@ -72,8 +72,8 @@ function pageOf(payload, wanted, changed) {
     set(change, settled = true) {
       const before = state;
       state = other(state, change);
-      const { seq, batch, count, tp, pp } = change;
-      lacking = settled ? lackingOf(payload, { seq, batch, count, tp, pp }, state) : [];
+      const { seq, batch, count, tp, pp, hand = null } = change;
+      lacking = settled ? lackingOf(payload, { seq, batch, count, tp, pp, hand }, state) : [];
       opening = "";
       changed(state, before, settled);
     },

@@ -86,6 +86,7 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette, named)
   context.rect(left - 12 * scale, top - 12 * scale, width + (named ? 170 : 36) * scale, height + 12 * scale);
   context.clip();
   context.font = `600 ${12 * scale}px ${palette.font}`;
+  context.textAlign = "left";
 
   const now = chart.valToPos(state.seq, "x", true);
   context.strokeStyle = ink;
@@ -96,20 +97,26 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette, named)
   context.lineTo(now, top + height);
   context.stroke();
   context.setLineDash([]);
-  const onLeft = now > left + width / 2;
-  context.textAlign = onLeft ? "right" : "left";
-  write(context, `${exact(state.seq)} tokens`, now + (onLeft ? -6 : 6) * scale, top + height - 8 * scale, ink, surface);
-
   /** Where words stand already. @type {{ from: number, to: number, y: number }[]} */
   const taken = [];
+  /**
+   * Words beside a place, on the side where there is more room, and as near to its height as no other words are.
+   * @param {string} words @param {number} x @param {number} distance @param {number} wanted
+   */
+  const beside = (words, x, distance, wanted) => {
+    const size = context.measureText(words).width;
+    const from = x > left + width / 2 ? x - distance * scale - size : x + distance * scale;
+    const line = LINE_HEIGHT * scale;
+    const near = Math.min(top + height - 8 * scale, Math.max(top + 12 * scale, wanted));
+    const heights = Array.from({ length: Math.ceil(height / line) }, (_, place) => [near - place * line, near + place * line]).flat();
+    const free = (/** @type {number} */ y) => taken.every((one) => from >= one.to || from + size <= one.from || Math.abs(y - one.y) > line - 1);
+    const y = heights.find((one) => one > top && one < top + height && free(one)) ?? near;
+    write(context, words, from, y, ink, surface);
+    taken.push({ from, to: from + size, y });
+  };
+  beside(`${exact(state.seq)} tokens`, now, 6, top + height);
   const room = curves.room.find((bytes) => bytes !== null);
-  if (room !== undefined && room !== null) {
-    context.textAlign = "left";
-    const words = shown === "total" ? "may be used of the GPU" : "left for the cache";
-    const y = Math.max(top + 12 * scale, at(1, room).y - 8 * scale);
-    write(context, words, left + 4 * scale, y, ink, surface);
-    taken.push({ from: left, to: left + 4 * scale + context.measureText(words).width, y });
-  }
+  if (room !== undefined && room !== null) beside(shown === "total" ? "may be used of the GPU" : "left for the cache", left, 4, at(1, room).y - 8 * scale);
 
   const visible = curves.lines.filter((line) => !hidden.has(line.model.id));
   const labels = visible.flatMap((line) => {
@@ -136,17 +143,8 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette, named)
     const { x, y } = at(tokens, line.bytes(tokens) ?? 1);
     cross(context, x, y, (chosen ? MARK + 1 : MARK - 1) * scale, color);
     if (!chosen) continue;
-    const before = x > left + width / 2;
-    context.textAlign = before ? "right" : "left";
-    const words = line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`;
-    const size = context.measureText(words).width;
-    const [from, to] = before ? [x - 12 * scale - size, x - 12 * scale] : [x + 12 * scale, x + 12 * scale + size];
-    let height = y + (before ? -10 : 16) * scale;
-    // Below the words that stand there already, as on a narrow screen.
-    for (const one of taken) if (from < one.to && to > one.from && Math.abs(height - one.y) < LINE_HEIGHT * scale) height = Math.max(one.y, y) + 1.4 * LINE_HEIGHT * scale;
-    write(context, words, before ? to : from, height, ink, surface);
+    beside(line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x, 12, y + (x > left + width / 2 ? -10 : 16) * scale);
   }
-  context.textAlign = "left";
   context.font = `600 ${11 * scale}px ${palette.font}`;
   const wide = labels.map((label) => ({ ...label, width: context.measureText(label.text).width + 4 * scale }));
   apart(wide, LINE_HEIGHT * scale);

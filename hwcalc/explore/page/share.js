@@ -1,6 +1,7 @@
 // What leaves the page: a link, the numbers as CSV, the pictures. Everything is made here, and saved by the browser.
 
 import { modelOf } from "./data.js";
+import { ratesOf } from "./speed.js";
 import { fragmentOf } from "./state.js";
 import { html } from "./tables.js";
 
@@ -37,7 +38,8 @@ function csvOf(page, state) {
   const rows = [["name", "value"], ...Object.entries({ ...rest, ...hand })];
   if ("refused" in answer) rows.push(["refused", answer.refused]);
   else {
-    for (const [section, values] of Object.entries(answer)) for (const [name, value] of Object.entries(values)) rows.push([`${section}.${name}`, value]);
+    const told = { ...answer, ...ratesOf(page, state, answer) };
+    for (const [section, values] of Object.entries(told)) for (const [name, value] of Object.entries(values ?? {})) rows.push([`${section}.${name}`, value]);
   }
   rows.push(["command", page.command(state)]);
   return `${rows.map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;

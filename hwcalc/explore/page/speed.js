@@ -1,6 +1,6 @@
 // The speed of a decode step: hwcalc/planner/speed_work.py and step_time.py in another language.
 
-import { formatsOf, gridAt, modelOf } from "./data.js";
+import { formatsOf, gridAt, HOURS_PER_MONTH, modelOf, priceOf } from "./data.js";
 import { exact } from "./tables.js";
 
 /**
@@ -77,11 +77,21 @@ function touched({ use, copies, active }, each, routed, power) {
 }
 
 /**
+ * The share of all experts that the rank reads which has most of the whole ones in use.
+ * @param {number} used @param {number} copies @param {number} ranks @param {number} deviations
+ */
+function fullestShare(used, copies, ranks, deviations) {
+  const held = copies / ranks;
+  const mean = used * held;
+  return Math.min(mean + deviations * Math.sqrt(mean * (1 - used)), held) / copies;
+}
+
+/**
  * The seconds of a step: the sum of its terms, each at the share of the GPU's rate that engines of the class reach.
  * @param {{ each: number, cache: number, attention: number, rate: number }} step
- * @param {Share[]} shares @param {Speeds} speeds @param {[tp: number, pp: number, dp: number, experts: number]} ranks @param {Gpu} gpu @param {SpeedClass} reached
+ * @param {Share[]} shares @param {Speeds} speeds @param {[tp: number, pp: number, dp: number, experts: number, deviations: number]} ranks @param {Gpu} gpu @param {SpeedClass} reached
  */
-function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts], gpu, reached) {
+function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts, deviations], gpu, reached) {
   const { each } = step;
   const bandwidth = gpu.bandwidth === null ? Infinity : gpu.bandwidth * reached.bandwidth_share;
   const routes = shares.some(({ use }) => use === "chosen");
@@ -92,7 +102,8 @@ function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts], gpu, reach
   for (const share of shares) {
     const { use, bytes, flops, rate, parameters, multiplied, packed } = share;
     const chosen = use === "chosen";
-    const used = touched(share, each, each * replicas, reached.expert_power) / (chosen ? experts : tp);
+    const touching = touched(share, each, each * replicas, reached.expert_power);
+    const used = chosen && deviations > 0 ? fullestShare(touching, share.copies, experts, deviations) : touching / (chosen ? experts : tp);
     reading += (bytes * used) / (bandwidth * (chosen ? reached.expert_bandwidth : 1));
     const unpacked = reached.unpack_shares[packed];
     if (unpacked !== undefined && gpu.vectors !== null && use !== "row") unpacking += (2 * parameters * used) / (gpu.vectors * unpacked * reached.integer_products);
@@ -124,6 +135,30 @@ function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts], gpu, reach
 function ranged(expected, bound, [low, high], most) {
   const shortest = Math.max(expected / high, Math.min(expected, bound / most), bound);
   return { expected: Math.max(expected, bound), shortest, longest: Math.max(expected / low, bound) };
+}
+
+/**
+ * The speed and the cost of a state with the names of a plan's JSON; null where they are not known, or where it does not fit.
+ * @param {Page} page @param {State} state @param {Answer} answer
+ */
+export function ratesOf(page, state, { fit }) {
+  const speed = page.payload.verdicts[fit.verdict].fits ? page.speed(state) : null;
+  const price = priceOf(page.payload, state.gpu, state.count);
+  const { use } = page.payload;
+  const million = (/** @type {number | undefined} */ tokens) => (price === null || tokens === undefined ? null : (price.usd / 3600 / tokens / use) * 1e6);
+  const { tokens, low, high } = speed?.expected ?? {};
+  return {
+    speed: speed && { decode_tokens_per_s_bound: speed.tokens, decode_tokens_per_s_expected: tokens, decode_tokens_per_s_low: low, decode_tokens_per_s_high: high, bound_by: speed.by },
+    cost: price && {
+      usd_per_hour: price.usd,
+      usd_per_month: price.usd * HOURS_PER_MONTH,
+      usd_per_million_tokens: million(tokens),
+      usd_per_million_tokens_low: million(high),
+      usd_per_million_tokens_high: million(low),
+      use,
+      price: price.of,
+    },
+  };
 }
 
 /** @param {Speed} speed @param {number} batch */

@@ -6,6 +6,8 @@ import { exact } from "./tables.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
+/** @type {Record<Dimension, string>} */
+export const DIMENSION_LABELS = { layers: "Layers", heads: "Query heads", kv_heads: "Key/value heads", head_dim: "Width of a head" };
 /** The length of a page that opens, unless the model ends before. */
 const USUAL_TOKENS = 2 ** 13;
 const TOKEN_UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
@@ -112,12 +114,15 @@ export function lackingOf(payload, wanted, state) {
   };
   const names = NAMED.filter(([name]) => given(name) && asked[name] !== state[name] && !(name === "model" && payload.live));
   const numbers = COUNTED.filter(([name]) => given(name) && (typeof asked[name] === "string" ? tokensOf(asked[name]) : asked[name]) !== state[name]);
-  const hand = asked.hand && JSON.stringify(Object.values(state.hand ?? {}).map(String)) !== JSON.stringify(DIMENSIONS.map((name) => String(Object(asked.hand)[name])));
+  const dimensions = DIMENSIONS.filter((name) => asked.hand && Object(asked.hand)[name] !== undefined && Number(Object(asked.hand)[name]) !== state.hand?.[name]);
+  const { hand } = modelOf(payload, state);
   const unknown = Object.keys(asked).filter((name) => !(name in state) && !DIMENSIONS.some((one) => one === name) && Object(asked)[name]);
   const all = [
     ...names.map(([name, label]) => `The page has no ${label} ${quotedWord(asked[name])}${state[name] === "" ? "" : `: shown is ${shown(name)}`}.`),
     ...numbers.map(([name, label]) => `The page has no ${quotedWord(asked[name])} ${label}: shown is ${exact(state[name])}.`),
-    ...(hand ? [`The page has not all dimensions of the address: shown are those ${state.hand === null ? "of the model" : "nearest to them"}.`] : []),
+    ...(state.hand === null && dimensions.length > 0 ? ["The page has no dimensions by hand here: shown are those of the model."] : []),
+    ...(state.hand === null ? [] : dimensions.map((name) => `By hand the page has no ${quotedWord(Object(asked.hand)[name])} ${DIMENSION_LABELS[name].toLowerCase()}: shown is ${exact(state.hand?.[name] ?? 0)}.`)),
+    ...(state.hand !== null && dimensions.includes("kv_heads") && isHand(hand) ? [hand.rule] : []),
     ...unknown.map((name) => `The page knows no ${quotedWord(name)} in an address.`),
   ];
   return all.length > MOST_SAID ? [...all.slice(0, MOST_SAID), `And ${exact(all.length - MOST_SAID)} things more.`] : all;

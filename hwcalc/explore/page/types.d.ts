@@ -109,6 +109,8 @@ interface Runs {
   weights: string[];
   /** Up to how many tokens it starts without these variables of its environment; null where it needs none. */
   beyond?: { tokens: number; variables: string } | null;
+  /** Whether replicas share the experts of the model: whole ones are dealt out over all GPUs. */
+  deals_experts: boolean;
   /** How many of so many GPUs that share each layer keep the same keys and values. */
   copies?: Record<string, number>;
   /** Of `texts`: why the engine refuses that, or null where it does not. The other grids say nothing where it is refused. */
@@ -133,7 +135,7 @@ interface Starts {
 interface Speeds {
   weights: (number | null)[];
   reads: Grid;
-  ranks: ([tp: number, pp: number, dp: number, experts: number] | null)[];
+  ranks: ([tp: number, pp: number, dp: number, experts: number, deviations: number] | null)[];
   classes: (number | null)[];
   layers: number;
   hidden_size: number;

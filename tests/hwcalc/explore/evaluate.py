@@ -64,7 +64,9 @@ def options_at(payload: Document, model: Document, engine: str, places: Sequence
     runs, described = model["engines"][engine], next(one for one in payload["engines"] if one["name"] == engine)
     dtype, weights, layout, gpu = places
     count, tp, pp = (payload["layouts"][layout][name] for name in ("count", "tp", "pp"))
-    sizes = {"pp": count} if described["splits_layers"] else {"tp": tp, "pp": pp, "dp": count // (tp * pp)}
+    dp = count // (tp * pp)
+    sizes = {"pp": count} if described["splits_layers"] else {"tp": tp, "pp": pp, "dp": dp}
+    sizes |= {"ep": tp * dp} if runs.get("deals_experts") and dp > 1 else {}
     return {
         "engine": engine,
         "gpu": payload["gpus"][gpu]["id"],

@@ -130,7 +130,9 @@ def under_policies(payload: dict[str, Any], number: int) -> Iterator[dict[str, A
 def asked_of(state: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
     """The state as the keywords of a plan. A default has no word."""
     runs = next(model for model in payload["models"] if model["id"] == state["model"])["engines"][state["engine"]]
-    sizes = PageLayout(count=state["count"], tp=state["tp"], pp=state["pp"]).parallel(state["engine"])
+    sizes = PageLayout(count=state["count"], tp=state["tp"], pp=state["pp"]).parallel(
+        state["engine"], dealt=runs["deals_experts"]
+    )
     return {
         **plan_options(state["engine"]),
         "gpu": state["gpu"],
@@ -141,6 +143,7 @@ def asked_of(state: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
         "tp": sizes.tp,
         "pp": sizes.pp,
         "dp": sizes.dp,
+        "ep": sizes.ep,
     }
 
 

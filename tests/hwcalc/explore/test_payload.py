@@ -70,6 +70,8 @@ def test_states_are_plans(name: str, engine: str) -> None:
         form = form_at(payload, model, engine, place)
         seq = draw.randint(128, 4 * model["max_seq"])
         batch = draw.choice(payload["batches"])
+        if isinstance(form, MemoryForm) and form.refuses_more:
+            batch = min(batch, form.most_sequences or batch)
         planned = _planned(options, name, seq, batch)
         if isinstance(planned, str) or isinstance(form, str):
             assert isinstance(form, str), (options, seq, batch, planned)

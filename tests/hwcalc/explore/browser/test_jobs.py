@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def test_a_link_can_be_copied(small: Watched) -> None:
 
 def test_what_is_saved(small: Watched, tmp_path: Path) -> None:
     """The numbers as CSV with the page's integers, the chart as a PNG, the bar as an SVG that needs no style sheet."""
-    small.settle(**START)
+    small.settle(**{**START, "seq": 4096, "batch": 2})
     saved = {}
     for key in ("save-csv", "save-png", "save-svg"):
         with small.page.expect_download() as waiting:
@@ -168,9 +169,56 @@ def test_what_is_saved(small: Watched, tmp_path: Path) -> None:
     answer, command = small.run("() => [kvplan.answer(), kvplan.command()]")
     assert int(rows["per_gpu.cache"]) == answer["per_gpu"]["cache"]
     assert (rows["model"], rows["command"]) == ("Qwen/Qwen3-8B", command)
+    # What the answer says of speed and price, with the names of a plan's JSON.
+    said = small.page.locator("#answer .limits").inner_text()
+    expected, hour = float(rows["speed.decode_tokens_per_s_expected"]), float(rows["cost.usd_per_hour"])
+    assert re.search(rf"Speed.*: {expected:,.3g}|Speed.*: {expected:,.0f} tokens a second", said)
+    assert f"${hour:,.2f} an hour" in said
+    million = hour / 3600 / expected / float(rows["cost.use"]) * 1e6
+    assert float(rows["cost.usd_per_million_tokens"]) == pytest.approx(million)
+    assert f"${million:,.2f} (" in said
     assert saved[".png"].startswith(b"\x89PNG")
     assert saved[".svg"].startswith(b"<svg")
     assert re.search(rb'fill="rgb', saved[".svg"])
+
+
+def test_numbers_that_are_not_possible_are_said(small: Watched) -> None:
+    """Seven key/value heads divide no 32 query heads: eight are taken, and the page says so, and why."""
+    small.settle(**START)
+    small.page.locator("#hand").check()
+    small.page.locator("#kv_heads-exact").fill("7")
+    small.page.locator("#kv_heads-exact").press("Enter")
+    small.frame()
+    said = small.page.locator("#answer .lacking").inner_text()
+    assert small.run("() => kvplan.state().hand.kv_heads") == 8
+    assert 'By hand the page has no "7" key/value heads: shown is 8.' in said
+    assert "heads must be a multiple of kv_heads" in said
+    small.set(hand=None, batch=3000)
+    assert small.run("() => kvplan.state().batch") == 3000
+
+
+@pytest.mark.parametrize("shown", ["cache", "total"])
+def test_no_words_of_the_chart_cover_others(small: Watched, shown: str) -> None:
+    """On a linear scale, where nothing fits, all of them are at its lower left."""
+    small.settle(**{**START, "gpu": "l4", "batch": 256, "seq": 16384})
+    small.run("""() => {
+      globalThis.written = [];
+      const write = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+        if (/[a-z]{3}/.test(text)) written.push([text, x, x + this.measureText(text).width, y]);
+        return write.call(this, text, x, y, ...rest);
+      };
+    }""")
+    small.page.locator(f"#lengths input[value={shown}]").check()
+    small.page.locator("#lengths input[value=linear]").check()
+    small.frame()
+    words = {text: place for text, *place in small.run("() => written")}
+    for value in ("cache", "log"):
+        small.page.locator(f"#lengths input[value={value}]").check()
+
+    assert len(words) >= 3
+    for (one, first), (other, second) in itertools.combinations(words.items(), 2):
+        assert first[0] >= second[1] or second[0] >= first[1] or abs(first[2] - second[2]) >= 11, (one, other)
 
 
 def test_states_side_by_side(small: Watched) -> None:

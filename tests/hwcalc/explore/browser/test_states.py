@@ -14,7 +14,7 @@ from tests.hwcalc.explore.planned import agree, planned
 
 EACH = 25
 """States of each model, in which each engine has its turn five times."""
-_BATCHES = (1, 1, 2, 3, 4, 7, 8, 16, 33, 64, 100, 256, 1000)
+_BATCHES = (1, 1, 2, 3, 4, 7, 8, 16, 33, 64, 100, 256, 1000, 4096)
 
 
 def states(payload: Mapping[str, Any], model: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
