@@ -12,7 +12,7 @@ Run with the pinned transformers and torch of the ``test`` extra::
 For every model type that generates text, and every type nested in one as its language model, the file holds
 ``aliases`` (the class's ``attribute_map``), ``nested`` (the model type of each nested config that is not named in the
 file) and ``defaults`` (the value of each field before the class derives anything from it: an absent key takes it, an
-explicit null does not). ``ties`` says which key ties the embeddings, as :func:`ties` measures it,
+explicit null does not). ``built_by`` are classes of another type that the library builds this type with: EXAONE is a ``LlamaForCausalLM``. ``ties`` says which key ties the embeddings, as :func:`ties` measures it,
 ``filled`` what the class adds to a nested config that leaves it out, and ``absent`` what it puts in the place of a nested config that is not there.
 """
 
@@ -52,7 +52,7 @@ MORE_TOWERS = ("clip_vision_model", "siglip_vision_model", "siglip2_vision_model
 # Fields that bear on neither cache nor weights: left out to keep the file small.
 SKIPPED = re.compile(
     r"(_token_id|_token_ids|_token_index|_tokens?_ids?|dropout|_drop$|_pdrop|layerdrop|initializer|init_std|hidden_act|activation|_eps|epsilon|"
-    r"^rope_|router_.*coef|loss|problem_type|id2label|label2id|use_cache|return_dict|output_|architectures|chunk_size_feed|"
+    r"^rope_|router_.*coef|loss|problem_type|id2label|label2id|use_cache|return_dict|^output_|architectures|chunk_size_feed|"
     r"is_decoder_prefix|mask_time|mask_feature|apply_spec|scale_embedding|summary_|gradient|_clip|temperature|"
     r"transformers_version|dtype|_name_or_path|base_model|keys_to_ignore|model_type|suppress_tokens)"
 )
@@ -344,11 +344,16 @@ def collect() -> tuple[dict[str, Any], dict[str, Any]]:
     wanted, claims = claimed()
     classes = Classes()
     types = language_types(classes, wanted)
+    owners = {name: owner for name, own in sorted(claims.items()) if (owner := own_type(name, own))}
+    for name, own in sorted(claims.items()):
+        for model_type in own & types.keys():
+            if owners.get(name, model_type) != model_type:
+                types[model_type].setdefault("built_by", []).append(name)
     towers, parents = tower_types(classes, types)
     main = {
         "source": f"transformers {transformers.__version__} config classes, by scripts/class_defaults.py",
         "version": transformers.__version__,
-        "architectures": {name: owner for name, own in sorted(claims.items()) if (owner := own_type(name, own))},
+        "architectures": owners,
         "model_types": dict(sorted(types.items())),
     }
     return main, {

@@ -166,12 +166,10 @@ def measured_cache(model: Any) -> int | None:
     try:
         with torch.no_grad():
             first = model(input_ids=ids(TOKENS - 1), use_cache=True)
-            key = "past_key_values" if getattr(first, "past_key_values", None) is not None else "cache_params"
-            cache = getattr(first, key)
-            model(input_ids=ids(1), use_cache=True, **{key: cache})
+            model(input_ids=ids(1), use_cache=True, cache=first.cache)
     except Exception:
         return None
-    return cache_bytes(cache, set()) or None
+    return cache_bytes(first.cache, set()) or None
 
 
 def planned(document: Mapping[str, Any], *, cache: bool) -> tuple[int | None, int | None]:

@@ -3,7 +3,7 @@
 Run by hand when the pinned transformers changes; it reads ``base_model_tp_plan`` and ``base_model_ep_plan`` of every config class and
 ``_tp_plan`` of every class with a head. ``out`` are modules cut by their outputs, ``in`` by their inputs; ``experts`` says whether the
 matrices of experts are cut, ``dealt`` whether whole experts can be dealt out, ``heads`` whether keys stay on the rank that made them.
-``whole_embeddings`` are types with a plan whose embedding has another name than the one that is cut by rows unasked.
+``whole_embeddings`` are types whose plan leaves out their embedding, which has another name than the one that is cut by rows unasked.
 
     python scripts/transformers_plans.py            # rewrite the file
     python scripts/transformers_plans.py --check    # exit 1 if it is out of date
@@ -58,11 +58,12 @@ def sorted_out(plan: Mapping[str, str], dealt: Mapping[str, str]) -> dict[str, A
     }
 
 
-def names_its_embedding_otherwise(model_type: str) -> bool:
-    """True if the base model of a type has no ``embed_tokens``."""
+def leaves_its_embedding_whole(model_type: str) -> bool:
+    """True if the base model of a type has no ``embed_tokens``, and its plan names no embedding either."""
     name = MODEL_MAPPING_NAMES.get(model_type)
     base = getattr(transformers, name, None) if isinstance(name, str) else None
-    return base is not None and "self.embed_tokens" not in inspect.getsource(base)
+    plan = getattr(CONFIG_MAPPING[model_type], "base_model_tp_plan", None) or {}
+    return base is not None and "self.embed_tokens" not in inspect.getsource(base) and "embedding_rowwise" not in plan.values()
 
 
 def collect() -> dict[str, Any]:
@@ -81,7 +82,7 @@ def collect() -> dict[str, Any]:
                 heads["out" if style in OUT else "in"].append(model_type)
     return {
         "source": f"transformers {transformers.__version__} config classes, by scripts/transformers_plans.py",
-        "whole_embeddings": sorted(name for types in plans.values() for name in types if names_its_embedding_otherwise(name)),
+        "whole_embeddings": sorted(name for types in plans.values() for name in types if leaves_its_embedding_whole(name)),
         "heads": {way: sorted(types) for way, types in heads.items()},
         "plans": [
             {"types": sorted(types), **json.loads(plan)} for plan, types in sorted(plans.items(), key=lambda item: item[1])

@@ -78,15 +78,24 @@ def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: P
 
 
 def ends(
-    config: Config, top: Config, *, embed: str = "model.embed_tokens", norm: str | Weighed = "model.norm", head: str = "lm_head"
+    config: Config,
+    top: Config,
+    *,
+    embed: str = "model.embed_tokens",
+    norm: str | Weighed = "model.norm",
+    head: str = "lm_head",
+    head_rows: int | None = None,
 ) -> list[Block]:
-    """The blocks around the layers: embedding, last norm (the name of an RMS norm, or weights), and a head that is not tied."""
+    """The blocks around the layers: embedding, last norm (the name of an RMS norm, or weights), and a head that is not tied.
+
+    The head has a row for each word of the vocabulary, or ``head_rows``.
+    """
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     out = [
         Block(kind="embedding", weights=w.embedding(embed, vocab, hidden)),
         Block(kind="norm", weights=w.rms_norm(norm, hidden) if isinstance(norm, str) else norm),
     ]
-    return out + output_head(head, hidden, vocab, tied=tied_head(config, top))
+    return out + output_head(head, hidden, head_rows or vocab, tied=tied_head(config, top))
 
 
 def attention_of(

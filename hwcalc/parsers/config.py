@@ -55,13 +55,14 @@ _TOWERS: Final = "tower_defaults.json"
 class ClassDefaults:
     """The aliases, defaults and types of nested configs that transformers' config class of one model type fills in."""
 
-    __slots__ = ("absent", "aliases", "defaults", "filled", "nested", "ties")
+    __slots__ = ("absent", "aliases", "built_by", "defaults", "filled", "nested", "ties")
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.aliases: Mapping[str, str] = entry.get("aliases", {})
         self.defaults: Mapping[str, Any] = entry.get("defaults", {})
         self.nested: Mapping[str, str] = entry.get("nested", {})
         self.ties: str | None = entry.get("ties")
+        self.built_by: Sequence[str] = entry.get("built_by", ())
         self.filled: Mapping[str, Mapping[str, Any]] = entry.get("filled", {})
         self.absent: Mapping[str, Mapping[str, Any]] = entry.get("absent", {})
 
@@ -195,6 +196,11 @@ class Config:
         self._class = class_defaults(self.model_type)
         self._layers: dict[int, Config] | None = None
         self._values: dict[str, Any] = {}
+
+    @property
+    def built_by(self) -> Sequence[str]:
+        """The classes of other types with which transformers builds this type."""
+        return () if self._class is None else self._class.built_by
 
     @property
     def has_class(self) -> bool:

@@ -110,6 +110,8 @@ def contradicting(top: Config, family: Family, config: Config, architecture: str
     """
     owner = None if architecture is None else model_type_of_architecture(architecture)
     other = find_family(owner)
+    if architecture in config.built_by:
+        return None
     if other is None or owner == config.model_type or config is not top or not config.has_class or other is family:
         return None
     try:

@@ -1,12 +1,13 @@
 """Hugging Face transformers: DynamicCache, StaticCache, QuantizedCache and offloaded caches.
 
-The rules are those of 5.23.0 (``transformers/cache_utils.py``). Older versions differ:
+The rules are those of 5.24.0 (``transformers/cache_utils.py``). Older versions differ:
 
 ==========================================  =====================================  =====================================
 behaviour                                   older                                  since
 ==========================================  =====================================  =====================================
 MLA cache                                   expanded per head                      latent (5.15)
 recurrent state of Mamba, delta nets, KDA   model dtype                            float32 (5.14)
+gates of DeepSeek-V4's overlap              model dtype                            float32 (5.24)
 ==========================================  =====================================  =====================================
 
 Cache policies are those of kvpress, whose hooks cut the tensors of a cache behind each attention layer: a hook reads keys and values out of
@@ -64,7 +65,9 @@ _MODEL_DTYPE_STATES: Final = frozenset({"hymba", "minimax", "xlstm"})
 _CACHED_TOKEN_IDS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
 _DEFAULT_NGRAM: Final = 3
 _INT64: Final = formulas.DType(name="int64", block_elements=1, block_bytes=8)
-_FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
+_FP32_CONVS: Final = frozenset(
+    {"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text", "inkling2_loop", "inkling2_loop_text"}
+)
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
 
@@ -450,8 +453,8 @@ class Transformers(GeneralEngine):
     )
     weights = WeightFormats(None, "bnb8", "bnb4")
     command = TransformersCommand()
-    versions = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
-    source = "transformers 5.23.0, cache_utils.py"
+    versions = ("5.24", "5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
+    source = "transformers 5.24.0, cache_utils.py"
     kinds = frozenset(layers.RULES)
     options = _OPTIONS
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc import formulas
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor, store, store_all
 from hwcalc.errors import UsageError
-from hwcalc.formulas import CacheTensor, CompressedAttention, Layer, LayerKind, Role, Span, Stack
+from hwcalc.formulas import CacheTensor, CompressedAttention, DType, Layer, LayerKind, Role, Span, Stack
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Fixed, Full, Latest, Once, Pooled, Remainder, Window
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Group
 
 LATENT_SINCE: Final = (5, 15)
+_FP32_GATES_SINCE: Final = (5, 24)
 # Model types whose short convolutions keep only the columns that they need.
 _OWN_CONV_SIZES: Final = frozenset({"baichuan_m1", "qwen4_exp", "qwen4_exp_text", "zaya"})
 # Model types whose static indexer layers keep their length in a tensor.
@@ -129,15 +131,18 @@ def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tup
     # With ratio 4, overlap and tokens ABCDEF: [EF] wait in the buffers, and [ABCD] stay as the overlap of the next entry.
     rest, overlap = Remainder(kind.compress_ratio), Latest(kind.compress_ratio)
 
-    def store_slots(name: str, width: int, span: Span) -> StoredTensor:
+    def store_slots(name: str, width: int, span: Span, dtype: DType = dtype) -> StoredTensor:
         tensor = CacheTensor(name=name, shape=(width,), axes=("width",), role=Role.STATE, span=span)
         return store(opened, tensor, dtype=dtype)
 
+    # Positions in fp32 are added to the gates of a whole group.
+    positioned = (version_numbers(opened.deployment.version) or ()) >= _FP32_GATES_SINCE
     for name, width in widths.items():
         for part in ("value", "gate"):
             out.append(store_slots(f"{name}_{part}", halves * width, rest))
             if kind.overlap:
-                out.append(store_slots(f"{name}_overlap_{part}", width, overlap))
+                gates = known_dtype("fp32") if part == "gate" and positioned else dtype
+                out.append(store_slots(f"{name}_overlap_{part}", width, overlap, gates))
     return tuple(out)
 
 

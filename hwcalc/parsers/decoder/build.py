@@ -201,6 +201,8 @@ class Decoder(Record):
     embedded: Callable[[Config], int] | None = None
     """Width of the token embedding and the head, where it is not the hidden size."""
     head_bias: Switch = False
+    head_rows: Callable[[Config], int | None] | None = None
+    """Rows of the head, where the config may say that it predicts a part of the vocabulary only."""
     tied: Callable[[Config, Config], bool] = tied_head
     """Whether the head is the embedding, by the config and the whole document."""
     extra: Callable[[Config, Layer], Weighed] | None = None
@@ -277,7 +279,8 @@ class Decoder(Record):
         if spec.outer is not None:
             out.append(Block(kind="extra", weights=spec.outer(config)))
         tied, bias = spec.tied(config, top), switched(config, spec.head_bias)
-        out += output_head("lm_head", embedded, config.integer("vocab_size"), tied=tied, bias=bias)
+        predicted = None if spec.head_rows is None else spec.head_rows(config)
+        out += output_head("lm_head", embedded, predicted or config.integer("vocab_size"), tied=tied, bias=bias)
         modules = 0 if spec.mtp is None else config.maybe_integer("num_nextn_predict_layers", minimum=0)
         if spec.mtp is not None and modules:
             out.append(Block(kind="mtp", weights=spec.mtp(config, spec, layers[0]), part=Part.MTP, count=modules))

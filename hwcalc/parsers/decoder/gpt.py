@@ -377,14 +377,6 @@ BAILING: Final = Decoder(
     qk_norm_if="use_qk_norm",
     experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace")),
 )  # fmt: skip
-# Sarvam's routers have a correction for each expert, which is a parameter in modeling_sarvam_moe.py.
-SARVAM_MOE: Final = replace(
-    BAILING,
-    experts=Experts(
-        shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace"),
-        extra=lambda config: w.parameter("mlp.gate.expert_bias", config.integer("num_experts")),
-    ),
-)  # fmt: skip
 GROK: Final = Decoder(
     layers=build.alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4,
     experts=Experts(width="intermediate_size"),

@@ -271,6 +271,7 @@ ARCEE: Final = replace(LLAMA, gated=False)
 NEMOTRON: Final = replace(ARCEE, norm="layer")
 COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=build.untied)
 APERTUS: Final = replace(ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu)
+APERTUS15: Final = replace(APERTUS, head_rows=lambda config: config.maybe_integer("output_vocab_size"))
 NANOCHAT: Final = replace(ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2"))
 GEMMA: Final = ATTENTION_BIAS
 VAULTGEMMA: Final = replace(GEMMA, types=build.last_of(2))

@@ -1,6 +1,6 @@
 """Decoders whose layers differ from each other, run several times, or are read as those of another type.
 
-JetMoE's attention has experts, and HRM runs its layers several times. The code of others lives with the model:
+JetMoE's attention has experts; HRM runs its layers several times, and Dory those in the middle. The code of others lives with the model:
 
 - nemotron-nas (Llama-Nemotron; class DeciLM): ``block_configs`` has one entry for each layer. The model's
   ``variable_cache.py``: ``attention.no_op`` or ``replace_with_linear`` keeps nothing; ``n_heads_in_group`` query heads
@@ -312,6 +312,45 @@ def _hrm_gate(config: Config, layer: Layer) -> Weighed:
     return w.linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
 
 
+def _dory_layers(config: Config) -> Reading:
+    """Layers in the middle run ``n_recurrent_loops`` times on a token, and each run keeps keys and values of its own.
+
+    With ``last_loop`` the last run alone keeps them, and the others read those. Published files count attention and MLP as two
+    layers each: ``layer_types`` then has "mlp" in every other place, and all counts are twice as large.
+    """
+    count, listed = config.number_of_layers(), read_layer_types(config, config.number_of_layers())
+    blocks = 2 if listed is not None and "mlp" in listed else 1
+    types = listed[::blocks] if listed is not None else build.last_of(4)(config, count)
+    first, last = (config.integer(f"n_{part}_layers", minimum=0) // blocks for part in ("input", "output"))
+    given = config.maybe_integer("n_recurrent_layers", minimum=0)
+    middle = len(types) - first - last if given is None else given // blocks
+    if middle < 0 or first + middle + last != len(types):
+        allowed = f"so many that input, recurrent and output layers together are {count}"
+        raise config.error("n_recurrent_layers", given, allowed)
+    loops = config.integer("n_recurrent_loops", maximum=MAX_LAYERS)
+    if config.text("recurrent_kv_cache_mode") == "last_loop":
+        loops = 1
+    dims = attention_dims(config)
+    kinds = {FULL: dims.full(), SLIDING: dims.sliding(config.integer("sliding_window"))}
+    once = build_layers(config, types, {name: lambda _level, _index, kind=kind: (kind,) for name, kind in kinds.items()})
+    layers = tuple(layer * (loops if first <= index < first + middle else 1) for index, layer in enumerate(once))
+    return Reading(layers=layers, config=config, weighed=once)
+
+
+def _dory_scales(config: Config, layer: Layer) -> Weighed:
+    """Vectors in the place of norms: for queries, for the gate of the output, in the MLP, and for the two residuals."""
+    dims, hidden, width = dims_of(layer), config.integer("hidden_size"), config.integer("intermediate_size")
+    sizes = {
+        "self_attn.sqk": dims.num_attention_heads * dims.head_dim,
+        "self_attn.s_gate": dims.num_attention_heads * dims.head_dim,
+        "mlp.suv_gate": width,
+        "mlp.suv_up": width,
+        "lambda_1": hidden,
+        "lambda_2": hidden,
+    }
+    return tuple(weight for path, size in sizes.items() for weight in w.parameter(path, size))
+
+
 _SPARSE: Final = "minimax_m3_sparse"
 
 
@@ -544,6 +583,11 @@ HRM: Final = Decoder(
     # No norm has weights.
     layers=_hrm_layers, numbers=_hrm_stacks, norms=0, final_norm=False, qkv_bias="attention_bias", o_bias="attention_bias",
     mlp_bias="mlp_bias", extra=_hrm_gate, outer=lambda config: w.rms_norm("z_L_init", config.integer("hidden_size")),
+)  # fmt: skip
+DORY: Final = Decoder(
+    # Hidden states are kept at length 1 by norms without weights.
+    layers=_dory_layers, norms=0, final_norm=False, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias",
+    gate="full", extra=_dory_scales, outer=lambda config: w.parameter("lm_head.logit_scale", config.integer("vocab_size")),
 )  # fmt: skip
 LAGUNA: Final = replace(
     HEAD_NORM, types=build.full(), attentions=_laguna,

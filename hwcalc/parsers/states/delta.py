@@ -5,8 +5,10 @@ gates the output of attention. The multi-token-prediction step is one more atten
 embedding of a token with the hidden state of the token before. Qwen4 adds an indexer to attention, residual streams that are
 joined by gates, and embeddings of n-grams on some layers.
 
+Lara Mini has windows between its delta nets as well, and queries without a gate.
+
 Kimi Linear, Bailing hybrids and GLM-5 Next have latent attention in between. Bailing's gates are full matrices, and its latent
-attention has no query latent but an output gate of one number a head. GLM-5 Next joins residual streams around every block.
+attention has an output gate of one number a head. GLM-5 Next joins residual streams around every block.
 
 Kimi K3, by the checkpoint and SGLang's ``kimi_k3.py``, is Kimi Linear with full matrices as gates, experts that work at half the
 width between two projections, and attention residuals: before each block a norm and a learned query mix the sums of earlier
@@ -31,8 +33,18 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Experts, moe_weights, sparse_layers, times
 from hwcalc.parsers.decoder.unlike import read_nested
 from hwcalc.parsers.latent import indexer_modes, kind_weights, latent_attention, sparse_indexer
-from hwcalc.parsers.reading import LayerReader, Readers, Reading, attention_dims, build_layers, every, full_layer, kind_in
-from hwcalc.parsers.states import FULL, LINEAR, Interleaved, spelled_layer_types, state_dtype
+from hwcalc.parsers.reading import (
+    LayerReader,
+    Readers,
+    Reading,
+    attention_dims,
+    build_layers,
+    every,
+    full_layer,
+    kind_in,
+    windowed_layer,
+)
+from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Interleaved, spelled_layer_types, state_dtype
 
 _INTERVAL: Final = 4
 """Every fourth layer has attention unless the file says otherwise (transformers 5.23, configuration_qwen3_next.py)."""
@@ -141,12 +153,34 @@ def _feed_forward(config: Config) -> tuple[Named, Named]:
     return sparse, sparse if dense is None else dense
 
 
-def _shared_experts(config: Config, count: int) -> Weighed:
-    """Routed experts, and a shared one whose output is gated by one number."""
+def _shared_experts(config: Config, count: int, *, gated: bool = True) -> Weighed:
+    """Routed experts, and a shared one whose output may be gated by one number."""
     hidden = config.integer("hidden_size")
     weights = gated_experts(hidden, config.integer("moe_intermediate_size"), count, config.integer("num_experts_per_tok"))
     weights += w.gated_mlp(hidden, config.integer("shared_expert_intermediate_size"), path="mlp.shared_expert")
-    return weights + w.linear("mlp.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
+    return (*weights, *w.linear("mlp.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)) if gated else weights
+
+
+_LARA: Final = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
+"""The types of Lara Mini's layers, which repeat, where the file does not list them (configuration_lara_mini.py)."""
+
+
+def _lara(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """Lara Mini: every layer has experts, and a shared one without a gate."""
+    hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
+    moe = _shared_experts(config, config.integer("num_experts"), gated=False)
+    norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
+
+    def weigh(layer: Layer) -> Iterator[Named]:
+        kind = layer[0]
+        if isinstance(kind, AttentionKind):
+            yield "attention", attention_of(kind, hidden, qkv_bias=bias, o_bias=bias, qk_norm=True)
+        else:
+            yield _mixer(config, layer)
+        yield "moe", moe
+        yield "norm", norms
+
+    return ends(config, top) + repeated(reading.layers, weigh)
 
 
 def _olmo(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -276,6 +310,7 @@ def _primes(start: int) -> Iterator[int]:
 
 
 _READERS: Final = {LINEAR: _delta_layer, FULL: full_layer}
+_WITH_WINDOWS: Final = {**_READERS, SLIDING: windowed_layer}
 
 
 _INDEXED: Final = "indexed_attention"
@@ -297,7 +332,7 @@ class DeltaFamily(Record):
     dense: int
     """How many of the first layers have no experts."""
     bailing: bool = False
-    """True if gates are full matrices, linear heads as many as query heads, and queries without a latent."""
+    """True if gates are full matrices, and linear heads as many as query heads."""
     indexed: bool = False
     """True if there are indexers, which pool tokens, and several residual streams."""
 
@@ -330,7 +365,7 @@ class DeltaFamily(Record):
     def weigh(self, config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
         """The blocks of weights of these layers, and those around them."""
         hidden, low_rank = config.integer("hidden_size"), not self.bailing
-        rank = config.maybe_integer("q_lora_rank") if low_rank else None
+        rank = config.maybe_integer("q_lora_rank")
         norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
 
         def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
@@ -477,6 +512,10 @@ def _k3_vision(vision: Config) -> Iterator[Block]:
 
 OLMO_HYBRID: Final = Interleaved(types=_types, readers=_READERS, weights=_olmo, ignored=_IGNORED, spelled=False)
 QWEN3_NEXT: Final = Interleaved(types=_types, readers=_READERS, weights=_weights, ignored=_IGNORED, spelled=False)
+LARA_MINI: Final = Interleaved(
+    types=lambda _config, count: [_LARA[index % len(_LARA)] for index in range(count)],
+    readers=_WITH_WINDOWS, weights=_lara, ignored=_IGNORED,
+)  # fmt: skip
 QWEN4: Final = Readers(layers=_qwen4, weights=_qwen4_weights)
 _EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
 KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)

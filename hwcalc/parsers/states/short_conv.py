@@ -2,7 +2,7 @@
 
 Mirrors ``modeling_*.py`` of those names in transformers 5.23. In Inkling, keys and values pass a short convolution, and so do the
 outputs of attention and MLP. Its relative positions are learned: ``d_rel`` numbers for each head and distance, up to an extent or
-the window. In ZAYA, queries and keys pass two convolutions.
+the window. Inkling 2 Mini runs its middle layers several times. In ZAYA, queries and keys pass two convolutions.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from hwcalc.formulas import AttentionKind, FullAttention, Layer, ShortConvolution, StreamConvolutions
 from hwcalc.formulas import weights as w
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.decoder.build import sparse_layers
 from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, kind_in, windowed_layer
 from hwcalc.parsers.states import FULL, HYBRID, HYBRID_SLIDING, SLIDING, Interleaved
@@ -145,10 +146,48 @@ def _side_by_side(config: Config, layer: Layer) -> Layer:
     return (attention, streams)
 
 
-def _inkling_ends(config: Config, top: Config) -> list[Block]:
+class _Loop(Record):
+    """Layers that run several times on a token: their numbers, the passes, and the rank of the gates between passes."""
+
+    layers: range
+    passes: int
+    rank: int
+
+
+def _loop_of(config: Config) -> _Loop:
+    """The loop by ``loop_config``, and what that leaves out by the keys of the class."""
+    nested = config.sub("loop_config")
+
+    def number(inner: str, key: str, minimum: int = 1) -> int:
+        given = nested.maybe_integer(inner, minimum=minimum, maximum=MAX_LAYERS) if nested is not None else None
+        return config.integer(key, minimum=minimum, maximum=MAX_LAYERS) if given is None else given
+
+    first, end = number("core_start", "loop_layer_index_start"), number("core_end", "loop_layer_index_end", minimum=0)
+    rank = nested.maybe_integer("gate_rank") if nested is not None else None
+    return _Loop(
+        layers=range(first, end),
+        passes=number("num_passes", "loop_num_passes"),
+        rank=config.integer("loop_gate_rank") if rank is None else rank,
+    )
+
+
+class _Looped(_Convolved):
+    """A family whose middle layers run several times on a token. Each pass has keys, values and states of its own."""
+
+    def read(self, config: Config) -> Reading:
+        reading, loop = super().read(config), _loop_of(config)
+
+        def looped(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+            return tuple(layer * (loop.passes if index in loop.layers else 1) for index, layer in enumerate(layers))
+
+        readings = {engine: looped(layers) for engine, layers in reading.readings.items()}
+        return replace(reading, layers=looped(reading.layers), readings=readings, weighed=reading.layers)
+
+
+def _inkling_ends(config: Config, top: Config, head_rows: int | None = None) -> list[Block]:
     """Embeddings, head and norms. There is one norm more, for the embeddings."""
     embedded = w.rms_norm("model.embed_tokens.embed_norm", config.integer("hidden_size"))
-    return [*ends(config, top), Block(kind="norm", weights=embedded)]
+    return [*ends(config, top, head_rows=head_rows), Block(kind="norm", weights=embedded)]
 
 
 def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -203,10 +242,11 @@ def _convolutions(layer: Layer, names: tuple[str, ...]) -> Weighed:
     return tuple(weight for name, kind in own for weight in w.convolution(f"{name}.conv1d", kind.channels, kind.d_conv))
 
 
-def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
+def _inkling2(config: Config, top: Config, reading: Reading, head_rows: int | None = None) -> list[Block]:
     """Experts on every layer. A learned query before each block chooses among the sums of earlier layers.
 
     A layer of full attention chooses three times, for queries, keys and values, and computes its convolutions for each token.
+    The checkpoint's head has a row for each number of ``vocab_size``. transformers 5.24 leaves out those above ``unpadded_vocab_size``.
     """
     hidden, count = config.integer("hidden_size"), config.integer("n_routed_experts")
     active = config.integer("num_experts_per_tok")
@@ -239,9 +279,28 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
             queries += w.parameter("attention_input.query", 3, hidden) if full else w.parameter("attention_input.query", hidden)
         yield "residual", queries
 
-    layers = [(layer, i == 0) for i, layer in enumerate(reading.layers)]
+    layers = [(layer, i == 0) for i, layer in enumerate(reading.weighed or reading.layers)]
     last = Block(kind="residual", weights=w.parameter("model.final_input.query", hidden))
-    return [*_inkling_ends(config, top), *repeated(layers, weigh), last]
+    return [*_inkling_ends(config, top, head_rows), *repeated(layers, weigh), last]
+
+
+def _inkling2_loop(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """Inkling 2 with four gates on each looped layer, which mix in what the last pass says for queries, keys, values and the MLP."""
+    hidden, loop = config.integer("hidden_size"), _loop_of(config)
+    gates: Weighed = ()
+    for name in ("q", "k", "v", "mlp"):
+        path = f"{name}_message_gate"
+        gates += w.linear(f"{path}.down_proj", 2 * hidden, loop.rank)
+        gates += w.linear(f"{path}.forget_gate_proj", loop.rank, hidden) + w.linear(
+            f"{path}.message_gate_proj", loop.rank, hidden
+        )
+    numbers = tuple(number for number in loop.layers if number < len(reading.layers))
+    queries = w.parameter("model.message_input.query", len(loop.layers), 4, hidden)
+    blocks = _inkling2(config, top, reading, config.integer("unpadded_vocab_size"))
+    if numbers:
+        blocks.append(Block(kind="message", weights=gates, count=len(numbers), layers=numbers))
+        blocks.append(Block(kind="message", weights=queries))
+    return blocks
 
 
 _INKLING_IGNORED: Final = (
@@ -328,6 +387,9 @@ INKLING: Final = _Convolved(
     types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling, ignored=_INKLING_IGNORED, dtype_keys=()
 )
 INKLING2: Final = replace(INKLING, weights=_inkling2)
+INKLING2_LOOP: Final = _Looped(
+    types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling2_loop, ignored=_INKLING_IGNORED, dtype_keys=()
+)
 ZAYA: Final = Interleaved(
     types=lambda _, count: [HYBRID] * count,
     readers=_either(_zaya_layer),

@@ -11,7 +11,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas.weights import Block, Part, attention, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
+from hwcalc.formulas.weights import (
+    Block,
+    Part,
+    WeightRole,
+    attention,
+    embedding,
+    gated_mlp,
+    layer_norm,
+    linear,
+    parameter,
+    rms_norm,
+)
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers import build
@@ -253,6 +264,59 @@ def chameleon(config: Config, path: str) -> tuple[Block, ...]:
     return (*block("encoder", encoder), *block("quantiser", quantiser))
 
 
+def apertus(config: Config, path: str) -> tuple[Block, ...]:
+    """Apertus 1.5: a picture becomes tokens, with attention at the sizes that the file names.
+
+    Of 256 points, 16 are left after four halvings: the fifth stage attends.
+    """
+    words, code, latent, size = build.integers(config, "codebook_size", "embed_dim", "latent_channels", "resolution")
+    named = config.integers("attn_resolutions") or ()
+    attends = [level for level in range(len(build.stages(config, "channel_multiplier"))) if size // 2**level in named]
+    encoder = _picture_stages(config, f"{path}.encoder", decoder=False, attends=attends)
+    quantiser = embedding(f"{path}.quantize.embedding", words, code) + conv(f"{path}.quant_conv", code, latent, 1, 1)
+    return (*block("encoder", encoder), *block("quantiser", quantiser))
+
+
+def wavtokenizer(config: Config, path: str) -> tuple[Block, ...]:
+    """WavTokenizer's encoder: convolutions that halve the samples' number and double the channels, then an LSTM."""
+    if config.text("norm_type") != "weight_norm":
+        raise build.UnknownTowerError(config.model_type)
+    base, channels, first, last, inner, out = build.integers(
+        config, "num_filters", "audio_channels", "kernel_size", "last_kernel_size", "residual_kernel_size", "hidden_size"
+    )
+    repeats, compress = config.integer("num_residual_layers", maximum=_MOST_BLOCKS), config.integer("compress")
+    shortcut = config.flag("use_conv_shortcut")
+
+    def convolution(name: str, source: int, width: int, kernel: int) -> Weighed:
+        """A convolution whose weights are directions, each with its length."""
+        lengths = parameter(f"{path}.{name}.weight_g", width, 1, 1, role=WeightRole.CONV)
+        return lengths + conv(f"{path}.{name}", width, source, kernel)
+
+    width, weights = base, convolution("conv_in", channels, base, first)
+    for ratio in reversed(build.stages(config, "upsampling_ratios")):
+        narrow = width // compress
+        own = convolution("block.1", width, narrow, inner) + convolution("block.3", narrow, width, 1)
+        own += convolution("shortcut", width, width, 1) if shortcut else ()
+        weights += repeats * own + convolution("downsample", width, 2 * width, 2 * ratio)
+        width *= 2
+    for _ in range(config.integer("num_lstm_layers", minimum=0, maximum=_MOST_BLOCKS)):
+        weights += linears(f"{path}.lstm", ("weight_ih", "weight_hh"), width, 4 * width, bias=True)
+    return block("encoder", weights + convolution("conv_out", width, out, last), _AUDIO)
+
+
+def _wave_convolutions(config: Config, path: str, width: int) -> Weighed:
+    """Convolutions over the samples, each with a norm, a linear layer, and one convolution that marks positions."""
+    widths, source, weights = build.stages(config, "conv_dim"), 1, ()
+    for out, kernel in zip(widths, build.stages(config, "conv_kernel", len(widths)), strict=True):
+        weights += conv(f"{path}.subsampling.conv", out, source, kernel, bias=config.flag("conv_bias"))
+        weights += layer_norm(f"{path}.subsampling.conv.layer_norm", out)
+        source = out
+    weights += layer_norm(f"{path}.subsampling.layer_norm", source)
+    weights += linear(f"{path}.subsampling.projection", source, width, bias=True)
+    groups = config.integer("num_conv_pos_embedding_groups")
+    return weights + conv(f"{path}.encode_positions.conv", width, width // groups, config.integer("num_conv_pos_embeddings"))
+
+
 def janus(config: Config, path: str) -> tuple[Block, ...]:
     """Janus: both ways, with attention at the smallest size."""
     last = (len(build.stages(config, "channel_multiplier")) - 1,)
@@ -463,6 +527,13 @@ def bigvgan(config: Config, path: str) -> tuple[Block, ...]:
 
 
 _STYLE: Final = Style(bias=_NO_KEY_BIAS, mlp=("fc1", "fc2"), norms=("self_attn_layer_norm", "final_layer_norm"))
+OMNIASR: Final = Encoder(
+    style=Style(
+        attention="attention", mlp=("feed_forward.intermediate_dense", "feed_forward.output_dense"),
+        norms=("layer_norm", "final_layer_norm"),
+    ),
+    stem=_wave_convolutions, norms=("layer_norm",), part=_AUDIO,
+)  # fmt: skip
 WHISPER: Final = Encoder(style=_STYLE, stem=_mel_and_positions, norms=("layer_norm",), part=_AUDIO)
 QWEN25_OMNI: Final = replace(WHISPER, stem=mel_convolutions, norms=("ln_post",), joint=_marks)
 QWEN3_ASR: Final = replace(WHISPER, style=replace(_STYLE, bias=4 * (True,)), stem=_image, norms=("ln_post",))

@@ -130,6 +130,12 @@ def _hunyuan_merger(config: Config, path: str, width: int) -> Weighed:
     return weights + w.rms_norm(f"{base}.before_rms", width) + w.rms_norm(f"{base}.after_rms", out)
 
 
+def _hy_v4_merger(config: Config, path: str, width: int) -> Weighed:
+    base, merge, out = f"{path}.patch_merger", *build.integers(config, "spatial_merge_size", "out_hidden_size")
+    weights = build.conv(f"{base}.proj_conv", out, width, merge, merge) + build.conv(f"{base}.proj_out", out, out, 1, 1)
+    return weights + w.parameter(f"{base}.image_newline", out) + w.rms_norm(f"{base}.before_rms", width)
+
+
 def _molmo_positions(config: Config) -> int:
     given = config.maybe_integer("num_position_embeddings")
     if given is not None:
@@ -396,6 +402,7 @@ HUNYUAN: Final = Encoder(
     stem=build.patches(positions=lambda config: (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1),
     extra=_hunyuan_merger,
 )
+HY_V4: Final = replace(HUNYUAN, style=Style(names=LLAMA_NAMES, heads="split", kv_heads=True), extra=_hy_v4_merger)
 MOLMO2: Final = Encoder(
     style=Style(names=LLAMA_NAMES, bias=4 * ("attention_bias",), heads="own", kv_heads=True),
     stem=build.patches(embed=build.patch_linear, positions=_molmo_positions),

@@ -42,7 +42,7 @@ def _left(model: Any, rows: int, **options: Any) -> int:
     with torch.no_grad():
         # The last token that is made is not fed again.
         made = model.generate(ids, max_new_tokens=SEQ - PROMPT + 1, use_cache=True, return_dict_in_generate=True, **options)
-    return sum(t.nbytes for layer in made.past_key_values.layers for t in (layer.keys, layer.values))
+    return sum(t.nbytes for layer in made.cache.layers for t in (layer.keys, layer.values))
 
 
 @pytest.mark.parametrize("rows", [1, 3])

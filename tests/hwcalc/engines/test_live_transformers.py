@@ -245,6 +245,73 @@ CASES: Final = (
         keys=_small(head_dim=16, num_local_experts=4, block_size=16),
         static=False,
     ),
+    # Layers that run several times on a token, each time with a cache of its own or reading that of the last run.
+    Case(
+        model_type="dory",
+        architecture="DoryForCausalLM",
+        keys=_small(num_hidden_layers=8, head_dim=16, n_input_layers=2, n_output_layers=3, n_recurrent_loops=3, **_WINDOW),
+    ),
+    Case(
+        model_type="dory",
+        architecture="DoryForCausalLM",
+        keys=_small(
+            num_hidden_layers=8, head_dim=16, n_input_layers=2, n_output_layers=2, recurrent_kv_cache_mode="last_loop", **_WINDOW
+        ),
+        static=False,
+    ),
+    Case(
+        model_type="inkling2_loop_text",
+        architecture="Inkling2LoopForCausalLM",
+        keys={
+            "hidden_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 1,
+            "swa_head_dim": 16,
+            "sliding_window_size": 16,
+            "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid"],
+            "n_layers_per_attn_res_block": 1,
+            "loop_layer_index_start": 1,
+            "loop_layer_index_end": 3,
+            "loop_num_passes": 3,
+            "vocab_size": 128,
+            "unpadded_vocab_size": 120,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "eos_token_id": 2,
+        },
+    ),
+    Case(
+        model_type="lara_mini",
+        architecture="LaraMiniForCausalLM",
+        keys=_small(
+            num_hidden_layers=6,
+            head_dim=32,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            shared_expert_intermediate_size=32,
+            **_EXPERTS,
+            **_WINDOW,
+        ),
+    ),
+    # Types of their own that another type's class runs.
+    Case(model_type="exaone", architecture="LlamaForCausalLM", keys=_small()),
+    Case(
+        model_type="sarvam_mla",
+        architecture="DeepseekV3ForCausalLM",
+        keys=_latent(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+    ),
+    Case(
+        model_type="sarvam_moe",
+        architecture="Glm4MoeForCausalLM",
+        keys=_small(head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+    ),
     # An encoder, whose keys and values are cached once.
     Case(
         model_type="t5",
@@ -322,19 +389,17 @@ def feed(model: Any, cache: Any = None) -> Any:
     """Prefill all but one token, decode one, and give back the cache."""
     import torch
 
-    given = {} if cache is None else {"past_key_values": cache}
+    given = {} if cache is None else {"cache": cache}
     with torch.no_grad():
         if model.config.is_encoder_decoder:
             first = model(input_ids=ids(ENCODER_TOKENS), decoder_input_ids=ids(TOKENS - 1), use_cache=True, **given)
             encoded = (first.encoder_last_hidden_state,)
-            cache = first.past_key_values
-            model(encoder_outputs=encoded, decoder_input_ids=ids(1), past_key_values=cache, use_cache=True)
+            cache = first.cache
+            model(encoder_outputs=encoded, decoder_input_ids=ids(1), cache=cache, use_cache=True)
             return cache
         first = model(input_ids=ids(TOKENS - 1), use_cache=True, **given)
-        key = "past_key_values" if getattr(first, "past_key_values", None) is not None else "cache_params"
-        cache = getattr(first, key)
-        model(input_ids=ids(1), use_cache=True, **{key: cache})
-        return cache
+        model(input_ids=ids(1), use_cache=True, cache=first.cache)
+        return first.cache
 
 
 def documents(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -66,7 +66,7 @@ def test_growth_of_a_dynamic_cache(
     monkeypatch.setattr(transformers.cache_utils.torch, "cat", counter)
     with torch.no_grad():
         for tokens in (prompt, *[1] * (seq - prompt)):
-            model(torch.zeros((batch, tokens), dtype=torch.long), past_key_values=cache, use_cache=True)
+            model(torch.zeros((batch, tokens), dtype=torch.long), cache=cache, use_cache=True)
     found = asked(config, prompt, seq, batch, engine="transformers")
     growth, own = found.strategies[1], found.strategies[-1]
 
@@ -105,7 +105,7 @@ def _counted(model: Any, lengths: list[tuple[int, bool]], batch: int) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         for tokens, cached in lengths:
             ids = torch.zeros((batch, tokens), dtype=torch.long)
-            model(ids, past_key_values=cache if cached else None, use_cache=cached, logits_to_keep=1)
+            model(ids, cache=cache if cached else None, use_cache=cached, logits_to_keep=1)
     return int(counter.get_total_flops())
 
 
@@ -121,7 +121,7 @@ def test_slots_of_a_static_cache(prompt: int, seq: int, batch: int) -> None:
     model = transformers.LlamaForCausalLM(config).eval()
     cache = transformers.StaticCache(config=config, max_cache_len=seq)
     with torch.no_grad():
-        model(torch.zeros((batch, prompt), dtype=torch.long), past_key_values=cache, use_cache=True)
+        model(torch.zeros((batch, prompt), dtype=torch.long), cache=cache, use_cache=True)
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
     assert asked(config, prompt, seq, batch, fill=prompt / seq).strategies[2].held_bytes == held

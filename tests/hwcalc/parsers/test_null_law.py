@@ -184,7 +184,7 @@ def test_a_key_that_the_class_does_not_have_bears_all_the_same(model_type: str, 
     config = transformers.CONFIG_MAPPING[model_type](**given)
     model, cache = transformers.AutoModelForCausalLM.from_config(config).eval(), transformers.DynamicCache(config=config)
     with torch.no_grad():
-        model(input_ids=torch.ones(1, 40, dtype=torch.long), past_key_values=cache)
+        model(input_ids=torch.ones(1, 40, dtype=torch.long), cache=cache)
     stored = sum(tensor.numel() * tensor.element_size() for layer in cache.layers for tensor in (layer.keys, layer.values))
     document = {"model_type": model_type, **given}
     parameters = load_model(document).parameters

@@ -137,13 +137,13 @@ def qwen3_parameters(layers: int, hidden: int, heads: int, kv_heads: int, mlp: i
             SMALLTHINKER_21B,
             2 * 151_936 * 2560 + 52 * (2 * 2560 * 3584 + 2 * 2560 * 512 + 64 * 3 * 2560 * 768 + 2560 * 64 + 2 * 2560) + 2560,
         ),
-        # One dense layer, then 128 experts and a shared one with a router and its correction. sarvamai/sarvam-30b has 32.2 B.
+        # One dense layer, then 128 experts and a shared one with a router, whose correction is a buffer. sarvamai/sarvam-30b has 32.2 B.
         (
             SARVAM_30B,
             2 * 262_144 * 4096
             + 19 * (4096 * 72 * 64 + 4096**2 + 2 * 64 + 2 * 4096)
             + 3 * 4096 * 8192
-            + 18 * (129 * 3 * 4096 * 1024 + 4096 * 128 + 128)
+            + 18 * (129 * 3 * 4096 * 1024 + 4096 * 128)
             + 4096,
         ),
     ],

@@ -46,7 +46,6 @@ OUTSIDE: Final = frozenset(
         "chatglm",
         "deepseek",
         "deepseek_ref",
-        "exaone",
         "grok-1",
         "hunyuan",
         "internlm",
