@@ -2,7 +2,7 @@
 
 A plan names the modules that are cut. Every other module is whole on every rank: for example attention where the plan cuts only
 experts (DeepSeek-V3), and everything except the head where there is no plan (gpt-oss). ``plans.json`` has the plans of the
-library (``scripts/transformers_plans.py`` writes it). 5.23 adds one rule: it cuts an embedding named ``embed_tokens`` by rows
+library (``scripts/transformers_plans.py`` writes it). 5.23 and 5.24 add one rule: they cut an embedding named ``embed_tokens`` by rows
 (``distributed/mixin.py`` init_parallel_plans). If a dimension does not divide evenly, the last rank gets a shorter slice
 (``distributed/tensor_parallel.py``). Key and value heads are never repeated: a model with fewer heads than ranks loads, and then fails
 in its first forward pass.
@@ -92,7 +92,7 @@ def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> ShardPlan:
 
 
 def check_layout(model: ModelSpec, parallel: Parallel) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` for parallel sizes that transformers 5.23 refuses or cannot run."""
+    """Raise :class:`~hwcalc.errors.UsageError` for parallel sizes that transformers 5.24 refuses or cannot run."""
     plan = plan_of(model)
     listed, tp, ep = _table()[1], parallel.tp, parallel.ep
     if tp > 1 and plan.is_empty and model.model_type not in listed["out"] | listed["in"]:
@@ -151,7 +151,7 @@ def _ends_in(module: str, endings: frozenset[str]) -> bool:
 
 
 class TransformersRules(Rules):
-    """The rules of transformers 5.23: its plans, and pipeline stages of which the last takes the remainder."""
+    """The rules of transformers 5.24: its plans, and pipeline stages of which the last takes the remainder."""
 
     engine: ClassVar[str] = "transformers"
     rank: ClassVar[type[Rank]] = TransformersRank

@@ -377,6 +377,8 @@ BAILING: Final = Decoder(
     qk_norm_if="use_qk_norm",
     experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace")),
 )  # fmt: skip
+# transformers builds it as GLM-4 MoE, whose cache has a window if the config object has one.
+SARVAM_MOE: Final = replace(BAILING, layers=None, types=build.by_window("max_window_layers", "use_sliding_window"))
 GROK: Final = Decoder(
     layers=build.alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4,
     experts=Experts(width="intermediate_size"),
