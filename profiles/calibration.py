@@ -73,8 +73,8 @@ class Measurement(Facts):
             whole = name.endswith("_bytes")
             if not (_is_whole(value) if whole else 0 < value <= _LARGEST):
                 return f"values.{name}", f"must be {'a whole number of bytes' if whole else 'a number above 0'}"
-        for name, value in self.conditions.items():
-            if not (_is_text(value) if name in _WORDS else _is_whole(value)):
+        for name, condition in self.conditions.items():
+            if not (_is_text(condition) if name in _WORDS else _is_whole(condition)):
                 return f"conditions.{name}", "must be words for model, dtype and layers, else a whole number"
         return None
 

@@ -52,8 +52,10 @@ from hwcalc.parsers.reading import (
     dims_of,
     divisible,
     equal_dims,
+    full_layer,
     kind_in,
     read_layer_types,
+    windowed_layer,
 )
 from hwcalc.parsers.registry import known_family
 
@@ -330,9 +332,7 @@ def _dory_layers(config: Config) -> Reading:
     loops = config.integer("n_recurrent_loops", maximum=MAX_LAYERS)
     if config.text("recurrent_kv_cache_mode") == "last_loop":
         loops = 1
-    dims = attention_dims(config)
-    kinds = {FULL: dims.full(), SLIDING: dims.sliding(config.integer("sliding_window"))}
-    once = build_layers(config, types, {name: lambda _level, _index, kind=kind: (kind,) for name, kind in kinds.items()})
+    once = build_layers(config, types, {FULL: full_layer, SLIDING: windowed_layer})
     layers = tuple(layer * (loops if first <= index < first + middle else 1) for index, layer in enumerate(once))
     return Reading(layers=layers, config=config, weighed=once)
 

@@ -306,7 +306,8 @@ def wavtokenizer(config: Config, path: str) -> tuple[Block, ...]:
 
 def _wave_convolutions(config: Config, path: str, width: int) -> Weighed:
     """Convolutions over the samples, each with a norm, a linear layer, and one convolution that marks positions."""
-    widths, source, weights = build.stages(config, "conv_dim"), 1, ()
+    widths, source = build.stages(config, "conv_dim"), 1
+    weights: Weighed = ()
     for out, kernel in zip(widths, build.stages(config, "conv_kernel", len(widths)), strict=True):
         weights += conv(f"{path}.subsampling.conv", out, source, kernel, bias=config.flag("conv_bias"))
         weights += layer_norm(f"{path}.subsampling.conv.layer_norm", out)
