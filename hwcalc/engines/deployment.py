@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
 
 from msgspec.structs import asdict, replace
 
@@ -65,6 +65,8 @@ def deployed(engine: Engine, model: ModelSpec, setup: Setup) -> Deployment:
 class Deployment:
     """A model on an engine with one setup: all that is the same whatever the load."""
 
+    adapter_class: ClassVar[type[AdapterRules]] = AdapterRules
+
     def __init__(self, engine: Engine, model: ModelSpec, setup: Setup) -> None:
         self.engine = engine
         self.model = model
@@ -106,7 +108,7 @@ class Deployment:
     @property
     def adapter_rules(self) -> AdapterRules:
         """The rules by which adapters are served together."""
-        return AdapterRules(self)
+        return self.adapter_class(self)
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -165,6 +167,9 @@ class Occupancy:
 
     :attr:`notes` collects what the engine assumed.
     """
+
+    policy_class: ClassVar[type[PolicyRules]] = PolicyRules
+    device_class: ClassVar[type[Devices]] = Devices
 
     def __init__(self, deployment: Deployment, load: Load, counts: Mapping[int, int] | None = None) -> None:
         """``counts`` are the tokens of each layer on which the policy acts, at another moment than the one that is planned."""
@@ -385,12 +390,12 @@ class Occupancy:
     @property
     def policies(self) -> PolicyRules:
         """The rules by which the engine runs cache policies."""
-        return PolicyRules(self)
+        return self.policy_class(self)
 
     @property
     def devices(self) -> Devices:
         """The devices that layers lie on, for an engine that leaves some to the host."""
-        return Devices(self)
+        return self.device_class(self)
 
     def reported(self) -> Reported:
         """The settings that a plan reports in the engine's words."""

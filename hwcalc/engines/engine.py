@@ -50,13 +50,15 @@ class Engine(ABC):
     """The class of its deployments: the rules that do not depend on the load."""
     occupancy: ClassVar[type[Occupancy]]
     """The class of what its deployments hold: the rules that do."""
+    request_class: ClassVar[type[RequestRules]] = RequestRules
+    """The class of the rules by which the engine reads a request."""
     scheduler: ClassVar[str | None] = None
     """The module with the rules of its scheduler, by which requests are replayed; ``None`` if none are known."""
 
     @property
     def requests(self) -> RequestRules:
         """The rules by which the engine reads a request."""
-        return RequestRules(self)
+        return self.request_class(self)
 
     def version(self, requested: str | None) -> str:
         """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""

@@ -105,6 +105,8 @@ class GeneralDeployment(Deployment):
 class GeneralOccupancy(Occupancy):
     """What an engine holds by the general rules. A subclass needs at least :meth:`tensors`."""
 
+    policy_class: ClassVar[type[PolicyRules]] = LayerByLayer
+
     @cached_property
     def cut_layers(self) -> CutLayers | None:
         """Bytes of the layers that the policy cuts, where they follow from those of a token."""
@@ -127,10 +129,6 @@ class GeneralOccupancy(Occupancy):
     def gpu_groups(self) -> tuple[tuple[Group, ...], ...]:
         """The layers on each GPU that differs, by kind; the fullest counts. By default those of each pipeline stage."""
         return stage_groups(self)
-
-    @property
-    def policies(self) -> PolicyRules:
-        return LayerByLayer(self)
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         return allocations_of(self, stage_spans(self)[stage])

@@ -22,7 +22,6 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment
     from hwcalc.engines.devices import Saving
-    from hwcalc.engines.subjects import PolicyRules
     from hwcalc.policies.base import Chosen
 
 _DEFAULT_STATE_DTYPE = "fp32"
@@ -87,9 +86,7 @@ class ReferencePolicies(LayerByLayer):
 class ReferenceOccupancy(GeneralOccupancy):
     """What must be kept, to the token."""
 
-    @property
-    def policies(self) -> PolicyRules:
-        return ReferencePolicies(self)
+    policy_class = ReferencePolicies
 
     @cached_property
     def sharing_support(self) -> Support:

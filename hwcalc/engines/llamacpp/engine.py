@@ -529,6 +529,7 @@ class Llamacpp(GeneralEngine):
 
     deployment = LlamacppDeployment
     occupancy = LlamacppOccupancy
+    request_class = LlamacppRequests
     scheduler: ClassVar[str | None] = "hwcalc.replay.llamacpp.settings"
     name = "llamacpp"
     title = "llama.cpp: llama-server and bindings"
@@ -568,7 +569,3 @@ class Llamacpp(GeneralEngine):
     def _resolve_version(self, requested: str) -> str:
         """A build, ``b6900``, or a release, ``v0.5.0`` for ``0.5``."""
         return resolve(requested)
-
-    @property
-    def requests(self) -> LlamacppRequests:
-        return LlamacppRequests(self)

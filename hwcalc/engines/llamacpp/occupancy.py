@@ -165,6 +165,8 @@ _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run
 class LlamacppOccupancy(GeneralOccupancy):
     """What llama.cpp holds under a load: a context with its settings, and its :attr:`layout`."""
 
+    device_class = LlamacppDevices
+
     deployment: LlamacppDeployment
     cuts_prompts: bool = False
     """True if a prompt that is longer than the context is cut."""
@@ -335,10 +337,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         from hwcalc.engines.llamacpp.policies import LlamacppPolicies
 
         return LlamacppPolicies(self)
-
-    @property
-    def devices(self) -> LlamacppDevices:
-        return LlamacppDevices(self)
 
     def reported(self) -> Reported:
         """The settings by the names that llama.cpp's log has for them when a context is made."""

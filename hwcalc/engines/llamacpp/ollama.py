@@ -148,16 +148,14 @@ class OllamaAdapters(AdapterRules):
 class OllamaDeployment(LlamacppDeployment):
     """llama.cpp's deployment with Ollama's defaults."""
 
+    adapter_class = OllamaAdapters
+
     def __init__(
         self, engine: Engine, model: ModelSpec, setup: Setup, pinned: Runs | None = None, *, cuts_context: bool = True
     ) -> None:
         """``cuts_context`` says whether a context is no longer than the model was trained for."""
         super().__init__(engine, model, setup, pinned)
         self.cuts_context = cuts_context
-
-    @property
-    def adapter_rules(self) -> OllamaAdapters:
-        return OllamaAdapters(self)
 
     def unlimited(self) -> Self:
         """The same deployment, whose context is as long as it is asked to be."""
@@ -249,13 +247,11 @@ class OllamaDevices(LlamacppDevices):
 class OllamaOccupancy(LlamacppOccupancy):
     """What Ollama's llama-server holds under a load."""
 
+    device_class = OllamaDevices
+
     deployment: OllamaDeployment
     cuts_prompts = True
     """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
-
-    @property
-    def devices(self) -> OllamaDevices:
-        return OllamaDevices(self)
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)
@@ -379,6 +375,7 @@ class Ollama(Llamacpp):
 
     deployment = OllamaDeployment
     occupancy = OllamaOccupancy
+    request_class = OllamaRequests
     # Ollama has a queue of its own before the slots, and shifts contexts.
     scheduler = None
     name = "ollama"
@@ -406,10 +403,6 @@ class Ollama(Llamacpp):
         if minor not in self.versions and build >= OLDEST and build < NEWEST:
             older += f", and those that it did not know by llama.cpp b{build}: --engine llamacpp@b{build}"
         raise unknown_version(self.name, requested, hint=f"Known: {', '.join(self.versions)}. {older}.")
-
-    @property
-    def requests(self) -> OllamaRequests:
-        return OllamaRequests(self)
 
 
 def _parameter(model: ModelSpec, name: str) -> int | None:

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, Term
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.subjects import PolicyRules
     from hwcalc.policies.base import Chosen
 
 _LEAST_BLOCKS: Final = 16
@@ -92,12 +91,10 @@ class LmdeployAdapters(AdapterRules):
 class LmdeployDeployment(PooledDeployment):
     """A model on LMDeploy: its settings and the layout of its pool."""
 
+    adapter_class = LmdeployAdapters
+
     budget_is_fixed = True
     traits = Traits(deals_experts=True)
-
-    @property
-    def adapter_rules(self) -> LmdeployAdapters:
-        return LmdeployAdapters(self)
 
     def at(self, load: Load) -> LmdeployOccupancy:
         return LmdeployOccupancy(self, load)
@@ -274,6 +271,8 @@ class LmdeployOccupancy(PooledOccupancy):
 
     Sources: pytorch/paging/block_trie.py match, pytorch/engine/executor/base.py, messages.py GenerationConfig; engine/engine.cc of 0.14.0.
     """
+
+    policy_class = LmdeployPolicies
 
     deployment: LmdeployDeployment
 
@@ -471,10 +470,6 @@ class LmdeployOccupancy(PooledOccupancy):
         prefix = self.blocks_found(together.prefix) * size
         prompt = max(prefix, self.blocks_found(together.prompt) * size) if together.forks else prefix
         return InCommon(prefix, prompt, (blocks_in_common("attention", size, self.held, together),))
-
-    @property
-    def policies(self) -> PolicyRules:
-        return LmdeployPolicies(self)
 
     def reported(self) -> Reported:
         settings = self.deployment.settings

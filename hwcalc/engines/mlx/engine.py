@@ -67,12 +67,10 @@ class MlxAdapters(AdapterRules):
 class MlxDeployment(GeneralDeployment):
     """A model on mlx-lm."""
 
+    adapter_class = MlxAdapters
+
     traits = Traits(pads=True)
     """A ``BatchKVCache`` pads shorter sequences on the left."""
-
-    @property
-    def adapter_rules(self) -> MlxAdapters:
-        return MlxAdapters(self)
 
     @cached_property
     def file(self) -> ModelClass:
@@ -505,6 +503,7 @@ class Mlx(GeneralEngine):
 
     deployment = MlxDeployment
     occupancy = MlxOccupancy
+    request_class = MlxRequests
     name = "mlx"
     title = "mlx-lm, the caches of MLX"
     label = "MLX"
@@ -525,7 +524,3 @@ class Mlx(GeneralEngine):
     source = "mlx-lm 0.32.2, models/cache.py and generate.py"
     kinds = frozenset(RULES)
     options = _OPTIONS
-
-    @property
-    def requests(self) -> MlxRequests:
-        return MlxRequests(self)

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.sglang.curve import PoolCurve
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.memory import SglangAdapters
-    from hwcalc.engines.subjects import PolicyRules
 
 _MOST_REQUESTS: Final = 4096
 _DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4", "fp4_e2m1": "nvfp4"}
@@ -322,6 +321,8 @@ class SglangDeployment(GeneralDeployment):
 
 class SglangOccupancy(GeneralOccupancy):
     """What the pools of SGLang hold under a load."""
+
+    policy_class = WholePrompts
 
     deployment: SglangDeployment
 
@@ -612,10 +613,6 @@ class SglangOccupancy(GeneralOccupancy):
         page = self.settings.page_size
         prefix, prompt = self.together.common_tokens
         return InCommon(prefix // page * page, prompt // page * page)
-
-    @property
-    def policies(self) -> PolicyRules:
-        return WholePrompts(self)
 
     def reported(self) -> Reported:
         """As SGLang's log names them."""

@@ -551,6 +551,7 @@ class TensorrtLlm(GeneralEngine):
 
     deployment = TensorrtDeployment
     occupancy = TensorrtOccupancy
+    request_class = TensorrtRequests
     name = "tensorrt-llm"
     title = "TensorRT-LLM: blocks of a share of what is left after loading"
     label = "TensorRT-LLM"
@@ -575,10 +576,6 @@ class TensorrtLlm(GeneralEngine):
     source = "TensorRT-LLM 1.4 (sources read, not run), _torch/pyexecutor"
     kinds = frozenset(RULES)
     options = OPTIONS
-
-    @property
-    def requests(self) -> TensorrtRequests:
-        return TensorrtRequests(self)
 
 
 _SAID_BY_PLAN: Final = {"max_gpu_total_bytes": "kv_memory", "dtype": "dtype", "free_gpu_memory_fraction": "memory_utilization"}

@@ -114,14 +114,12 @@ class TgiAdapters(AdapterRules):
 class TgiDeployment(PooledDeployment):
     """A model on TGI: what its launcher and its server make of the options."""
 
+    adapter_class = TgiAdapters
+
     reserved_blocks = 1
     reserved_for = "health_block"
     budget_is_fixed = True
     traits = Traits(expands_latents=True)
-
-    @property
-    def adapter_rules(self) -> TgiAdapters:
-        return TgiAdapters(self)
 
     @cached_property
     def settings(self) -> Settings:
@@ -658,6 +656,7 @@ class Tgi(GeneralEngine):
 
     deployment = TgiDeployment
     occupancy = TgiOccupancy
+    request_class = TgiRequests
     name = "tgi"
     title = "Text Generation Inference: blocks for every token of every layer"
     label = "TGI"
@@ -679,10 +678,6 @@ class Tgi(GeneralEngine):
     source = "TGI 3.3.7 (db931fcf42da), models/flash_causal_lm.py"
     kinds = frozenset(RULES)
     options = _OPTIONS
-
-    @property
-    def requests(self) -> TgiRequests:
-        return TgiRequests(self)
 
 
 def _kv_dtype(name: str) -> list[str]:

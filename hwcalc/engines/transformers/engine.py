@@ -223,6 +223,8 @@ class TransformersPolicies(LayerByLayer):
 class TransformersOccupancy(GeneralOccupancy):
     """The tensors of a cache class of the library."""
 
+    policy_class = TransformersPolicies
+
     deployment: TransformersDeployment
 
     def check(self) -> None:
@@ -330,10 +332,6 @@ class TransformersOccupancy(GeneralOccupancy):
             message = "an offloaded cache lies in host memory, and which two layers are on the device changes all the time."
             raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")
         return super().allocation(stage)
-
-    @property
-    def policies(self) -> PolicyRules:
-        return TransformersPolicies(self)
 
     @cached_property
     def sharing_support(self) -> Support:

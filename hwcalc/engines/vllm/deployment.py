@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.stored import Held, Support
-    from hwcalc.engines.subjects import PolicyRules
     from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
 
@@ -52,6 +51,8 @@ _ROLES: Final = {
 
 class VllmDeployment(Deployment):
     """A model that vLLM serves: its settings, its layers in blocks, and what vLLM refuses and remarks before it knows the load."""
+
+    adapter_class = VllmAdapters
 
     @cached_property
     def settings(self) -> VllmSettings:
@@ -155,10 +156,6 @@ class VllmDeployment(Deployment):
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         return weight_parts(self)
 
-    @property
-    def adapter_rules(self) -> VllmAdapters:
-        return VllmAdapters(self)
-
     @cached_property
     def traits(self) -> Traits:
         dealt = planned_version(self.version) >= since(REPLICAS_SINCE)
@@ -167,6 +164,8 @@ class VllmDeployment(Deployment):
 
 class VllmOccupancy(Occupancy):
     """A load on vLLM: the blocks that it takes of the pool, and the pool that a budget gives."""
+
+    policy_class = policies.VllmPolicies
 
     deployment: VllmDeployment
 
@@ -292,10 +291,6 @@ class VllmOccupancy(Occupancy):
             for group in self.held.groups
         )
         return InCommon(hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix, tuple(blocks))
-
-    @property
-    def policies(self) -> PolicyRules:
-        return policies.VllmPolicies(self)
 
     def reported(self) -> Reported:
         accepted = longest_accepted(self.model, self.settings.rules)

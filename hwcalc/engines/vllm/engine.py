@@ -324,6 +324,7 @@ class Vllm(Engine):
 
     deployment: ClassVar[type[Deployment]] = VllmDeployment
     occupancy: ClassVar[type[Occupancy]] = VllmOccupancy
+    request_class = VllmRequests
     scheduler: ClassVar[str | None] = "hwcalc.replay.vllm.settings"
     name: ClassVar[str] = "vllm"
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
@@ -364,7 +365,3 @@ class Vllm(Engine):
 
     def _resolve_version(self, requested: str) -> str:
         return resolve(requested)
-
-    @property
-    def requests(self) -> VllmRequests:
-        return VllmRequests(self)
