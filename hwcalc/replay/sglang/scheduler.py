@@ -16,10 +16,9 @@ from hwcalc.replay.content import Content, Contents
 from hwcalc.replay.core import Measures, RequestLog, Scheduler
 from hwcalc.replay.decoding import State
 from hwcalc.replay.sglang.admission import Admission, Verdict
-from hwcalc.replay.sglang.live import DECODE, KINDS, MIXED, PREFILL, Batch, Live
+from hwcalc.replay.sglang.live import DECODE, KINDS, MIXED, PREFILL, Batch, Live, Running
 from hwcalc.replay.sglang.policies import QueueOrder
 from hwcalc.replay.sglang.rules import CLIP, RETRACT_STEPS, SchedulerRules
-from hwcalc.replay.sglang.running import Running
 from hwcalc.replay.sglang.tree import RadixCache
 
 if TYPE_CHECKING:
