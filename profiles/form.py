@@ -143,7 +143,7 @@ def _unwrapped(kind: Any, value: Any) -> tuple[list[Meta], Any]:
     while (origin := get_origin(kind)) in (Annotated, Union, UnionType):
         members = get_args(kind)
         if origin is Annotated:
-            metas += kind.__metadata__
+            metas += reversed(kind.__metadata__)
             kind = members[0]
         else:
             meant = [member for member in members if isinstance(value, _holder(member))]

@@ -119,3 +119,9 @@ def test_a_file_with_many_errors(text: str) -> None:
     with pytest.raises(ProfileError) as caught:
         check(parse_yaml(text, Path("x.yaml")), GpuFile)
     assert len(str(caught.value)) < 1000
+
+
+def test_a_key_has_words_of_its_own() -> None:
+    """They say more than those of its type: the id of an instance is words too."""
+    with pytest.raises(ProfileError, match=r"id: is missing: it must be its name, as its cloud spells it$"):
+        check(parse_yaml("schema_version: 1", Path("aws/x.yaml")), InstanceFile)
