@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, convert, field
 
@@ -238,6 +238,7 @@ class _Started(Facts):
 class EngineFlagsFile(_Started):
     """``engines/<id>/flags.yaml``: how an engine's server is started, its flags, and what kvplan makes of each."""
 
+    place: ClassVar[str] = "{0.id}/flags.yaml"
     schema_version: Version
     id: Words
     recorded: Date
@@ -245,10 +246,6 @@ class EngineFlagsFile(_Started):
     flags: tuple[FlagRow, ...]
     unplanned: Annotated[tuple[UnplannedFlags, ...], Meta(description="a list of rows")]
     without_effect: FlagsByValues
-
-    def place(self) -> tuple[str, ...]:
-        """The last parts of the path where the file belongs."""
-        return (self.id, "flags.yaml")
 
     def contradiction(self) -> tuple[str, str] | None:
         said = [flag for row in self.flags for flag in (*row.spellings, *row.off)]

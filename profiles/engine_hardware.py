@@ -17,7 +17,7 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 
 from msgspec import Meta, convert
 
@@ -73,13 +73,11 @@ Rows: TypeAlias = tuple[HardwareRow, ...]
 class EngineHardwareFile(EngineFile):
     """``engines/<id>/hardware.yaml``: on which accelerators an engine runs, and which formats need more."""
 
+    place: ClassVar[str] = "{0.id}/hardware.yaml"
     runs: Annotated[Rows, Meta(min_length=1, description="a list of rows")]
     weights: Annotated[Rows, Meta(description="a list of rows")] = ()
     cache: Annotated[Rows, Meta(description="a list of rows")] = ()
     attention: Annotated[Rows, Meta(description="a list of rows")] = ()
-
-    def place(self) -> tuple[str, ...]:
-        return (self.id, "hardware.yaml")
 
     def contradiction(self) -> tuple[str, str] | None:
         for section in SECTIONS:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, convert
 
@@ -56,9 +56,6 @@ class EngineFile(FactFile):
 
     id: Words
     recorded: Date
-
-    def place(self) -> tuple[str, ...]:
-        return (f"{self.id}.yaml",)
 
 
 class EstimateSince(Estimate):
@@ -270,6 +267,7 @@ class LlamacppFile(EngineFile):
 class BuildsFile(EngineFile):
     """``engines/llamacpp/builds.yaml``, whose comments say what each number is."""
 
+    place: ClassVar[str] = "{0.id}/builds.yaml"
     source: Words
     architectures: Annotated[
         Mapping[Annotated[str, Meta(pattern=r"^b[0-9]{1,6}$", description="the name of a build, like b6900")], tuple[Words, ...]],
@@ -279,20 +277,15 @@ class BuildsFile(EngineFile):
     ollama: Annotated[Mapping[VersionText, Whole], Meta(min_length=1, description="a mapping of releases to builds")]
     ollama_vendored: Annotated[Mapping[VersionText, Whole], Meta(min_length=1, description="a mapping of releases to builds")]
 
-    def place(self) -> tuple[str, ...]:
-        return (self.id, "builds.yaml")
-
 
 class LibraryFile(EngineFile):
     """``engines/ollama/library.yaml``: names of models by their ids, and how the library spells formats."""
 
+    place: ClassVar[str] = "{0.id}/library.yaml"
     source: Words
     formats: Mapping[Words, Words]
     models: Mapping[Words, Words]
     published: Mapping[Words, Words]
-
-    def place(self) -> tuple[str, ...]:
-        return (self.id, "library.yaml")
 
 
 class Refusal(Facts):
@@ -305,15 +298,13 @@ class Refusal(Facts):
 class ClassesFile(EngineFile):
     """``engines/<id>/classes.yaml``: the model classes that an engine runs, a row each, of words and ``word=value``."""
 
+    place: ClassVar[str] = "{0.id}/classes.yaml"
     source: Words
     by: Annotated[Literal["model_type", "architecture"], Meta(description="one of model_type, architecture")]
     words: Annotated[Mapping[Words, Words], Meta(min_length=1, description="a mapping of words to what they say")]
     endings: Annotated[Mapping[Words, Words], Meta(description="a mapping of ends of names to words")] = MappingProxyType({})
     refused: Annotated[Mapping[Words, Refusal], Meta(description="a mapping of words to message and hint")]
     classes: Annotated[Mapping[Words, Listed], Meta(min_length=1, description="a mapping of names to lists of words")]
-
-    def place(self) -> tuple[str, ...]:
-        return (self.id, "classes.yaml")
 
     def contradiction(self) -> tuple[str, str] | None:
         for ending, word in self.endings.items():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from math import isfinite
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import fields
@@ -94,11 +94,9 @@ class Facts(Record, forbid_unknown_fields=True):
 class FactFile(Facts):
     """A file of facts."""
 
+    place: ClassVar[str] = "{0.id}.yaml"
+    """The last parts of the path where such a file belongs, with its own values."""
     schema_version: Version
-
-    def place(self) -> tuple[str, ...]:
-        """The last parts of the path where such a file belongs."""
-        raise NotImplementedError
 
 
 class Estimate(Facts):

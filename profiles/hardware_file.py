@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, convert, field
 from msgspec.structs import replace
@@ -92,6 +92,7 @@ class _GpuFacts(Facts):
 class GpuFile(_GpuFacts):
     """``gpus/<id>.yaml``."""
 
+    place: ClassVar[str] = "{0.id}.yaml"
     schema_version: Version
     recorded: Date | None = None
     memory_options_gb: (
@@ -100,10 +101,6 @@ class GpuFile(_GpuFacts):
     tflops_dense: Rates | None = None
     interconnect: Interconnect | None = None
     source: Sources
-
-    def place(self) -> tuple[str, ...]:
-        """The last part of the path where the file belongs."""
-        return (f"{self.id}.yaml",)
 
     def contradiction(self) -> tuple[str, str] | None:
         """A program sees at most what the tool reports, and the tool reports at most what is sold. Readings are around what a program sees."""
@@ -199,6 +196,7 @@ Cloud: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9]{1,32}$", description=
 class InstanceFile(FactFile):
     """``instances/<cloud>/<name>.yaml``. Its README says what each key means."""
 
+    place: ClassVar[str] = "{0.cloud}/{0.stem}.yaml"
     id: Annotated[Words, Meta(description="its name, as its cloud spells it")]
     cloud: Cloud
     recorded: Date | None = None
@@ -210,8 +208,10 @@ class InstanceFile(FactFile):
     note: Words | None = None
     source: Sources
 
-    def place(self) -> tuple[str, ...]:
-        return self.cloud, f"{file_name(self.id)}.yaml"
+    @property
+    def stem(self) -> str:
+        """The stem of its name."""
+        return file_name(self.id)
 
     def contradiction(self) -> tuple[str, str] | None:
         if self.fraction is None and self.memory_mib is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import convert
 
@@ -24,6 +24,7 @@ class Vendor(Facts):
 class LaunchWords(FactFile):
     """``launch.yaml``: the words of commands and manifests that belong to no engine. ``accelerators``: name in a label or a list -> id of an accelerator."""
 
+    place: ClassVar[str] = "launch.yaml"
     id: Literal["launch"]
     recorded: Date
     source: Words
@@ -40,9 +41,6 @@ class LaunchWords(FactFile):
     gpu_labels: tuple[Words, ...]
     instance_labels: tuple[Words, ...]
     accelerators: Mapping[Words, Words]
-
-    def place(self) -> tuple[str, ...]:
-        return ("launch.yaml",)
 
     @cached_property
     def starters(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, convert
 
@@ -28,12 +28,10 @@ class Link(Facts):
 class LinksFile(FactFile):
     """``links.yaml``."""
 
+    place: ClassVar[str] = "links.yaml"
     id: Words
     recorded: Date
     links: Annotated[tuple[Link, ...], Meta(min_length=1, description="a list of links")]
-
-    def place(self) -> tuple[str, ...]:
-        return ("links.yaml",)
 
     def contradiction(self) -> tuple[str, str] | None:
         names = [name for link in self.links for name in (link.name, *link.also)]

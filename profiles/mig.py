@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, convert
 from msgspec.structs import replace
@@ -80,13 +80,11 @@ class Cut(Facts):
 class MigFile(FactFile):
     """``mig.yaml``."""
 
+    place: ClassVar[str] = "mig.yaml"
     id: Words
     recorded: Date
     source: Sources
     gpus: Annotated[tuple[Cut, ...], Meta(min_length=1, description="a list of accelerators with their slices")]
-
-    def place(self) -> tuple[str, ...]:
-        return ("mig.yaml",)
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, convert
 
@@ -74,7 +74,7 @@ def check(file: YamlFile, form: Any) -> None:
     fault = first_fault(file.data, form)
     if fault is not None:
         raise _wrong(file, *fault)
-    place = convert(file.data, form).place() if hasattr(form, "place") else ()
+    place = tuple(form.place.format(convert(file.data, form)).split("/")) if hasattr(form, "place") else ()
     found = file.path.parts[len(file.path.parts) - len(place) :]
     if found != place:
         raise _wrong(file, ("id",), f"belongs in {'/'.join(place)}, but the file is {'/'.join(found)}")
@@ -102,12 +102,10 @@ class Term(Facts):
 class GlossaryFile(FactFile):
     """``glossary.yaml``."""
 
+    place: ClassVar[str] = "glossary.yaml"
     groups: Annotated[Mapping[Word, Words], Meta(description="a mapping of groups to their titles")]
     terms: Annotated[tuple[Term, ...], Meta(min_length=1, description="a list of terms")]
     symbols: Annotated[Mapping[Word, Words], Meta(description="a mapping of symbols to their meanings")]
-
-    def place(self) -> tuple[str, ...]:
-        return ("glossary.yaml",)
 
     def contradiction(self) -> tuple[str, str] | None:
         words = {term.word for term in self.terms}
@@ -167,11 +165,9 @@ class PriceTable(Facts):
 class PriceFile(FactFile):
     """``prices/<provider>.yaml``. Its README says what each key means."""
 
+    place: ClassVar[str] = "{0.provider}.yaml"
     provider: Cloud
     tables: Annotated[tuple[PriceTable, ...], Meta(min_length=1, description="a list of tables")]
-
-    def place(self) -> tuple[str, ...]:
-        return (f"{self.provider}.yaml",)
 
 
 EstimatedShare: TypeAlias = Annotated[Estimate, ruled(lambda share: "must be shares of at most 1" if share["high"] > 1 else None)]
@@ -230,9 +226,6 @@ class HardwareFile(FactFile):
     recorded: Date
     visible_share: VisibleShare
     metal: Metal
-
-    def place(self) -> tuple[str, ...]:
-        return (f"{self.id}.yaml",)
 
 
 def parse_gpu(file: YamlFile) -> Gpu:

@@ -140,9 +140,6 @@ class SpeedClass(FactFile):
     """How much longer servers take that are started with the defaults of their engine, by measurements; ``None`` where none are known."""
     note: Words | None = None
 
-    def place(self) -> tuple[str, ...]:
-        return (f"{self.id}.yaml",)
-
     @property
     def measurements(self) -> int:
         """The number of measurements that the parameters were fitted to."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import pytest
 from msgspec import Meta
@@ -27,13 +27,11 @@ class Part(Facts):
 class Sample(FactFile):
     """A file with a value of every kind."""
 
+    place: ClassVar[str] = "folder/sample.yaml"
     parts: tuple[Part, ...] | None = None
     estimates: Mapping[Words, Estimate] | None = None
     counts: Annotated[tuple[Whole, ...], Meta(max_length=2, description="up to two numbers")] | None = None
     part: Part | None = None
-
-    def place(self) -> tuple[str, ...]:
-        return "folder", "sample.yaml"
 
 
 GOOD: Final = "schema_version: 1\n"
