@@ -28,6 +28,7 @@ if str(ROOT) not in sys.path:
 
 from hwcalc.errors import KvplanError  # noqa: E402
 from hwcalc.planner.aiconfigurator import NoAnswerError, composed  # noqa: E402
+from hwcalc.profiles.gpus import find_gpu  # noqa: E402
 from scripts.fit_speed import Fits, counted  # noqa: E402
 from scripts.speed_rows import Compared, Row, compared, is_plain, kind_of, opened_row, rows_of  # noqa: E402
 
@@ -54,18 +55,18 @@ _CLASSES: Final = {
     "compiled-nvidia": "ExLlamaV2, gpt-fast, MLC",
     "llamacpp-apple": "Apple",
     "mlx-apple": "Apple",
-    "llamacpp-amd-shared-amdvlk": "AMD, shared memory",
-    "llamacpp-amd-shared-rocm": "AMD, shared memory",
-    "llamacpp-amd-shared-rocm-before-b7279": "AMD, shared memory",
-    "llamacpp-amd-shared-vulkan": "AMD, shared memory",
-    "llamacpp-amd-shared-vulkan-before-b7707": "AMD, shared memory",
-    "llamacpp-amd-vulkan": "AMD, cards",
-    "llamacpp-amd-rocm": "AMD, cards",
     "server-hopper": "Hopper and before, tuned",
     "server-blackwell": "Blackwell, tuned",
     "server-blackwell-rtx": "Blackwell, tuned",
     "server-instinct": "AMD Instinct, tuned",
 }
+
+
+def group_of(one: Compared) -> str:
+    """The accelerators and engines, as the table of other tools has them."""
+    if one.speed_class.startswith("llamacpp-amd"):
+        return "AMD, shared memory" if find_gpu(one.row.gpu).category == "unified" else "AMD, cards"
+    return _CLASSES.get(one.speed_class, one.speed_class)
 
 
 def regime_of(row: Row) -> str:
@@ -129,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     unseen = without_source(usable)
     groups: dict[tuple[str, str], list[Compared]] = defaultdict(list)
     for one in found:
-        groups[_CLASSES.get(one.speed_class, one.speed_class), regime_of(one.row)].append(one)
+        groups[group_of(one), regime_of(one.row)].append(one)
     print(f"{len(usable)} rows, {len(found)} answered, {sum(refused.values())} refused with a reason")
     for reason, number in sorted(refused.items(), key=lambda one: -one[1]):
         print(f"refused, {number} rows: {reason}")

@@ -77,6 +77,8 @@ class _GpuFacts(Facts):
     torch_total_mib_seen: Readings | None = None
     torch_total_basis: Words | None = None
     memory_bandwidth_gbps: Positive | None = None
+    memory_bandwidth_seen_gbps: Positive | None = None
+    """What kernels were seen to read at most, where that is far below the peak: some dies of Apple cannot read as fast as their memory."""
     tdp_w: Positive | None = None
     devices_per_package: Whole | None = None
     gpus_per_node: Whole | None = None

@@ -56,7 +56,11 @@ class StepParameters(Facts):
     integer_products: Times = 4.0
     """Products of 8-bit integers that an instruction adds up (DP4A), by which llama.cpp multiplies unpacked weights; Metal has none: 1."""
     integer_matrices: bool = True
-    """Whether matrices of quantised weights may be multiplied as 8-bit integers. llama.cpp's kernels for Vulkan unpack them to 16 bits."""
+    """Whether matrices of quantised weights may be multiplied at the rate of 8-bit integers. llama.cpp's kernels for Vulkan unpack them to 16
+    bits, and those for ROCm reach the same share of the 16-bit rate on RDNA 3 and RDNA 4, whose rate of integers is twice as high."""
+    bf16_matrices: str = ""
+    """The beginning of the architectures on which matrices in bf16 are multiplied in 16 bits; on others they are in 32 bits. llama.cpp's kernels
+    for Vulkan take 32 bits where the driver has none for bf16, as RADV before RDNA 4 (ggml-org/llama.cpp#12554)."""
     superblock_share: Reached = 0.75
     """How much of the share of GGUF's blocks its superblocks reach, while matrices are multiplied: their scales are packed too, so that
     unpacking takes more instructions. Measured from 0.73 (Metal) and 0.77 (CUDA) to 0.84 (HIP), and taken for all."""

@@ -45,7 +45,7 @@ from hwcalc.planner.step_time import StepTimes  # noqa: E402
 from hwcalc.profiles.catalog import built_in  # noqa: E402
 from hwcalc.profiles.gpus import find_gpu  # noqa: E402
 from hwcalc.profiles.speed import FEW, FOLDER, SpeedClass, SpeedRange, StepParameters, narrowest_first, of_classes, speed_classes  # noqa: E402
-from scripts.speed_rows import UNTUNED, Row, is_plain, kind_of, opened_row, rows_of  # noqa: E402
+from scripts.speed_rows import Row, is_plain, is_tuned, kind_of, opened_row, rows_of  # noqa: E402
 
 Array = Any
 MULTIPLIED: Final = ("floats", "eight_bit", "four_bit", "weight_only", "gguf")
@@ -55,7 +55,7 @@ COUNTS: Final = (
     "attention", "step", "sequence", "layer", "exchange", "peer", "link", "stage",
 )  # fmt: skip
 """What is counted of a row: seconds at the full rate, or how often something happens."""
-BY_HAND: Final = ("expert_power", "expert_rows", "integer_matrices", "integer_products", "superblock_share")
+BY_HAND: Final = ("bf16_matrices", "expert_power", "expert_rows", "integer_matrices", "integer_products", "superblock_share")
 """Parameters that are not fitted: a file has them where they are not the usual ones."""
 STARTS: Final[Mapping[str, float]] = {
     "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "blocks": 0.4, "superblocks": 0.1,
@@ -102,14 +102,15 @@ FEW_TIMES: Final = 1.5
 class Rows:
     """Rows with their counts: ``counts[row, count]``, and what was measured, in seconds.
 
-    ``stretches`` say how many times as long a prompt takes if pipeline stages compute it one after another.
+    ``stretches`` say how many times as long a prompt takes if pipeline stages compute it one after another, and ``most`` what share of the
+    bandwidth the accelerator was seen to reach.
     """
 
     def __init__(
-        self, rows: Sequence[Row], counts: Array, seconds: Array, bounds: Array, experts: Array, stretches: Array
+        self, rows: Sequence[Row], counts: Array, seconds: Array, bounds: Array, experts: Array, stretches: Array, most: Array
     ) -> None:
         self.rows, self.counts, self.seconds, self.bounds, self.experts = list(rows), counts, seconds, bounds, experts
-        self.stretches = stretches
+        self.stretches, self.most = stretches, most
         self.sources = np.array([row.source for row in rows])
         self.kinds = np.array([kind_of(row) for row in rows])
         numbers = Counter(self.sources.tolist())
@@ -122,7 +123,8 @@ class Rows:
     def of(self, mask: Array) -> Rows:
         """Some of the rows."""
         kept = [row for row, keep in zip(self.rows, mask, strict=True) if keep]
-        return Rows(kept, self.counts[mask], self.seconds[mask], self.bounds[mask], self.experts[mask], self.stretches[mask])
+        arrays = (self.counts, self.seconds, self.bounds, self.experts, self.stretches, self.most)
+        return Rows(kept, *(array[mask] for array in arrays))
 
 
 def counting(by_hand: Sequence[float]) -> StepParameters:
@@ -178,7 +180,7 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
         numbers: _class_of(counting(numbers))
         for numbers in {by_hand(one.parameters) for one in (*speed_classes(), _class_of(usual))}
     }
-    kept, counts, seconds, bounds, experts, stretches, refused = [], [], [], [], [], [], []
+    kept, counts, seconds, bounds, experts, stretches, most, refused = [], [], [], [], [], [], [], []
     for row in rows:
         try:
             found, _, times = opened_row(row)
@@ -187,14 +189,18 @@ def counted(rows: Sequence[Row]) -> tuple[Rows, list[str]]:
             continue
         owner = class_of(speed_classes(), found)
         numbers = by_hand(usual if owner is None else owner.parameters)
-        count, bound = seconds_of(found, replace(times, speed_class=classes[numbers]))
+        # Counts are at the full rate, and what was seen limits their shares.
+        free = tuple(replace(place, seen=None) for place in times.places)
+        count, bound = seconds_of(found, replace(times, places=free, speed_class=classes[numbers]))
         kept.append(found)
         counts.append(count)
         bounds.append(bound)
         experts.append(times.has_experts)
         seconds.append(measured_seconds(found))
         stretches.append(stretch_of(found, times))
-    arrays = map(np.array, (counts, seconds, bounds, experts, stretches))
+        gpu = times.places[0]
+        most.append(1.0 if gpu.seen is None or gpu.bandwidth is None else gpu.seen / gpu.bandwidth)
+    arrays = map(np.array, (counts, seconds, bounds, experts, stretches, most))
     return Rows(kept, *arrays), refused
 
 
@@ -254,7 +260,7 @@ def measured_seconds(row: Row) -> float:
 def expected(rows: Rows, values: Mapping[str, float]) -> Array:
     """The expected times, never below the bound."""
     count = dict(zip(COUNTS, rows.counts.T, strict=True))
-    share = values["bandwidth_share"]
+    share = np.minimum(values["bandwidth_share"], rows.most)
     reading = (count["weights"] + count["experts"] / values["expert_bandwidth"]) / share
     total = np.hypot(reading, sum(count[one] / values[one] for one in PACKED)) + values["cache_times"] * count["cache"] / share
     for one in ("attention", "link"):
@@ -335,7 +341,7 @@ class Fits:
         of_rows = [class_of(classes, row) for row in rows.rows]
         self.owners = np.array([getattr(one, "id", "") for one in of_rows])
         self.families = np.array([getattr(one, "family", "") for one in of_rows])
-        self.tuned = np.array([row.source not in UNTUNED for row in rows.rows])
+        self.tuned = np.array([is_tuned(row) for row in rows.rows])
         parts = (crc32(f"{row.source} {row.gpu} {row.model}".encode()) % PARTS for row in rows.rows)
         self.marks = {"source": rows.sources, "part": np.array(list(parts))}
         self._kept: dict[Any, dict[str, float]] = {}
@@ -364,7 +370,7 @@ class Fits:
 
 def range_of(ratios: Sequence[Array], apart: Sequence[Array], widest: float, family: str) -> tuple[float, float]:
     """The range of measured / expected speed: the narrowest up to ``widest`` that holds :data:`COVERED` of all ``ratios``, or as many as it
-    can, and :data:`COVERED_APART` of each of them and of those ``apart``, predicted without their source; where there is none, a wider one.
+    can, and :data:`COVERED_APART` of each of them and of those ``apart``, predicted without their part or source; where there is none, a wider one.
     """
     together = np.concatenate(ratios)
     narrowest, slower = NARROWEST[family], SLOWER[family]
@@ -440,7 +446,9 @@ def fit_class(name: str, mine: Rows, values: Mapping[str, float], apart: Mapping
         # Without its one source a class is but its family, which says nothing of its range; nor do few rows.
         several = mask.sum() >= FEW and len(set(some.sources.tolist())) > 1
         ratios = [times[mask] / some.seconds, *([of_parts] if mask.sum() >= FEW else [])]
-        low, high = range_of(ratios, [of_sources] if several else [], widest, family)
+        # Of each split by itself: rows of one number of requests, and saturated ones, err by unlike terms.
+        unseen = [one[those] for _, those in splits(some) for one in ([of_parts, of_sources] if several else [])]
+        low, high = range_of(ratios, unseen, widest, family)
         if mask.sum() < FEW:
             low, high = min(low, round(1 / FEW_TIMES, 2)), max(high, FEW_TIMES)
         out["ranges"][kind] = {"low": low, "high": high}

@@ -88,8 +88,9 @@ _MEASURES: Final = {
 """The measured quantities by the names that :func:`hwcalc.speed` gives them."""
 MIXING: Final = ("vllm", "sglang", "tensorrt-llm", "atom")
 """Engines that mix prompts into their steps, where they are planned by the formulas."""
-_LEFT_OUT: Final = ("bad:", "speculative", "neighbours", "unit ambiguous")
-"""Beginnings or parts of flags of rows that no model of a plain run can be measured on."""
+_LEFT_OUT: Final = ("bad:", "speculative", "neighbours", "unit ambiguous", "small host", "pcie tp")
+"""Beginnings or parts of flags of rows that no model of a plain run can be measured on: small hosts (a Raspberry Pi) launch kernels late, and
+cards that exchanged over PCIe have a faster link in their profiles."""
 UNTUNED: Final = ("sgl-cookbook", "InferenceX token-position", "ree2raz inference-bench", "mlc llm-perf-bench")
 """Sources that measured servers as they start by default, or old or small runs: they are no part of what the parameters are fitted to."""
 
@@ -125,7 +126,12 @@ class Row(Struct, frozen=True):
 def is_plain(row: Row, *, untuned: bool = False, even: str = "") -> bool:
     """True if it was measured on a tuned server, or anywhere else, in a plain run. A flag with ``even`` in it does not matter."""
     left_out = any(part in flag for flag in row.flags for part in _LEFT_OUT if part != even)
-    return not left_out and (untuned or row.source not in UNTUNED)
+    return not left_out and (untuned or is_tuned(row))
+
+
+def is_tuned(row: Row) -> bool:
+    """False for servers that were started with the defaults of their engine. A program on one machine has nothing to tune."""
+    return row.source not in UNTUNED or row.group.startswith("local")
 
 
 @cache

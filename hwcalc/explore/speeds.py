@@ -17,7 +17,7 @@ from hwcalc.explore.runs import AS_PUBLISHED, grid_of
 from hwcalc.explore.tables import Place
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
 from hwcalc.planner.speed_work import SIXTEEN, DecodeForm, Growing, WeightShare, decode_form, fastest, workload_of
-from hwcalc.planner.step_time import fullest_deviations, link_rate, multiplied, packed, speed_class_of
+from hwcalc.planner.step_time import fullest_deviations, link_rate, multiplied, packed, rates_of, speed_class_of
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -65,12 +65,19 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
 
 def _class(opened: Occupancy | KvplanError, pools: Pools) -> int | None:
     """The parameters of the engine's class on the accelerator; ``None`` if the engine refuses it, or nothing like it was measured."""
-    found = None if isinstance(opened, KvplanError) else speed_class_of(opened)
-    if found is None:
+    if isinstance(opened, KvplanError):
+        return None
+    found, gpu = speed_class_of(opened), opened.setup.hardware.gpu
+    if found is None or gpu is None:
         return None
     parameters = to_builtins(found.parameters)
-    sixteen = None if parameters.pop("integer_matrices") else _rates(SIXTEEN, pools)
-    return pools.put("classes", {**parameters, "rate": sixteen, "range": list(found.range_of("decode"))})
+    wide = rates_of("bf16", SIXTEEN, found.parameters, gpu)
+    rates = {
+        "rate": None if parameters.pop("integer_matrices") else _rates(SIXTEEN, pools),
+        "bf16_rate": None if wide == SIXTEEN else _rates(wide, pools),
+    }
+    del parameters["bf16_matrices"]
+    return pools.put("classes", {**parameters, **rates, "range": list(found.range_of("decode"))})
 
 
 def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:
@@ -98,6 +105,7 @@ def _share(share: WeightShare, rates: Sequence[str], pools: Pools) -> dict[str, 
         "active": share.active,
         "flops": share.flops_per_token,
         "rate": _rates(rates, pools),
+        "bf16": share.format == "bf16",
         "multiplied": multiplied(share.format),
         "packed": packed(share.format),
     }
@@ -120,8 +128,10 @@ def gpu_rates(gpu: Gpu, rates: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What an accelerator reads and computes in a second; ``None`` where its profile does not say it."""
     found = [fastest(gpu, tuple(names)) for names in rates]
     vectors = gpu.tflops_dense.get("fp32")
+    seen = gpu.memory_bandwidth_seen_gbps
     return {
         "bandwidth": known_bandwidth(gpu),
+        "seen": None if seen is None else seen * 1e9,
         "rates": [None if rate is None else rate[1] for rate in found],
         "vectors": None if vectors is None else vectors * 1e12,
         "link": link_rate(gpu),

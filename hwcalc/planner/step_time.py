@@ -29,6 +29,7 @@ from hwcalc.planner.measured_speed import as_measured
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
 from hwcalc.planner.speed_work import (
     ALIKE,
+    RATES,
     SIXTEEN,
     Growing,
     Use,
@@ -88,6 +89,14 @@ class _Place(Struct, frozen=True):
     shares: tuple[WeightShare, ...]
     cache: tuple[Growing, ...]
     bandwidth: float | None
+    seen: float | None = None
+    """What it was seen to read at most, if that is far less than its bandwidth."""
+
+    def reading(self, share: float) -> Number | None:
+        """The bytes per second of kernels that reach this share of the bandwidth; ``None`` if unknown."""
+        if self.bandwidth is None or self.seen is None:
+            return None if self.bandwidth is None else self.bandwidth * share
+        return smaller(self.bandwidth * share, self.seen)
 
 
 class _Work(Struct, frozen=True):
@@ -318,11 +327,12 @@ class StepTimes(Struct, frozen=True):
         for place, cache in zip(self.places, work.caches, strict=True):
             reading: Number = 0.0
             unpacking: Number = 0.0
+            bandwidth = place.reading(chosen.bandwidth_share)
             for share in place.shares:
                 touched = self._touched(share, work, chosen.expert_power, fullest=True)
-                if place.bandwidth:
+                if bandwidth is not None:
                     term, reached = ("experts", chosen.expert_bandwidth) if share.use is Use.CHOSEN else ("weights", 1.0)
-                    seconds = share.bytes * touched / (place.bandwidth * chosen.bandwidth_share * reached)
+                    seconds = share.bytes * touched / (bandwidth * reached)
                     terms[term], reading = terms[term] + seconds, reading + seconds
                 unpacked = chosen.unpack_shares.get(packed(share.format, integers=chosen.integer_matrices))
                 if unpacked is not None and vectors is not None and share.use is not Use.ROW:
@@ -330,10 +340,10 @@ class StepTimes(Struct, frozen=True):
                     unpacking = unpacking + 2 * share.parameters * touched / rate
             # A kernel unpacks some weights while it reads others: what is longer counts nearly alone.
             terms["unpacking"] = terms["unpacking"] + (reading**2 + unpacking**2) ** 0.5 - reading
-            if place.bandwidth:
-                terms["cache"] = terms["cache"] + chosen.cache_times * cache / (place.bandwidth * chosen.bandwidth_share)
+            if bandwidth is not None:
+                terms["cache"] = terms["cache"] + chosen.cache_times * cache / bandwidth
         for share, names, count in flops:
-            peak = fastest(self.gpu, names if chosen.integer_matrices else SIXTEEN)
+            peak = fastest(self.gpu, rates_of(share.format, names, chosen, self.gpu))
             if peak is not None:
                 reached = chosen.compute_shares[multiplied(share.format)]
                 if packed(share.format) == "superblocks":
@@ -416,18 +426,24 @@ def shortest(expected: Number, bound: Number, high: float) -> Number:
     return larger(larger(expected / high, smaller(expected, bound / MOST_REACHED)), bound)
 
 
-def _places(
-    reads: Sequence[DeviceReads], form: DecodeForm, bandwidth: float | None, stack: Stack, load: Workload
-) -> tuple[_Place, ...]:
+def _places(reads: Sequence[DeviceReads], form: DecodeForm, gpu: Gpu, stack: Stack, load: Workload) -> tuple[_Place, ...]:
     """The devices that wait for each other; all GPUs together where they work alike."""
+    bandwidth = known_bandwidth(gpu)
     if not is_divided(reads):
-        return (_Place("gpu", tuple(share for share, _ in form.shares), _together(form.cache), bandwidth),)
+        return (_alone(form, gpu),)
     places = []
     for one in reads:
         rate = bandwidth if one.gbps is None else one.gbps * 1e9
         held = Stack(tuple(stack.layers[number] for number in one.cache_layers if number < len(stack.layers)))
         places.append(_Place(one.device, shares_of((one,)), _together(cache_form(held, load)), rate and rate * one.at_once))
     return tuple(places)
+
+
+def _alone(form: DecodeForm, gpu: Gpu) -> _Place:
+    """A GPU that holds all there is, or several that work alike."""
+    seen = gpu.memory_bandwidth_seen_gbps
+    shares = tuple(share for share, _ in form.shares)
+    return _Place("gpu", shares, _together(form.cache), known_bandwidth(gpu), None if seen is None else seen * 1e9)
 
 
 def multiplied(form: str) -> str:
@@ -446,6 +462,13 @@ def packed(form: str, *, integers: bool = True) -> str:
     if form in _FLOATS or (form in _EIGHT and integers):
         return "none"
     return "superblocks" if form.startswith("iq") or form.endswith("_k") else "blocks"
+
+
+def rates_of(form: str, rates: tuple[str, ...], parameters: StepParameters, gpu: Gpu) -> tuple[str, ...]:
+    """The rates at which the kernels of a class may multiply weights of a format, which may be multiplied at ``rates`` at best."""
+    if form == "bf16" and not (gpu.architecture or "").startswith(parameters.bf16_matrices):
+        return RATES["fp32"]
+    return rates if parameters.integer_matrices else SIXTEEN
 
 
 def link_rate(gpu: Gpu) -> float | None:
@@ -490,7 +513,7 @@ def steps_alone(stack: Stack, shares: Iterable[WeightShare], load: Workload, gpu
     """
     form = form_of(stack, load, shares)
     return StepTimes(
-        places=(_Place("gpu", tuple(share for share, _ in form.shares), _together(form.cache), known_bandwidth(gpu)),),
+        places=(_alone(form, gpu),),
         form=replace(form, attention=_together(form.attention)),
         prompt_attention=(),
         gpu=gpu,
@@ -523,7 +546,7 @@ def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None) -> S
     parallel = load.parallel
     has_experts = any(share.use is Use.CHOSEN for share, _ in form.shares)
     return StepTimes(
-        places=_places(reads, form, known_bandwidth(gpu), opened.model.stack_for(load.engine), load),
+        places=_places(reads, form, gpu, opened.model.stack_for(load.engine), load),
         form=replace(form, attention=_together(form.attention)),
         prompt_attention=prompt_terms(opened.model, load),
         gpu=gpu,

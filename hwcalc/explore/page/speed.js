@@ -93,21 +93,21 @@ function fullestShare(used, copies, ranks, deviations) {
  */
 function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts, deviations], gpu, reached) {
   const { each } = step;
-  const bandwidth = gpu.bandwidth === null ? Infinity : gpu.bandwidth * reached.bandwidth_share;
+  const bandwidth = gpu.bandwidth === null ? Infinity : Math.min(gpu.bandwidth * reached.bandwidth_share, gpu.seen ?? Infinity);
   const routes = shares.some(({ use }) => use === "chosen");
   const replicas = routes && experts > tp ? dp : 1;
   let seconds = (reached.cache_times * step.cache) / bandwidth;
   let reading = 0;
   let unpacking = 0;
   for (const share of shares) {
-    const { use, bytes, flops, rate, parameters, multiplied, packed } = share;
+    const { use, bytes, flops, rate, bf16, parameters, multiplied, packed } = share;
     const chosen = use === "chosen";
     const touching = touched(share, each, each * replicas, reached.expert_power);
     const used = chosen && deviations > 0 ? fullestShare(touching, share.copies, experts, deviations) : touching / (chosen ? experts : tp);
     reading += (bytes * used) / (bandwidth * (chosen ? reached.expert_bandwidth : 1));
     const unpacked = reached.unpack_shares[packed];
     if (unpacked !== undefined && gpu.vectors !== null && use !== "row") unpacking += (2 * parameters * used) / (gpu.vectors * unpacked * reached.integer_products);
-    const peak = gpu.rates[reached.rate ?? rate] ?? null;
+    const peak = gpu.rates[(bf16 ? reached.bf16_rate : null) ?? reached.rate ?? rate] ?? null;
     if (peak === null || use === "row") continue;
     const count = (each * flops) / (chosen ? experts / replicas : tp) + (chosen ? reached.expert_rows * 2 * parameters * used : 0);
     const part = (reached.compute_shares[multiplied] ?? 1) * (packed === "superblocks" ? reached.superblock_share : 1) * (chosen ? reached.expert_compute : 1);

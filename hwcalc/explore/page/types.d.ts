@@ -150,6 +150,8 @@ interface Share {
   active: number;
   flops: number;
   rate: number;
+  /** Whether its format is bf16. */
+  bf16: boolean;
   /** The keys of `compute_shares` and of `unpack_shares` of a class. */
   multiplied: string;
   packed: string;
@@ -178,6 +180,8 @@ interface SpeedClass {
   stage_us: number;
   /** The place in `rates` of that at which matrices are multiplied, whatever the format of the weights; else it is that of the weights. */
   rate: number | null;
+  /** The same of matrices in bf16, where they are multiplied more slowly. */
+  bf16_rate: number | null;
   range: [low: number, high: number];
 }
 
@@ -246,9 +250,10 @@ interface Gpu {
   node: number;
   /** Other spellings of the id. */
   aliases: string[];
-  /** Bytes a second of its memory, operations a second by place in `rates` and with 32-bit numbers, and bytes a second that it sends to others;
-      null where its profile does not say them. */
+  /** Bytes a second of its memory and what was seen to be read of them, operations a second by place in `rates` and with 32-bit numbers, and bytes
+      a second that it sends to others; null where its profile does not say them. */
   bandwidth: number | null;
+  seen: number | null;
   rates: (number | null)[];
   vectors: number | null;
   link: number | null;

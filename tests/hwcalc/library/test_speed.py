@@ -125,17 +125,31 @@ def test_replicas_exchange_the_tokens_of_all_with_their_experts() -> None:
     assert steps("servers").step(decoding=16, context=4096).terms["exchange"] == 0
 
 
-def test_vulkan_multiplies_quantised_weights_in_16_bits() -> None:
-    """512 tokens of Llama-3.1-8B in Q8_0 on an R9700: 191e12 operations a second in 16 bits, 383e12 with 8-bit integers, as ROCm multiplies."""
-    gpu = find_gpu("radeon-ai-pro-r9700")
-    opened, _ = open_loaded(model("llama"), {"engine": "llamacpp", "gpu": gpu.id, "weights": "q8_0", "seq": 1024})
+@pytest.mark.parametrize(
+    ("gpu_id", "backend", "weights", "rate"),
+    [
+        # 191e12 operations a second in 16 bits; 383e12 with 8-bit integers, which neither backend reaches.
+        ("radeon-ai-pro-r9700", "vulkan", "q8_0", 191e12),
+        ("radeon-ai-pro-r9700", "rocm", "q8_0", 191e12),
+        # 165.2e12 in 16 bits.
+        ("rtx-4090", None, "q8_0", 660.6e12),
+        # In bf16 the driver has matrices on RDNA 4 alone: others multiply in 32 bits, at 29.7e12, and at 59.4e12 in fp16.
+        ("radeon-ai-pro-r9700", "vulkan", "bf16", 191e12),
+        ("strix-halo-128gb", "vulkan", "bf16", 29.7e12),
+        ("strix-halo-128gb", "vulkan", "fp16", 59.4e12),
+        ("strix-halo-128gb", "rocm", "bf16", 59.4e12),
+    ],
+)
+def test_the_rate_of_matrices_is_that_of_the_kernels(gpu_id: str, backend: str | None, weights: str, rate: float) -> None:
+    """512 tokens of Llama-3.1-8B with llama.cpp: the operations of its layers and of one row of the head, by hand."""
+    gpu = find_gpu(gpu_id)
+    opened, _ = open_loaded(model("llama"), {"engine": "llamacpp", "gpu": gpu.id, "weights": weights, "seq": 1024})
     operations = 2 * (512 * 32 * (4096 * 10_240 + 3 * 4096 * 14_336) + 128_256 * 4096)
-    for backend, rate in (("vulkan", 191e12), ("rocm", 383e12)):
-        times = step_times(opened, speed_class=find_speed_class("llamacpp", gpu, backend))
-        assert times is not None
-        assert times.parameters is not None
-        took = operations / (rate * times.parameters.compute_shares["gguf"])
-        assert times.step(prompt_tokens=512).terms["matrices"] == pytest.approx(took, rel=1e-3)
+    times = step_times(opened, speed_class=find_speed_class("llamacpp", gpu, backend))
+    assert times is not None
+    assert times.parameters is not None
+    took = operations / (rate * times.parameters.compute_shares["gguf" if weights == "q8_0" else "floats"])
+    assert times.step(prompt_tokens=512).terms["matrices"] == pytest.approx(took, rel=1e-3)
 
 
 def test_eight_bit_weights_are_unpacked_where_matrices_are_not_of_integers() -> None:
@@ -393,6 +407,27 @@ def test_backends_differ() -> None:
     amdvlk = find_speed_class("llamacpp", shared, "vulkan_amdvlk")
     assert amdvlk is not None
     assert amdvlk.id == "llamacpp-amd-shared-amdvlk"
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "backend", "build", "found"),
+    [
+        # #18749 gave AMD's matrix units tiles of their own, on cards and processors alike; nobody measured cards of 2026 by themselves.
+        ("rx-7900-xtx", "vulkan", None, "llamacpp-amd-vulkan"),
+        ("rx-7900-xtx", "vulkan", 7706, "llamacpp-amd-vulkan-before-b7707"),
+        ("strix-halo-128gb", "vulkan", 7706, "llamacpp-amd-shared-vulkan-before-b7707"),
+        ("rx-7900-xtx", None, 7706, "llamacpp-amd-rocm"),
+        ("mi210", None, None, "llamacpp-amd-rocm"),
+    ],
+)
+def test_cards_and_processors_of_amd_share_a_class_since_their_kernels_do(
+    gpu_id: str, backend: str | None, build: int | None, found: str
+) -> None:
+    """ROCm is the usual backend of cards, Vulkan that of processors."""
+    speed_class = find_speed_class("llamacpp", find_gpu(gpu_id), backend, build)
+
+    assert speed_class is not None
+    assert speed_class.id == found
 
 
 def test_builds_differ() -> None:
