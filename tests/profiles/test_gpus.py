@@ -80,6 +80,7 @@ def test_the_data(gpu_id: str) -> None:
     assert all(text.strip() for text in data["source"].values())
     assert set(GpuFile.__struct_fields__) - set(data) <= {
         "memory_options_gb",
+        "memory_bandwidth_seen_gbps",
         "devices_per_package",
         "gpus_per_node",
         "host_memory",

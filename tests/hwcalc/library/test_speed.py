@@ -152,6 +152,26 @@ def test_the_rate_of_matrices_is_that_of_the_kernels(gpu_id: str, backend: str |
     assert times.step(prompt_tokens=512).terms["matrices"] == pytest.approx(took, rel=1e-3)
 
 
+def test_kernels_read_no_faster_than_was_seen() -> None:
+    """8.03 billion parameters in bf16 on an M1 Max, which reads 317.6 GB/s at most, and on an M3 Max, at the share of its class of 400 GB/s."""
+    seconds = {}
+    for gpu_id in ("apple-m1-max", "apple-m3-max-40c"):
+        opened, _ = open_loaded(model("llama"), {"engine": "llamacpp", "gpu": gpu_id, "weights": "fp16", "seq": 1024})
+        times = step_times(opened)
+        assert times is not None
+        assert times.parameters is not None
+        seconds[gpu_id] = (
+            times.step(decoding=1, context=1).terms["weights"]
+            * {
+                "apple-m1-max": 317.6e9,
+                "apple-m3-max-40c": 400e9 * times.parameters.bandwidth_share,
+            }[gpu_id]
+        )
+
+    # All of them but the embedding: of it one row is read.
+    assert seconds == pytest.approx(dict.fromkeys(seconds, 2 * (8_030_261_248 - 128_256 * 4096)), rel=1e-3)
+
+
 def test_eight_bit_weights_are_unpacked_where_matrices_are_not_of_integers() -> None:
     """gpt-fast multiplies in 16 bits on an A100, at 19.5e12 operations a second with 32-bit numbers; vLLM multiplies 8-bit integers."""
     gpu = find_gpu("a100-sxm4-80gb")
