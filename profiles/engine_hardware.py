@@ -189,11 +189,11 @@ def _format_runs_on(
     architecture, spoken = names[1], False
     for name in spelled:
         rows = _about(_of_version(engine, section, version, backend), name)
-        named = _best([row for row in rows if any(_is_named(one, names) for one in row.accelerators)])
-        where = tuple(one for row in rows if row.answer is Answer.RUNS for one in row.accelerators)
+        named = _best([row for row in rows if any(_is_named(accelerator, names) for accelerator in row.accelerators)])
+        where = tuple(accelerator for row in rows if row.answer is Answer.RUNS for accelerator in row.accelerators)
         if named is not None:
             return Found(answer=named.answer, row=named.row, accelerators=where)
-        makers = {family(one) for row in rows for one in row.accelerators}
+        makers = {family(accelerator) for row in rows for accelerator in row.accelerators}
         if architecture is not None and family(architecture) in makers:
             return Found(answer=Answer.NEVER, row=rows[0], accelerators=where)
         spoken = spoken or bool(rows)

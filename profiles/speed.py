@@ -209,7 +209,7 @@ def of_classes(
     classes: Iterable[SpeedClass], engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None
 ) -> SpeedClass | None:
     """The first class that covers the engine on the accelerator."""
-    return next((one for one in classes if one.covers(engine, gpu, backend, build)), None)
+    return next((speed_class for speed_class in classes if speed_class.covers(engine, gpu, backend, build)), None)
 
 
 @lru_cache(maxsize=1)
@@ -221,7 +221,7 @@ def speed_classes() -> tuple[SpeedClass, ...]:
 @lru_cache(maxsize=1)
 def measured_engines() -> frozenset[str]:
     """The engines of all classes."""
-    return frozenset(name for one in speed_classes() for name in one.engines)
+    return frozenset(name for speed_class in speed_classes() for name in speed_class.engines)
 
 
 def find_speed_class(engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None) -> SpeedClass | None:

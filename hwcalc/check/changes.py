@@ -78,7 +78,7 @@ def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged
 
 def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place]) -> tuple[Edit, ...]:
     """The changes that a plan offers, as edits of the check: the largest length and the most sequences first."""
-    with_settings = [one for one in suggestions if one.settings]
+    with_settings = [suggestion for suggestion in suggestions if suggestion.settings]
     numbers = [one for name in _NUMBERS for one in with_settings if list(one.settings) == [name]]
     others = [one for one in with_settings if one not in numbers]
     return tuple(replace(edit(one.settings, one.effect, places), flags=one.flag) for one in (*numbers, *others)[:MOST_EDITS])

@@ -196,11 +196,11 @@ class ServerCheck(Check):
             [item] = (self._blamed(each, shorter) for each in judge(self.required, shorter, replan, self.places))
             refused += f" With {longest:,} tokens it {item.message}"
             length = flag.partition(" ")[0]
-            with_length = tuple(one for one in item.edits if length in one.flags.split())
+            with_length = tuple(edit for edit in item.edits if length in edit.flags.split())
             # Where no length fits, a single change says both.
             edits = with_length[:1] or tuple(
-                replace(one, yaml=f"{one.yaml}, seq: {longest}", flags=f"{one.flags} {flag}" if one.flags else "")
-                for one in item.edits
+                replace(edit, yaml=f"{edit.yaml}, seq: {longest}", flags=f"{edit.flags} {flag}" if edit.flags else "")
+                for edit in item.edits
             )
         return replace(_at(_judged("length", refused, holds=False), self.places.get("seq")), edits=edits)
 
@@ -211,8 +211,8 @@ class ServerCheck(Check):
         flags = flags_of(self.server)
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
-        edits = tuple(_spoken(one, flags) for one in item.edits if users is None or users.spelled not in one.flags.split())
-        words = (word for one in edits for word in one.flags.split() if word.startswith("-"))
+        edits = tuple(_spoken(edit, flags) for edit in item.edits if users is None or users.spelled not in edit.flags.split())
+        words = (word for edit in edits for word in edit.flags.split() if word.startswith("-"))
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
         first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
         return replace(_at(item, first or self.places.get("model")), edits=edits)

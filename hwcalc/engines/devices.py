@@ -66,7 +66,7 @@ class Placement(Record):
     @property
     def gpus(self) -> tuple[DeviceShare, ...]:
         """The shares of the GPUs."""
-        return tuple(one for one in self.devices if one.device != HOST)
+        return tuple(device for device in self.devices if device.device != HOST)
 
     @property
     def main(self) -> tuple[DeviceShare, ...]:

@@ -197,7 +197,7 @@ class Fullest(Record):
             "each": -(-passed // sequences),
             "alone": (sequences == 1) * 1,
         }
-        most = largest(one.share * sum(product.at(tokens, factors) for product in one.products) for one in self.moments)
+        most = largest(moment.share * sum(product.at(tokens, factors) for product in moment.products) for moment in self.moments)
         rounded: int = ceiled(most) if self.up else floored(most)
         return rounded
 

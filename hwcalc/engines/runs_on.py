@@ -227,4 +227,4 @@ def _newest(engine: Engine, gpu: Gpu) -> str | None:
     known = engine.facts.planned_on
     if known is not None and not any(names_gpu(name, gpu) for name in known):
         return None
-    return next((one for one in engine.versions if runs_on(engine.name, one, gpu).answer is Answer.RUNS), None)
+    return next((version for version in engine.versions if runs_on(engine.name, version, gpu).answer is Answer.RUNS), None)

@@ -304,8 +304,8 @@ def detect() -> LocalGpus | None:
     for probe in PROBES:
         gpus = probe()
         if gpus:
-            same = [one for one in gpus if (one.name, one.memory_mib) == (gpus[0].name, gpus[0].memory_mib)]
-            return LocalGpus(first=gpus[0], count=len(same), others=tuple(one for one in gpus if one not in same))
+            same = [gpu for gpu in gpus if (gpu.name, gpu.memory_mib) == (gpus[0].name, gpus[0].memory_mib)]
+            return LocalGpus(first=gpus[0], count=len(same), others=tuple(gpu for gpu in gpus if gpu not in same))
     return None
 
 

@@ -173,7 +173,7 @@ def _sets(keep: Iterable[Any], tokens: int) -> list[list[int]]:
         nonlocal room
         entries = _listed(part, "keep", hint, room)
         room -= len(entries)
-        numbers = entries if all(type(one) is int for one in entries) else [_number(one) for one in entries]
+        numbers = entries if all(type(entry) is int for entry in entries) else [_number(entry) for entry in entries]
         own = [number for number in numbers if number is not None]
         if own and len(own) < len(entries):
             raise UsageError("keep mixes positions and what is none.", hint="Give positions, or a list for each head.")
@@ -213,9 +213,9 @@ def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int
 
     def most(parts: list[counted.Compacted]) -> Compaction:
         return Compaction(
-            copies=max((one.copies for one in parts), default=0),
-            slots_changed_in_whole_table=max((one.slots_changed_in_whole_table for one in parts), default=0),
-            in_order=all(one.in_order for one in parts),
+            copies=max((part.copies for part in parts), default=0),
+            slots_changed_in_whole_table=max((part.slots_changed_in_whole_table for part in parts), default=0),
+            in_order=all(part.in_order for part in parts),
         )
 
     return {

@@ -405,7 +405,9 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
         each = [experts + rest for experts, rest in weighed.blocks]
         sizes[name] = Sizes(weighed.output + weighed.tied + weighed.copied + sum(each), weighed.input)
         steps[name] = max(weighed.output + weighed.tied, weighed.copied + max(each, default=0))
-        used[name] = [[one.format, one.use.value, one.parameters, one.bytes, one.copies, one.active] for one in shares]
+        used[name] = [
+            [share.format, share.use.value, share.parameters, share.bytes, share.copies, share.active] for share in shares
+        ]
     if not sizes:
         return None
     largest_first = sorted(sizes, key=lambda name: -sizes[name].gpu)

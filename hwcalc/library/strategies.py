@@ -193,9 +193,9 @@ _OF_ENGINE: Final = "What the engine holds by its own rules. kvplan explain MODE
 def only_strategy(found: Strategies, name: str) -> Strategies:
     """The answer with one strategy alone. Raises :class:`~hwcalc.errors.UsageError` if it has none of that name."""
     wanted = name.strip().lower()
-    kept = tuple(one for one in found.strategies if one.name == wanted)
+    kept = tuple(strategy for strategy in found.strategies if strategy.name == wanted)
     if not kept:
-        hint = f"Known: {', '.join(one.name for one in found.strategies)}."
+        hint = f"Known: {', '.join(strategy.name for strategy in found.strategies)}."
         if wanted == ways.ENGINE:
             hint = "Name one: --engine vllm"
         raise UsageError(f"strategy {shown(name, 40)} is not known.", hint=hint)

@@ -182,7 +182,7 @@ class _Adviser:
         self._before: dict[bool, int] = {}
         savings = opened.savings(opened.needed_bytes - (solve.budget_bytes(opened, "low") or 0))
         # All of them count as tried; most are planned when it is their turn, and some never are.
-        self.savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
+        self.savings = [saving for saving in savings if not self._is_set(saving) and not (partly and saving.cost in _TO_HOST)]
         for one in self.savings:
             self.tries.count(one)
         self.limits = []
@@ -333,7 +333,7 @@ class _Adviser:
         )
         few, larger_ones = max(node_of(gpu), gpus), (Cost.GPUS, Cost.GPU)
         if few > 1 and not any(
-            one.sure and one.change.cost in larger_ones and one.found.setup.gpus <= few for one in self.offers
+            offer.sure and offer.change.cost in larger_ones and offer.found.setup.gpus <= few for offer in self.offers
         ):
             # More than a node of the planned GPUs is needed, and no single larger GPU is enough: up to a node of larger ones.
             self._first_sure(self._nodes(gpu))

@@ -127,7 +127,7 @@ def composed(opened: Occupancy, times: StepTimes, prompt: int, output: int, conc
 def _silent() -> Iterator[None]:
     """Keep it from telling of each table that it takes from another release."""
     loggers = [logging.getLogger(name) for name in (NAME, f"{NAME}_core")]
-    levels = [one.level for one in loggers]
+    levels = [logger.level for logger in loggers]
     for one in loggers:
         one.setLevel(logging.CRITICAL)
     try:

@@ -31,7 +31,7 @@ def command_input(plan: Plan) -> CommandInput:
     if plan.sharing is not None and plan.sharing.offered and "n_ctx" in request.settings:
         options["n_ctx"] = str(request.settings["n_ctx"])
     # What keeps users within limits of time, where the engine takes more of them than that.
-    options |= {} if plan.within is None else {one.option: str(one.value) for one in plan.within.settings}
+    options |= {} if plan.within is None else {setting.option: str(setting.value) for setting in plan.within.settings}
     return CommandInput(
         version=request.engine_version,
         seq=request.seq,
@@ -53,7 +53,7 @@ def command_input(plan: Plan) -> CommandInput:
         requires=() if plan.pool is None else plan.pool.requires,
         layers=len({number for kind in plan.model.layers for number in kind.layers}),
         environment=environment_of(plan),
-        on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
+        on_host=bool(plan.memory.devices) and all(device.device == HOST for device in plan.memory.devices),
         **_model(plan),
     )
 

@@ -82,7 +82,7 @@ def _largest_cut(opened: Occupancy, evicted: Evicted, chosen: Chosen, group: Pag
     if group.prompt_tokens is not None:
         before = min(before, group.prompt_tokens)
     steps = [evicted.ends[layer].largest for layer in group.layers]
-    largest = [one for one in steps if one is not None]
+    largest = [step for step in steps if step is not None]
     if before <= max(kept) and len(largest) == len(steps):
         before, kept, ranges = max(one[0] for one in largest), tuple(one[1] for one in largest), None
     heads = evicted.kv_heads

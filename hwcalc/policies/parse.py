@@ -399,5 +399,5 @@ def _of_value(option: PolicyOption, value: str) -> list[str]:
 def _bracketed(text: str, names: Iterable[str]) -> list[str]:
     """A policy inside another: in brackets, which its options need, unless a bare name was begun."""
     if text and not text.startswith("("):
-        return [one for one in names if one.startswith(text)]
+        return [name for name in names if name.startswith(text)]
     return [f"({one}" for one in _of_policy(text[1:], names)]

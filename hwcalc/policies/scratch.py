@@ -226,15 +226,15 @@ class Peak(Record):
 def peak_of(chosen: Chosen | None, prompt: int, state: State, setting: Setting, widths: Widths) -> Peak | None:
     """The peak of the prefill; ``None`` where kvpress has no such policy, or where what the policy itself makes was not counted."""
     parts = () if chosen is None else chosen.whole
-    foreign = any(not one.policy.press or one.get("budget") is not None for one in parts)
-    made = [one.policy.in_prefill for one in parts if one.policy.in_prefill is not None]
+    foreign = any(not part.policy.press or part.get("budget") is not None for part in parts)
+    made = [part.policy.in_prefill for part in parts if part.policy.in_prefill is not None]
     if not setting.layers or setting.rules != KVPRESS or foreign or len(made) < len(parts):
         return None
     tokens = prompt - (chosen is not None and chosen.policy.has_delimiter)
     known = setting.element_bytes == 4 and all(one.complete for one in made)
     sizes = []
     for end in ("low", "high"):
-        left = [(getattr(one.stored, end), getattr(one.masked.total, end) if one.masked else 0) for one in state.layers]
+        left = [(getattr(layer.stored, end), getattr(layer.masked.total, end) if layer.masked else 0) for layer in state.layers]
         sizes.append(_peak_bytes(chosen, tokens, left, setting, widths))
     return Peak(low=sizes[0], high=sizes[1], definition=Definition.MEASURED if known else Definition.ESTIMATE)
 
@@ -250,7 +250,7 @@ def _peak_bytes(chosen: Chosen | None, tokens: int, left: list[tuple[int, int]],
     # Embeddings, positions, the two rotary tables, and the mask of eager attention.
     always = row * widths.hidden + tokens * (_INDEX + 2 * setting.layers[0].head_dim * size) + (row * tokens if eager else 0)
     parts = () if chosen is None else chosen.whole
-    made = [one.policy.in_prefill for one in parts if one.policy.in_prefill is not None]
+    made = [part.policy.in_prefill for part in parts if part.policy.in_prefill is not None]
     key_scores, befores = sum(one.key_scores for one in made), list(_before(chosen, tokens, setting))
     most, cached = 0, 0
     for number, (shape, (stays, pairs)) in enumerate(zip(setting.layers, left, strict=True)):

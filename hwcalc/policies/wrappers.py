@@ -148,7 +148,7 @@ def _duo(chosen: Chosen, state: State, setting: Setting) -> State:
     streams = _streaming_heads(scores, layers, number)
 
     def known(layer: int, tokens: int) -> Masked:
-        split = tuple(hidden(tokens) * one for one in streams[layer])
+        split = tuple(hidden(tokens) * stream for stream in streams[layer])
         return Masked(total=Count.of(sum(split)), heads=tuple(map(Count.of, split)), split=split)
 
     return mask_layers(state, known)

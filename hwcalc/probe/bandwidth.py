@@ -131,7 +131,7 @@ def measure_bandwidth(
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
     gpu = opened.setup.hardware.gpu if gpu is None else gpu
     try:
-        read = read_time(min(most, sum(one.bytes for one in allocations)), device, repeats)
+        read = read_time(min(most, sum(allocation.bytes for allocation in allocations)), device, repeats)
         with holding(device) as held:
             held += [device.empty((copied // 4,), "fp32").fill_(1.0) for _ in range(2)]
             copy = best_time(lambda: held[1].copy_(held[0]), 2 * (copied // 4 * 4), device, repeats)
@@ -149,7 +149,7 @@ def measure_bandwidth(
         kv_dtype=opened.dtypes.kv,
         gpu=None if gpu is None else gpu.id,
         peak_gbps=None if gpu is None or gpu.memory_bandwidth_gbps is None else float(gpu.memory_bandwidth_gbps),
-        planned_bytes=sum(one.bytes for one in allocations),
+        planned_bytes=sum(allocation.bytes for allocation in allocations),
         read=read,
         copy=copy,
         attention=attention,

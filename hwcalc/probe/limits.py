@@ -147,9 +147,9 @@ def _layout(
         tensors = changed.allocation(fullest_stage(changed))
     except KvplanError:
         return (), None
-    size = sum(one.bytes for one in tensors)
+    size = sum(tensor.bytes for tensor in tensors)
     if device.kind == "cuda":
-        size = max(size, predict((one.bytes for one in tensors), settings).reserved_bytes)
+        size = max(size, predict((tensor.bytes for tensor in tensors), settings).reserved_bytes)
     return tensors, size
 
 

@@ -145,7 +145,7 @@ def _tokens_of(chosen: Chosen, prompt: int, setting: Setting, planned: Extra) ->
 
 
 def _named(chosen: Chosen, tokens: int, setting: Setting, name: str) -> Extra | None:
-    return next((one for one in extras_of(chosen, tokens, setting) if one.name == name), None)
+    return next((extra for extra in extras_of(chosen, tokens, setting) if extra.name == name), None)
 
 
 def _widest(setting: Setting) -> LayerShape:

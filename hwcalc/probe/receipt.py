@@ -184,7 +184,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         date=str(first.get("date", ""))[:40],
         comparisons=tuple(comparisons),
         drift=tuple(drift[:_MOST_DRIFT]),
-        agrees=bool(comparisons) and not drift and all(one.agrees for one in comparisons),
+        agrees=bool(comparisons) and not drift and all(comparison.agrees for comparison in comparisons),
     )
 
 

@@ -213,7 +213,7 @@ def _rank(
     allocations = opened.allocation(stage)
     if not allocations:
         raise UnsupportedError("there is nothing to allocate: no layer of this model keeps anything.")
-    planned = sum(one.bytes for one in allocations)
+    planned = sum(allocation.bytes for allocation in allocations)
     limits = [] if options.max_bytes is None else [options.max_bytes]
     if options.scale is not None:
         if not 0 < options.scale <= 1:
@@ -259,7 +259,7 @@ def _rank(
             for one, size in zip(asked, sizes, strict=True)
         ),
         comparisons=() if message else tuple(comparisons),
-        agrees=not message and filled is not False and whole and all(one.agrees for one in comparisons),
+        agrees=not message and filled is not False and whole and all(comparison.agrees for comparison in comparisons),
     )
 
 
@@ -299,17 +299,17 @@ def scaled(allocations: Sequence[Allocation], most_bytes: int | None) -> tuple[t
 
     Raises :class:`~hwcalc.errors.UsageError` if not even one block or layer fits.
     """
-    total = sum(one.bytes for one in allocations)
+    total = sum(allocation.bytes for allocation in allocations)
     if most_bytes is None or total <= most_bytes:
         return tuple(allocations), None
-    blocks = {one.blocks for one in allocations}
+    blocks = {allocation.blocks for allocation in allocations}
     if None not in blocks and len(blocks) == 1:
         before = next(iter(blocks)) or 1
         width = total // before
         after = most_bytes // width
         if not after:
             raise UsageError(f"{most_bytes:,} bytes hold no block: one takes {width:,}.", hint=f"Use: --max-bytes {width}")
-        smaller = tuple(_with_blocks(one, after) for one in allocations)
+        smaller = tuple(_with_blocks(allocation, after) for allocation in allocations)
         return smaller, f"{after:,} of {before:,} blocks"
     sizes: dict[int, int] = {}
     for one in allocations:
@@ -324,13 +324,13 @@ def scaled(allocations: Sequence[Allocation], most_bytes: int | None) -> tuple[t
     if not kept:
         least = next(iter(sizes.values()))
         raise UsageError(f"{most_bytes:,} bytes hold no layer: the first takes {least:,}.", hint=f"Use: --max-bytes {least}")
-    return tuple(one for one in allocations if one.layer in kept), f"{len(kept):,} of {len(sizes):,} layers"
+    return tuple(allocation for allocation in allocations if allocation.layer in kept), f"{len(kept):,} of {len(sizes):,} layers"
 
 
 def rebuilt(allocations: Sequence[Allocation], most_bytes: int | None, pool: Sequence[int]) -> tuple[Allocation, ...]:
     """The allocations of an earlier probe that was scaled to ``most_bytes``. ``pool`` starts with the number of blocks it had."""
-    if pool and allocations and all(one.blocks is not None for one in allocations):
-        return tuple(_with_blocks(one, pool[0]) for one in allocations)
+    if pool and allocations and all(allocation.blocks is not None for allocation in allocations):
+        return tuple(_with_blocks(allocation, pool[0]) for allocation in allocations)
     return scaled(allocations, most_bytes)[0]
 
 

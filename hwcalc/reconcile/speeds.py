@@ -305,12 +305,12 @@ def _saved(opened: Occupancy, run: BenchRun, factors: tuple[float, float] | None
         raise LogError(
             "nothing to keep: no speed is expected of this engine on this accelerator.", hint="Compare it without --calibrate."
         )
-    if any(not 1.05 / _MOST_TIMES < one < _MOST_TIMES / 1.05 for one in factors):
+    if any(not 1.05 / _MOST_TIMES < factor < _MOST_TIMES / 1.05 for factor in factors):
         raise LogError(
             f"it ran {factors[0]:.3g} times as long as expected, and no machine is so far off: it is not kept.",
             hint="Say what it ran on: --gpu, --tp, --weights.",
         )
-    decode, prompt = (round(one, 4) for one in factors)
+    decode, prompt = (round(factor, 4) for factor in factors)
     source = f"{run.tool}, {opened.model.id}, {brief(Path(log_name(bench)).name, 80) if not isinstance(bench, str) else 'text'}"
     reading = Measurement(
         values={"decode_times": decode, "prompt_times": prompt},

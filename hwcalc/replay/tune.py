@@ -410,7 +410,7 @@ class _Search:
         for widest, _, others in peaks:
             for one in others:
                 told.setdefault(id(one), replace(told[id(widest)], settings=one.settings))
-        return sorted(((Trial.of(one, told[id(one)], self.least), one) for one in settings), key=_order)
+        return sorted(((Trial.of(setting, told[id(setting)], self.least), setting) for setting in settings), key=_order)
 
     def _ready(self, one: Opened) -> _Ready:
         """The setting, if it starts. Raises its error if it does not, or if nothing like it was measured."""

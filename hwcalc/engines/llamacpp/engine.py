@@ -294,7 +294,7 @@ class LlamacppDeployment(GeneralDeployment):
         setup, gpus, gpu = self.setup, self.setup.gpus, self.gpu
         options = place_options(setup.options, default=self.rules.default_layers if self.context.server else "all")
         check_stages(self.engine.label, setup.parallel)
-        devices = [(device_of(one.buffer), one.buffer) for one in options.overrides]
+        devices = [(device_of(override.buffer), override.buffer) for override in options.overrides]
         if gpu is not None and gpu.is_host:
             # Numbers of layers have no effect where there is no GPU.
             named = next((buffer for device, buffer in devices if device >= 0), None)

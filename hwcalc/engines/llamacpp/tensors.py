@@ -81,7 +81,7 @@ def in_file_order(groups: Iterable[WeightGroup]) -> Iterator[tuple[int, WeightGr
         for number in one.layers:
             layers.setdefault(number, []).append(one)
     for number in sorted(layers):
-        yield from ((number, one) for one in layers[number])
+        yield from ((number, layer) for layer in layers[number])
     yield from ((-1, one) for one in given if one.first.copy)
 
 
@@ -170,7 +170,8 @@ def with_overrides(tensors: Iterable[WeightTensor], given: Iterable[Override]) -
 
     patterns = [(compiled(one.pattern), one.buffer) for one in named]
     return tuple(
-        replace(one, buffer=next((buffer for pattern, buffer in patterns if pattern.found_in(one.name)), None)) for one in tensors
+        replace(tensor, buffer=next((buffer for pattern, buffer in patterns if pattern.found_in(tensor.name)), None))
+        for tensor in tensors
     )
 
 

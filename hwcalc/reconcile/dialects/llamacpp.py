@@ -409,14 +409,14 @@ def _context(facts: Facts, occupancy: LlamacppOccupancy) -> list[Row]:
 def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
     """Rows of what the GPUs hold, and of the compute buffers; mapped files are left out: a mapping spans what lies between its tensors."""
     gpus, host = placement.gpus, (placement.host,)
-    weights, cache = sum(one.weights_bytes for one in gpus), sum(one.cache_bytes for one in gpus)
+    weights, cache = sum(gpu.weights_bytes for gpu in gpus), sum(gpu.cache_bytes for gpu in gpus)
     rows: list[Row] = []
 
     def row(name: str, fact: Fact | None, predicted: Range | int | None, definition: str, meaning: str) -> None:
         rows.extend(compared(name, fact, predicted, tolerance, definition, meaning))
 
     def parts(devices: Iterable[DeviceShare], name: str) -> Range | None:
-        return total(part for one in devices for part in one.parts if part.name == name)
+        return total(part for device in devices for part in device.parts if part.name == name)
 
     row("layers", facts.last("all_layers"), placement.all_layers, "engine", "layers that can be offloaded")
     model = _whole(facts, "model_bytes", "model_sum_bytes", hosted=False)

@@ -136,10 +136,10 @@ class LmdeployLog(Dialect):
         if free is not None:
             ends = (int(end) for end in (free.value, free.low or 0, free.high or 0))
             shares = [shares_of(pool, occupancy.model.vocab_size or 0, size) for size in ends]
-            runtime = spread(*(one.runtime for one in shares))
+            runtime = spread(*(share.runtime for share in shares))
             row("forward pass", "runtime_bytes", runtime, "(prefill tokens + 2 x max_batches) x vocabulary x 2")
-            row("cache", "cache_bytes", spread(*(one.cache for one in shares)), "the share of what is free")
-            blocks = spread(*(pool.blocks(max(0, one.cache)) for one in shares))
+            row("cache", "cache_bytes", spread(*(share.cache for share in shares)), "the share of what is free")
+            blocks = spread(*(pool.blocks(max(0, share.cache)) for share in shares))
             row("blocks", "num_gpu_blocks", blocks, "blocks of the share of what the log says is free")
         counted = facts.number("num_gpu_blocks")
         if counted is not None:

@@ -284,7 +284,7 @@ class SglangLog(Dialect):
         ends, meaning, definition = found
         pools = [occupancy.sizes(max(0, end)) for end in ends]
         for name, counted in (("tokens", "tokens"), ("window tokens", "swa_tokens"), ("state slots", "slots")):
-            counts = [getattr(one, counted) for one in pools]
+            counts = [getattr(pool, counted) for pool in pools]
             if None not in counts:
                 rows += compared(name, facts.last(counted), spread(*counts), tolerance, definition, meaning)
         return rows, notes
@@ -359,13 +359,13 @@ def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -
     rows: list[Row] = []
     groups, page = occupancy.deployment.plain_stack.groups, occupancy.settings.page_size
     layout = occupancy.deployment.layout
-    indexed = sum(group.count * sum(one.bytes for one in layout.rows[group.kind] if one.role is Role.INDEX) for group in groups)
+    indexed = sum(group.count * sum(row.bytes for row in layout.rows[group.kind] if row.role is Role.INDEX) for group in groups)
     unscaled = _without_scales(facts)
     for prefix, word in (("", ""), ("swa_", "window ")) if occupancy.settings.pp == 1 else ():
         tokens = facts.number(f"{prefix}held")
         for name, role in (("key", Role.KEY), ("value", Role.VALUE), ("latent", Role.LATENT)):
             size = sum(
-                group.count * sum(one.bytes for one in layout.rows[group.kind] if one.role is role)
+                group.count * sum(row.bytes for row in layout.rows[group.kind] if row.role is role)
                 for group in groups
                 if (layout.pools[group.kind] == SWA) is bool(prefix)
             )
