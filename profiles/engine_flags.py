@@ -120,13 +120,15 @@ class UnplannedFlags(FlagsByValues):
 class Program(Facts):
     """The words that start a server. The program has ``kind`` if it is none; ``launcher`` wraps the engine; ``own`` names fit other programs too.
 
-    A command is written with the ``written`` one, else with the first.
+    A command is written with the ``written`` one, else with the first. One ``by_flag`` takes the model behind a flag alone, where others of
+    the engine take it without one.
     """
 
     text: Words = field(name="words")
     kind: Literal["build", "model", "modelfile"] | None = None
     launcher: Words | None = None
     own: bool = False
+    by_flag: bool = False
     written: bool = False
 
     @property

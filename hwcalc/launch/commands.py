@@ -561,6 +561,9 @@ def servers_with(
     take_configs(reading, around)
     if program is not None and program.launcher is not None:
         reading.extra["launcher"] = program.launcher
+    if program is not None and program.by_flag and reading.free and "model" not in reading.settings:
+        spelled = next(each.spelled for each in flags.flags if each.key == "model")
+        reading.fault(f"{reading.free[0].text} without {spelled}", spelled)
     return [finished(reading, around, line=line)]
 
 

@@ -210,3 +210,13 @@ def test_the_longest_that_fits() -> None:
     assert made.fit.fits
     assert 8192 < made.request.seq < 60_577
     assert plan(server, gpu="l4", seq="40k", offline=True).request.seq == 40_960
+
+
+@pytest.mark.parametrize(("program", "takes"), [("sglang serve", True), ("python -m sglang.launch_server", False)])
+def test_a_model_without_its_flag(program: str, takes: bool) -> None:
+    """``sglang serve`` of 0.5.23 takes it so; ``launch_server`` has an argparse with ``--model-path`` alone, and ends at once."""
+    [server] = read_launch(f"{program} Qwen/Qwen3-8B --tp 2")
+
+    assert server.settings["model"] == "Qwen/Qwen3-8B"
+    assert server.faults == (() if takes else ("Qwen/Qwen3-8B without --model-path",))
+    assert read_launch(f"{program} --model-path Qwen/Qwen3-8B --tp 2")[0].faults == ()
