@@ -191,7 +191,7 @@ class SglangDeployment(GeneralDeployment):
         if came is not None and planned_version(self.version) < since(came):
             message = f"SGLang {self.version} has no class {brief(row.name, 60)}, which came with {came}."
             raise UnsupportedError(message, hint=f"Use: --engine sglang@{came}")
-        if not plain:
+        if not plain or "never" in row.words:
             super().check_class()
 
     @cached_property

@@ -356,7 +356,7 @@ MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.in
 PLAIN: Final = Decoder(layers=build.alike())
 _LLAMA: Final = replace(PLAIN, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
 BAICHUAN: Final = replace(PLAIN, fused_qkv="W_pack")
-EXAONE: Final = replace(PLAIN, attn="attn.attention", output="out_proj")
+EXAONE: Final = replace(_LLAMA, qkv_bias="attention_bias", o_bias="attention_bias", attn="attn.attention", output="out_proj")
 INTERNLM: Final = replace(PLAIN, qkv_bias="bias", o_bias="bias")
 INTERNLM2: Final = replace(INTERNLM, attn="attention", fused_qkv="wqkv", output="wo", mlp="feed_forward")
 ORION: Final = replace(PLAIN, norm="layer")

@@ -297,10 +297,8 @@ def _inkling2_loop(config: Config, top: Config, reading: Reading) -> list[Block]
     numbers = tuple(number for number in loop.layers if number < len(reading.layers))
     queries = w.parameter("model.message_input.query", len(loop.layers), 4, hidden)
     blocks = _inkling2(config, top, reading, config.integer("unpadded_vocab_size"))
-    if numbers:
-        blocks.append(Block(kind="message", weights=gates, count=len(numbers), layers=numbers))
-        blocks.append(Block(kind="message", weights=queries))
-    return blocks
+    blocks.append(Block(kind="message", weights=queries))
+    return [*blocks, Block(kind="message", weights=gates, count=len(numbers), layers=numbers)] if numbers else blocks
 
 
 _INKLING_IGNORED: Final = (

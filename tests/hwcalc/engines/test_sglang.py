@@ -265,6 +265,12 @@ def test_plain_attention_of_another_class_runs_by_transformers() -> None:
     assert any(note.code == "not-its-own-class" for note in made.notes)
 
 
+def test_a_class_newer_than_its_transformers_is_refused() -> None:
+    """SGLang 0.5.23 needs transformers 5.19.0 exactly, and Kolibri, plain attention, came with 5.20."""
+    with pytest.raises(UnsupportedError, match=r"no class Kolibri1ForCausalLM, nor has transformers 5\.19"):
+        plan({"model_type": "kolibri1", "architectures": ["Kolibri1ForCausalLM"]}, engine="sglang", gpu="h100")
+
+
 def test_the_command_line() -> None:
     """Flags by SGLang's names; replicas of attention are ranks of one group."""
     made = plan(

@@ -14,6 +14,8 @@ from hwcalc.formulas import LayerKind, SharedCache, SparseIndexer, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec
+from scripts.live_classes import built as of_defaults
+from scripts.live_classes import generating
 
 SMALL: Final = {
     "hidden_size": 64,
@@ -200,3 +202,26 @@ def test_deepseek_without_latent_weighs_what_it_caches() -> None:
 
     assert rows(spec, "k_proj") == dict.fromkeys(range(4), 64) == rows(spec, "v_proj")
     assert {kind.num_key_value_heads * kind.head_dim for kind in of_kind(spec.stack, AttentionKind).values()} == {64}
+
+
+NEWEST: Final = (
+    "apertus1p5",
+    "dory",
+    "exaone",
+    "hy_v4_vl",
+    "inkling2_loop",
+    "lara_mini",
+    "omniasr",
+    "sarvam_mla",
+    "sarvam_moe",
+)
+"""Types that came with transformers 5.24, of which no figures were recorded."""
+
+
+@pytest.mark.parametrize("model_type", NEWEST)
+def test_parameters_of_the_newest_types(model_type: str) -> None:
+    """Towers, tokenisers of pictures and sound, loops and gates between passes: all that the library builds of the class's defaults."""
+    spec = load_model({"model_type": model_type, "architectures": [generating()[model_type]]})
+
+    assert spec.counted is not None
+    assert spec.counted.total == parameters(of_defaults(model_type, {}))
