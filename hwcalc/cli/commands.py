@@ -21,6 +21,7 @@ from hwcalc.cli.options import COMMANDS, DEFAULT, GROUPS, Example, Option, comma
 from hwcalc.cli.output import Answer, answer_lists, colored, output_width
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
+from hwcalc.report.text import broken, filled, together
 from hwcalc.text import shell_word, shown
 
 _HELP = """How much memory a language model's cache takes, exactly: from its config alone, layer by layer, engine by engine.
@@ -260,8 +261,6 @@ _MOST_SHOWN: Final = 11
 
 def short_help(name: str, width: int) -> str:
     """The help of a command on one screen: its usual options by group, two examples, and how to see more."""
-    from textwrap import wrap
-
     found = find_command(name)
     arguments = " ".join(option.metavar for option in found.options if not option.flags)
     few = sum(bool(option.flags) for option in found.options) <= _MOST_SHOWN
@@ -276,11 +275,11 @@ def short_help(name: str, width: int) -> str:
     groups = max((len(group) for group, *_ in rows), default=0)
     widest = min(_WIDEST, max((len(second) for _, second, _ in rows), default=0))
     lines = [f"Usage: kvplan {name} {arguments} [OPTIONS]".replace("  ", " "), ""]
-    lines += [*(f"  {line}" for line in wrap(summary(name), width - 2)), ""]
+    lines += [*(f"  {line}" for line in broken(summary(name), width - 2)), ""]
     before = ""
     for group, second, text in rows:
         room = max(width - groups - widest - 6, 20)
-        first, *others = _wrapped(text, room)
+        first, *others = broken(text, room)
         title = group if group != before else ""
         lines.append(f"  {title:<{groups}}  {second:<{widest}}  {first}")
         lines += [f"  {'':<{groups}}  {'':<{widest}}  {other}" for other in others]
@@ -303,9 +302,7 @@ def help_of(command: str | None, *, whole: bool) -> str:
 
 def short_root_help(width: int) -> str:
     """The questions that kvplan answers, and its commands, on one screen."""
-    from textwrap import wrap
-
-    about = wrap(_HELP.partition("\n")[0], width - 2)
+    about = broken(_HELP.partition("\n")[0], width - 2)
     lines = ["Usage: kvplan MODEL [OPTIONS], or kvplan COMMAND ...", "", *(f"  {line}" for line in about), ""]
     says = max(len(question.says) for question in QUESTIONS)
     for question in QUESTIONS:
@@ -321,7 +318,7 @@ def short_root_help(width: int) -> str:
     }
     lines.append("")
     for title, text in paragraphs.items():
-        first, *others = _wrapped(text, width - 12)
+        first, *others = broken(text, width - 12)
         lines += [f"  {title:<8}  {first}", *(f"{'':<12}{other}" for other in others)]
     return "\n".join(lines)
 
@@ -426,7 +423,6 @@ def _word_explained(name: str, columns: int) -> str:
     from hwcalc.cli.line import aliases
     from hwcalc.planner.options import OTHER_NAMES, ROWS
     from hwcalc.profiles.glossary import find_term, meaning_of
-    from hwcalc.report.text import filled
 
     flag = re.sub(r"[ _]", "-", f"--{name.lower().lstrip('-')}")
     option = flag.removeprefix("--").replace("-", "_")
@@ -439,12 +435,12 @@ def _word_explained(name: str, columns: int) -> str:
     lines = []
     if term is not None:
         also = f" (also: {', '.join(term.also)})" if term.also else ""
-        lines += [filled(f"{term.word}{also}", columns), *(f"  {line}" for line in _wrapped(term.text, columns - 2)), ""]
+        lines += [filled(f"{term.word}{also}", columns), *(f"  {line}" for line in broken(term.text, columns - 2)), ""]
     for each in dict.fromkeys((*(term.options if term is not None else ()), *((option,) if option in ROWS else ()))):
         row = ROWS[each]
         lines += [
             f"  {', '.join(row.spellings)} {row.metavar}".rstrip(),
-            *(f"    {line}" for line in _wrapped(row.help, columns - 4)),
+            *(f"    {line}" for line in broken(row.help, columns - 4)),
         ]
     if not lines:
         lines = _knob_explained(knob, columns)
@@ -463,14 +459,13 @@ def _knob_explained(name: str, columns: int) -> list[str]:
     known = [(engine, row) for engine in ENGINES if (row := find_engine(engine)[0].options.get(name)) is not None]
     lines = [f"--engine-option {name}=VALUE"] if known else []
     for engine, row in known:
-        lines += [f"  {line}" for line in _wrapped(f"{engine}: {row.help}. Default: {row.default}.", columns - 2)]
+        lines += [f"  {line}" for line in broken(f"{engine}: {row.help}. Default: {row.default}.", columns - 2)]
     return lines
 
 
 def _all_words(columns: int) -> str:
     """All words, group by group."""
     from hwcalc.profiles.glossary import groups, terms
-    from hwcalc.report.text import filled, together
 
     parts: list[str] = []
     for group, title in groups().items():
@@ -486,12 +481,6 @@ def _word_meant(name: str) -> str:
     from hwcalc.profiles.glossary import spellings
 
     return next(iter(get_close_matches(name.lower(), spellings(), n=1, cutoff=0.75)), "")
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 @command(

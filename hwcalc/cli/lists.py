@@ -334,8 +334,6 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
 
     Bits per element with scales, the block that is stored, aliases, source.
     """
-    from textwrap import fill
-
     from hwcalc.quantization.planned import weight_formats
 
     view = view_of(**output)
@@ -354,7 +352,7 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
         rows.append((dtype.name, bits, stored, ", ".join(dtype.aliases), dtype.source))
     text = view.table(("dtype", "bits", "stored as", "aliases", "source"), rows, right=(1,))
     if name is None and view.format == "table":
-        text += f"\n{fill(_WEIGHTS + ', '.join(weight_formats()) + '.', width=view.width or 100, subsequent_indent='  ')}\n"
+        text += "\n" + view.paragraphs([f"{_WEIGHTS}{', '.join(weight_formats())}."])
     return Answer(text=text)
 
 

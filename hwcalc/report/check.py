@@ -29,7 +29,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
 from hwcalc.report.drawing import SCREEN
-from hwcalc.report.text import csv_text, escaped, markdown_table
+from hwcalc.report.text import broken, csv_text, escaped, markdown_table
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
@@ -223,10 +223,7 @@ def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
     room = max(20, width - _INDENT)
     if len(text) <= room and text == text.strip():
         return [first + text]
-    from textwrap import wrap
-
-    parts = wrap(text, room, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False) or [""]
-    return [(first if index == 0 else " " * _INDENT) + part for index, part in enumerate(parts)]
+    return [(" " * _INDENT if index else first) + part for index, part in enumerate(broken(text, room, hang))]
 
 
 def check_markdown(document: CheckDocument, view: View) -> str:

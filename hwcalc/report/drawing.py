@@ -13,7 +13,7 @@ from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
 from hwcalc.report.columns import GAP
-from hwcalc.report.text import BOUND, PIPED_WIDTH, bound
+from hwcalc.report.text import BOUND, PIPED_WIDTH, bound, broken
 from hwcalc.text import LONGEST_MESSAGE, clean, cut
 
 SCREEN: Final = (24, 80)
@@ -121,10 +121,7 @@ def height(parts: Iterable[Piece], width: int) -> int:
 
 def _broken(text: str, room: int) -> list[str]:
     """The lines of a text, broken at blanks alone."""
-    from textwrap import wrap
-
-    lines = (wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""] for line in text.split("\n"))
-    return [line for several in lines for line in several]
+    return [line for part in text.split("\n") for line in broken(part, room)]
 
 
 def _apart(part: Piece) -> Iterable[Piece]:
@@ -336,10 +333,7 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
     for label, message, style in rows:
         lines = ["  " + label]
         if len(lines[0]) > _LABEL:
-            from textwrap import wrap
-
-            wrapped = wrap(label, _LABEL - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-            lines = ["  " + line for line in wrapped]
+            lines = ["  " + line for line in broken(label, _LABEL - 2, 2)]
         labels.append(Text("\n".join(lines), style=style))
         texts.append(Text(message, style=style))
     widest = max(cell_len(line) for label in labels for line in label.plain.split("\n"))

@@ -31,10 +31,15 @@ def filled(text: str, width: int) -> str:
     """Lines of at most ``width`` characters with a hanging indent; an id is never cut, nor what is :func:`bound` or :func:`together`."""
     if len(text) <= width and text.isprintable() and text == text.strip():
         return text
-    from textwrap import fill
+    return "\n".join(broken(text, width, 2))
 
-    lines = fill(bound(text), width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-    return lines.replace(BOUND, " ")
+
+def broken(text: str, width: int, hang: int = 0) -> list[str]:
+    """Lines of at most ``width`` characters, the second and further ones behind ``hang`` blanks; broken as :func:`filled` does."""
+    from textwrap import wrap
+
+    lines = wrap(bound(text), width, subsequent_indent=" " * hang, break_on_hyphens=False, break_long_words=False)
+    return [line.replace(BOUND, " ") for line in lines] or [""]
 
 
 def together(words: str) -> str:
