@@ -337,7 +337,7 @@ class Fits:
         self.files = {
             path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(built_in(FOLDER)).glob("*.yaml"))
         }
-        classes = narrowest_first(convert({**data, "schema_version": None}, SpeedClass) for data in self.files.values())
+        classes = narrowest_first(convert(data, SpeedClass) for data in self.files.values())
         of_rows = [class_of(classes, row) for row in rows.rows]
         self.owners = np.array([getattr(one, "id", "") for one in of_rows])
         self.families = np.array([getattr(one, "family", "") for one in of_rows])
