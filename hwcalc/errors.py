@@ -6,6 +6,7 @@ no input in them controls a terminal or fills a log.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hwcalc.text import in_python
@@ -85,10 +86,12 @@ class ConfigError(KvplanError, ValueError):
 
     exit_code = 3
     type = "bad-config"
-    command: tuple[str, str] | None = None
-    """A command line in the hint, and the value of ``--assume`` by which it differs from the one that was typed."""
-    written: str | None = None
-    """Options in the hint that write layers down, in place of the model."""
+    command: tuple[str, Mapping[str, str]] | None = None
+    """A command line in the hint, and the options by which it differs from the one that was typed: ``--assume``, and a length where none is known."""
+    left_out: tuple[str, ...] = ()
+    """Options that were typed and that this command cannot have."""
+    written: tuple[str, Mapping[str, str]] | None = None
+    """A command line in the hint that writes layers down in place of the model, and its options."""
 
 
 class LogError(KvplanError, ValueError):

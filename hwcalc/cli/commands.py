@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shutil import get_terminal_size
 from typing import Annotated, Any, Final
 
@@ -20,6 +20,7 @@ from hwcalc.cli.line import aliases, aliases_of, with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, GROUPS, Example, Option, command, command_meant, find_command, typed_again
 from hwcalc.cli.output import Answer, answer_lists, colored, output_width
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.planner.options import DIMENSIONS
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.report.text import broken, filled, together
 from hwcalc.text import shell_word, shown
@@ -155,15 +156,8 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
         try:
             result = found.run(**values)
         except ConfigError as error:
-            if error.command is not None and name in _OF_ONE_MODEL:
-                # Its hint repeats the options that were typed.
-                line, assumed = error.command
-                typed = typed_again(name, values["model"], {**values, "assume": assumed})
-                if typed:
-                    error.hint, error.command = error.hint.replace(line, typed), (typed, assumed)
-            if error.written is not None and name in _OF_ONE_MODEL:
-                typed = typed_again(name, None, {**values, "assume": None})
-                error.hint = error.hint.replace(f"kvplan {error.written}", f"{typed} {error.written}")
+            if name in _OF_ONE_MODEL:
+                error.hint = _typed(name, values, error)
             raise
         wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
         return replace(result, color=True) if wanted and not result.json else result
@@ -181,6 +175,22 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name, cls=ReadOnce)(run)
     return typer.main.get_command(app)
+
+
+def _typed(name: str, values: Mapping[str, Any], error: ConfigError) -> str:
+    """The hint of an error about a model, whose command lines repeat what was typed."""
+    hint = error.hint
+    # Layers that are written down have the dimensions that were typed already.
+    without = {*DIMENSIONS} - {"parameters"} | {"assume"}
+    for given, left_out, model in ((error.command, error.left_out, values["model"]), (error.written, without, None)):
+        if given is None:
+            continue
+        line, options = given
+        typed = {key: None if key in left_out else value for key, value in values.items()}
+        # What was typed counts before the file's own length and format.
+        added = {key: value for key, value in options.items() if key == "assume" or typed.get(key, "") in (None, [])}
+        hint = hint.replace(line, typed_again(name, model, {**typed, **added}) or line)
+    return hint
 
 
 def _parameter(option: Option) -> inspect.Parameter:

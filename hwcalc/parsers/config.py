@@ -20,24 +20,14 @@ from hwcalc.data import json_data
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelSpec
+from hwcalc.parsers.key_words import ALIASES, harmless, meant
 from hwcalc.text import quoted
 
-ALIASES: Mapping[str, Sequence[str]] = {
-    key: names.split()
-    for key, names in {
-        "hidden_size": "n_embd d_model dim model_dim",
-        "num_hidden_layers": "num_layers n_layer n_layers num_transformer_layers num_decoder_layers",
-        "num_attention_heads": "n_head n_heads num_heads num_query_heads",
-        "num_key_value_heads": "num_kv_heads n_kv_heads kv_n_heads n_head_kv multi_query_group_num num_attention_groups",
-        "head_dim": "attention_head_dim kv_channels d_kv head_size",
-        "intermediate_size": "n_inner d_ff ffn_hidden_size ffn_dim",
-        "vocab_size": "padded_vocab_size",
-        "max_position_embeddings": "n_positions max_seq_len max_sequence_length seq_length model_max_length max_position_embedding "
-        "max_context_length context_length training_seqlen ctx_len max_length",
-        "sliding_window": "sliding_window_size attention_window_size window_size",
-    }.items()
-}
-"""Other names of facts, in files of models whose code lives with the model. They must not contradict the class's own aliases."""
+LONGEST_SEQUENCE: Final = (
+    "max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings", "max_text_positions", "n_positions",
+    "max_seq_len", "seq_length", "max_sequence_length",
+)  # fmt: skip
+"""Keys of the longest sequence. Encoder-decoder classes have two lengths: the one that counts here is the decoder's."""
 
 LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
     "bloom": {"hidden_size": "n_embed"},
@@ -112,13 +102,6 @@ _BEARING: Final = (
     r"cache|cross|swa|cycles|every_n|layer_period"
     r")(?:_|$)"
 )
-# Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
-_HARMLESS: Final = (
-    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
-    r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
-    r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
-    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
-)
 # A key with one of these words bears on the weights: widths and numbers of matrices.
 _WEIGHING: Final = (
     r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
@@ -141,7 +124,7 @@ def bears_on_memory(key: object, value: object) -> bool:
     name = str(key)
     if value in (None, False, "", 0, [], {}):
         return False
-    return re.search(_BEARING, name) is not None and not re.search(_HARMLESS, name)
+    return re.search(_BEARING, name) is not None and not harmless(name)
 
 
 def weighs(key: object, value: object) -> bool:
@@ -277,7 +260,9 @@ class Config:
     def missing(self, key: str) -> ConfigError:
         """Make a :class:`ConfigError` about a missing key. The caller raises it."""
         kind = f"a {self.model_type} config" if self.model_type else "this config"
-        return ConfigError(f"{self._place(key)} is missing: {kind} needs it.", hint=_HINT)
+        other = meant(self.raw, key)
+        hint = _HINT if other is None else f"The file has {self._place(other.key)} {other.value}: is that what is meant?"
+        return ConfigError(f"{self._place(key)} is missing: {kind} needs it.", hint=hint)
 
     def maybe_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int | None:
         """A whole number; ``None`` if it is null, or absent and without a default."""
@@ -458,7 +443,7 @@ class Config:
         """The dotted paths of keys that may affect the cache, are not empty, and stand in nested objects that nobody has read."""
         level, found = [(self._place(key), value) for key, value in self.raw.items() if key not in self.read], list[str]()
         for _ in range(_DEEPEST):
-            objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not re.search(_HARMLESS, path)]
+            objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not harmless(path)]
             items = [(path, key, item) for path, value in objects for key, item in value.items()]
             found += [f"{path}.{key}" for path, key, item in items if bears_on_memory(key, item)]
             if len(found) > _MOST:

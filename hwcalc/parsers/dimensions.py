@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.errors import ConfigError, KvplanError, UsageError
+from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, ModelSpec, Note, RawModel
 from hwcalc.parsers.config import MAX_LAYERS, Config
+from hwcalc.parsers.key_words import Keys
 from hwcalc.parsers.parse import parse
-from hwcalc.parsers.understood import language_config
+from hwcalc.parsers.understood import HOW_TO_CHANGE, language_config, language_level
 from hwcalc.parsers.written import KEYS, by_number, is_written, parse_written
 from hwcalc.text import brief
 
@@ -83,7 +84,8 @@ def _written(given: Mapping[str, Any]) -> ModelSpec:
         raise UsageError(message, hint="Leave out --layers; a number stands before a kind: 4*gqa(heads=32, head_dim=128)")
     twice = next((name for name in _FACTS if name in given and name not in KEYS), None)
     if twice is not None:
-        raise UsageError(f"{_flag(LAYERS_OF)} and {_flag(twice)} both say what layers keep.", hint="Give one of them.")
+        message = f"{_flag(LAYERS_OF)} and {_flag(twice)} both say what layers keep."
+        raise UsageError(message, hint=f"Change the number in the text of {_flag(LAYERS_OF)}. {HOW_TO_CHANGE}")
     config = {"layers": given[LAYERS_OF], **{name: value for name, value in given.items() if name in KEYS}}
     try:
         spec = parse_written(RawModel(id="written-layers", config=config, source="options"))
@@ -115,11 +117,15 @@ class Changes:
             message = f"{_flag(LAYERS_OF)} describes all layers of a model, and {raw.id} has its own."
             raise UsageError(message, hint="Leave out the MODEL, or the layers.")
         if is_written(raw.config):
-            raise UsageError(f"{raw.id} is written down: it has no dimensions to change.", hint="Change them in its layers.")
+            hint = f"Change its layers, in a copy of the file to keep both. {HOW_TO_CHANGE}"
+            raise UsageError(f"{raw.id} is written down: it has no dimensions to change.", hint=hint)
         if "parameters" in given:
             message = "--parameters counts the weights of the bare equation; those of a MODEL follow from its config."
             raise UsageError(message, hint="Leave it out, or leave out the MODEL.")
-        own, level = self._own
+        try:
+            own, level = self._own
+        except (UnknownArchitectureError, UnreadKeysError) as error:
+            raise self._changed(error, given) from error
         spec = _parsed(_with(raw, level, given), assume)
         values = {name: level.get(_FACTS[name]) for name in given}
         for name in given:
@@ -144,6 +150,21 @@ class Changes:
         spec = replace(spec, variants={engine: _assumed(variant, note, given) for engine, variant in spec.variants.items()})
         return _assumed(spec, note, given)
 
+    def _changed(self, error: ConfigError, given: Mapping[str, Any]) -> ConfigError:
+        """The error about a model that is not known, whose hint has these dimensions where its commands can have them."""
+        try:
+            parse(_with(self._raw, language_level(Config(self._raw.config), None), given, known=False), assume=self._assume)
+        except (UnknownArchitectureError, UnreadKeysError) as changed:
+            error = changed if changed.written else error
+        except KvplanError:
+            pass
+        if error.command is not None:
+            try:
+                Changes(self._raw, error.command[1]["assume"]).model(given)
+            except KvplanError:
+                error.left_out = tuple(given)
+        return error
+
 
 def _same(one: ModelSpec, other: ModelSpec) -> bool:
     return one.stack == other.stack and one.counted == other.counted
@@ -167,11 +188,19 @@ def _assumed(spec: ModelSpec, note: Note, given: Mapping[str, int]) -> ModelSpec
     return replace(spec, assumed=True, notes=(*spec.notes, note), parameters=parameters, read_with=words)
 
 
-def _with(raw: RawModel, level: Config, given: Mapping[str, int]) -> RawModel:
-    """The description with these dimensions, under the names that the file has for them; without facts about its files."""
+def _with(raw: RawModel, level: Config, given: Mapping[str, int], *, known: bool = True) -> RawModel:
+    """The description with these dimensions, under the names that the file has for them; without facts about its files.
+
+    Of a type that is not ``known``, the keys say by their words which dimension they give.
+    """
     changed = dict(level.raw)
     for name, value in given.items():
-        names = level.names(_FACTS[name])
+        names: Sequence[str] = level.names(_FACTS[name])
+        if not known:
+            said = Keys(level.raw).number(_FACTS[name])
+            if said is None:
+                continue
+            names = (said.key,)
         place = next((key for key in names if key in changed), names[-1])
         changed = {key: kept for key, kept in changed.items() if key not in names} | {place: value}
     path = level.where.split(".") if level.where else []

@@ -15,7 +15,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION, Layer, Stack
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelFacts, ModelSpec, Note, Parameters, RawModel, RopeScaling, qualified
-from hwcalc.parsers.config import MAX_NAME, MTP_COUNTS, Config, architecture_of, check_size
+from hwcalc.parsers.config import LONGEST_SEQUENCE, MAX_NAME, MTP_COUNTS, Config, architecture_of, check_size
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import find_wrapper
 from hwcalc.parsers.understood import from_the_class, no_layers, understood
@@ -175,7 +175,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
         state_dtype=reading.state_dtype,
         # The class of an assumed type says nothing about how far this model was trained.
-        max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE, given=assumed),
+        max_position_embeddings=_first_integer(language, top, *LONGEST_SEQUENCE, given=assumed),
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
@@ -255,13 +255,6 @@ def _stack(layers: tuple[Layer, ...]) -> Stack:
     if not layers:
         raise no_layers()
     return Stack(layers)
-
-
-# Keys of the longest sequence. Encoder-decoder classes have two lengths: the one that counts here is the decoder's.
-_LONGEST_SEQUENCE = (
-    "max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings", "max_text_positions", "n_positions",
-    "max_seq_len", "seq_length", "max_sequence_length",
-)  # fmt: skip
 
 
 def _first_integer(language: Config, top: Config, *keys: str, given: bool = False) -> int | None:

@@ -1,123 +1,646 @@
-"""What an unknown config says of its layers, in the words of ``--layers-of``: a start for somebody who knows the model.
+"""The layers that an unknown config describes, in the words of ``--layers-of``: a start for somebody who knows the model.
 
-Which layers are which is read from a list of types, and the parameters of each kind from keys that have its fields' names. A question mark
-stands for what the file does not say. Nothing is planned from it.
+Which layers are which is read from a list of types or codes, a pattern, numbers of layers, or a key for every so many layers; the parameters of each kind
+from keys whose words say so (:mod:`~hwcalc.parsers.key_words`). A question mark stands for what the file does not say. Nothing is planned from it.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 from hwcalc import formulas
-from hwcalc.formulas import LayerKind, NoCache, SharedCache
+from hwcalc.formulas import AttentionKind
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.states import StateKind
-from hwcalc.parsers.config import ALIASES, MAX_LAYERS, bears_on_memory
+from hwcalc.parsers.config import MAX_LAYERS, bears_on_memory
+from hwcalc.parsers.key_words import SUBJECTS, Found, Keys, Words, entries, is_number, meanings, words_of
 from hwcalc.parsers.known_types import SHORT_NAMES
 from hwcalc.parsers.written import Parameter, kind_names, parameters_of, pattern_text
-from hwcalc.text import by_word
+from hwcalc.profiles.dtypes import find_dtype
+from hwcalc.text import brief, by_word, shell_word
 
 _LONGEST: Final = 700
 """Most characters of a description that a message offers."""
-_WORDS: Final[Mapping[str, str]] = by_word(
+_MOST_KINDS: Final = 8
+"""Most types of layers that a list may name."""
+_SIZES: Final = ("hidden_size", "intermediate_size", "vocab_size")
+_SHARED_NAMES: Final = frozenset(
+    ["num_heads", "head_dim", "num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "qk_head_dim", "v_head_dim"]
+)
+"""Fields of states that keys without a word for states give for attention, where there is attention."""
+UNKNOWN: Final = "?"
+"""What stands for a kind, a number or a count that the file does not say."""
+
+_KINDS_BY_WORD: Final[Mapping[str, str]] = by_word(
     {
-        "full_attention": "attention full global global_attention softmax self_attention attn f a *",
-        "sliding_attention": "sliding sliding_window swa local local_attention window windowed s w",
-        "chunked_attention": "chunked chunk chunked_attention", "short_convolution": "conv short_conv convolution",
-        "real_gated_lru": "recurrent rglru rg_lru", "gated_delta_net": "gdn deltanet delta_net gated_deltanet gated_delta",
-        "lightning_attention": "lightning lightning-attn lightning_attn", "no_cache": "mlp moe ffn - dense sparse",
-        "mamba": "mamba ssm m state_space", "linear": "linear linear_attention",
+        "mamba2": "mamba2 ssd", "mamba1": "mamba1 s6", "mamba": "mamba ssm", "kimi_delta_attention": "kda kimi", "gated_delta_net": "gdn delta deltanet",
+        "lightning_attention": "lightning", "gated_linear_attention": "gla", "rwkv_matrix": "rwkv wkv", "matrix_lstm": "mlstm",
+        "real_gated_lru": "lru rglru griffin", "latent_attention": "mla latent", "sliding_attention": "sliding swa local window",
+        "chunked_attention": "chunk chunked", "cross_attention": "cross", "short_convolution": "conv shortconv", "linear": "linear recurrent rnn",
+        "full_attention": "full global attention softmax gqa mha mqa standard", "shared_cache": "shared share reuse reused", "no_cache": "mlp ffn moe identity noop skip",
     }
 )  # fmt: skip
-"""What files call their types of layers. Two words are settled by the keys of the file."""
-_PREFIXES: Final = ("mamba_", "ssm_", "linear_", "conv_", "lightning_", "lru_", "attention_", "index_", "")
-_OF_ATTENTION: Final = ("num_heads", "head_dim")
-"""Fields of states that keys without a prefix give for attention."""
-_SIZES: Final = ("hidden_size", "intermediate_size", "vocab_size")
+"""What files call their types of layers: a kind, or a family of kinds (``mamba``, ``linear``) that its parameters settle."""
+_ORDER: Final = tuple(dict.fromkeys(_KINDS_BY_WORD.values()))
+"""Where a type has several of these words, the first of these is meant: ``linear_attention`` is linear."""
+_LETTERS: Final[Mapping[str, Sequence[str]]] = {
+    "M": ("mamba", "no_cache"), "A": ("full_attention",), "F": ("full_attention", "no_cache"), "G": ("full_attention", "gated_delta_net"), "T": ("full_attention",),
+    "S": ("sliding_attention", "mamba"), "L": ("sliding_attention", "linear"), "W": ("sliding_attention",), "R": ("real_gated_lru", "rwkv_matrix", "linear"),
+    "D": ("gated_delta_net",), "K": ("kimi_delta_attention",), "C": ("short_convolution", "chunked_attention", "cross_attention"), "X": ("cross_attention",),
+    "E": ("no_cache",), "-": ("no_cache",), "*": ("full_attention",),
+}  # fmt: skip
+"""What the letters of a pattern may stand for. The file's other keys settle it, or nobody knows."""
+_LINEAR: Final = ("kimi_delta_attention", "gated_delta_net", "lightning_attention", "gated_linear_attention", "real_gated_lru")
+"""What linear attention may be."""
+_WORDS_OF_STATES: Final[Mapping[str, str]] = {
+    "mamba": "mamba mamba1 mamba2 ssm ssd s6", "linear": "linear gdn delta deltanet kda gla lightning", "real_gated_lru": "lru rglru",
+    "rwkv_matrix": "rwkv wkv", "matrix_lstm": "mlstm xlstm",
+}  # fmt: skip
+"""The words by which keys are about states."""
+_OF_FEED_FORWARD: Final = r"moe|expert|mlp|ffn|dense|rope|norm|mtp|vision|audio|image"
+"""Keys that place something else than what layers keep."""
+_OF_HEADS: Final = frozenset({("", "num_key_value_heads"), ("", "head_dim")})
+"""What layers that keep a latent alone have no use for."""
+_COMPUTED: Final = r"dt|time_step|chunk|rank|scan|expand|kernels|multiplier|use_|eigval|a_log|_min|_max"
+"""Keys of states that bear on what they compute, and not on what they keep."""
+_EVERY: Final = frozenset({"every", "period", "interval", "freq", "frequency", "nth"})
+_INDICES: Final = frozenset({"layer", "idx", "index", "indice", "id", "indices", "block"})
+_NAMES: Final = frozenset({"type", "kind", "name", "mixer", "layer"})
+_PATTERNS: Final = frozenset({"pattern", "cycle", "period", "unit", "schedule", "repeat"})
 
 
-def sketched(raw: Mapping[str, Any]) -> str | None:
-    """The words of a command line that describe this config's layers; ``None`` where it says too little, or too much for a message."""
-    count = _fact(raw, "num_hidden_layers")
-    if count is None or count > MAX_LAYERS:
+class Slot(NamedTuple):
+    """What one layer is called, and where: a kind or a family, ``""`` if nobody knows it, and the keys of this layer alone."""
+
+    kind: str
+    said: str
+    own: int | None = None
+    """The number of the layer, where lists have values of its own."""
+
+
+class Sketch(Record):
+    """What a file says of its layers.
+
+    ``options`` are those of a command line, ``lines`` say where each number comes from, and ``complete`` is true if nothing is left to fill in.
+    """
+
+    options: Mapping[str, str]
+    lines: tuple[str, ...]
+    complete: bool
+    placed: tuple[str, ...] = ()
+    """The keys that say which layers are which."""
+
+    @property
+    def command(self) -> str:
+        """The command line."""
+        words = (word for name, value in self.options.items() for word in (f"--{name.replace('_', '-')}", value))
+        return " ".join(map(shell_word, ("kvplan", *words)))
+
+
+def sketched(raw: Mapping[str, Any]) -> Sketch | None:
+    """The layers of a file as far as it describes them; ``None`` if it says too little, or too much for a message."""
+    return _Reader(raw).sketch()
+
+
+class _Reader:
+    """One file."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.raw = raw
+        self.pairs = raw.get("is_encoder_decoder") is True
+        self.keys = Keys(raw, prefer="decoder" if self.pairs else "")
+        self.placed: set[str] = set()
+        """Keys that say which layers are which."""
+        found = self.keys.number("num_hidden_layers")
+        self.count = found.value if found is not None and found.value <= MAX_LAYERS else 0
+        self.slots: Sequence[Slot] = ()
+        self.own: Sequence[Keys] = ()
+        """The keys of each layer, where the file has an object for each."""
+        self.attends = any(map(self.keys.find, ("num_attention_heads", "num_key_value_heads")))
+        self.windowed = bool(self._window()) and raw.get("use_sliding_window") is not False
+
+    @cached_property
+    def by_layer(self) -> bool:
+        """True if a list has a number for each layer."""
+        lists = (
+            entry for entry in self.keys.entries if isinstance(entry.value, (list, tuple)) and len(entry.value) == self.count
+        )
+        return any(
+            bears_on_memory(entry.key, 1) and all(item is None or isinstance(item, int) for item in entry.value)
+            for entry in lists
+        )
+
+    def sketch(self) -> Sketch | None:
+        """The layers in words."""
+        placed = self._slots()
+        if placed is None:
+            slots, counted = [Slot(self._settled(kind) or kind, "") for kind in self._described()], False
+            if not slots and not self.count:
+                return None
+            slots = slots or [Slot("", "")]
+        else:
+            slots, counted = placed, True
+            self.attends = self.attends and any(slot.kind in ("", "both") or not _is_state(slot.kind) for slot in slots)
+        texts, told = list[str](), dict[str, tuple[int, str]]()
+        lines: list[str] = []
+        made = {slot: self._layer(slot) for slot in dict.fromkeys(slots)}
+        self.slots = slots
+        for slot in slots:
+            text, line = made[slot]
+            texts.append(text)
+            told[text] = told.get(text, (0, line))[0] + 1, line
+        if counted and len(pattern_text(texts)) > _LONGEST:
+            texts = [text for text in dict.fromkeys(texts) for _ in range(texts.count(text))]
+            lines.append("in another order than the file's, to be short: it bears on no sum")
+        text = pattern_text(texts) if counted else " + ".join(f"{self._times(texts)}*{each}" for each in texts)
+        if len(text) > _LONGEST:
+            return None
+        for number, line in told.values():
+            lines.append(f"{number if counted else self._times(texts)} x {line}")
+        left = [
+            kind
+            for kind in map(self._settled, self._described())
+            if kind and UNKNOWN in texts and kind not in {slot.kind for slot in slots}
+        ]
+        lines += [f"it also has numbers of {self._kind(kind, Slot(kind, ''))[1]}" for kind in left]
+        if not counted and len(slots) > 1:
+            of = f" of {self.count} layers" if self.count else ""
+            lines.append(f"which{of} are which is not in the file, or kvplan does not know the key that says it")
+        others = list(self._unread())
+        if others:
+            lines.append(f"not read: {', '.join(others[:8])}{', ...' if len(others) > 8 else ''}")
+        return Sketch(
+            options={"layers_of": text, **self._rest()},
+            lines=tuple(lines),
+            complete=UNKNOWN not in text and not others,
+            placed=tuple(self.placed),
+        )
+
+    def _times(self, texts: Sequence[str]) -> int | str:
+        """The number of layers of a kind, where the file does not say which are of which kind."""
+        return self.count if self.count and len(texts) == 1 else UNKNOWN
+
+    def _layouts(self) -> Iterator[tuple[str, Words, Any]]:
+        """The values that may say which layers keep what, with the words of their keys."""
+        return ((key, words_of(key), value) for key, value in entries(self.raw) if not re.search(_OF_FEED_FORWARD, key))
+
+    # --- which layers are which -----------------------------------------------------------------------------------------
+
+    def _slots(self) -> list[Slot] | None:
+        """The layers in their order; ``None`` if the file does not say which are which."""
+        slots = self._listed() or self._spelled() or self._in_places() or self._every() or self._counted()
+        if slots is None:
+            described = self._described()
+            said = [key for key, value in entries(self.raw) if key not in self.keys.used and _places(key, value)]
+            if not self.count or len(described) != 1 or said:
+                return None
+            slots = [Slot(self._settled(described[0]) or described[0], "")] * self.count
+        shared = self._last_shared(len(slots))
+        return [
+            *slots[: len(slots) - shared],
+            *([Slot("shared_cache", "num_kv_shared_layers: the last ones, as Gemma has them")] * shared),
+        ]
+
+    def _listed(self) -> list[Slot] | None:
+        """By a list with an entry for each layer, or one whose name says that it repeats."""
+        for key, words, value in self._layouts():
+            if (
+                not isinstance(value, (list, tuple))
+                or not 1 <= len(value) <= MAX_LAYERS
+                or meanings(key) - {("", "num_hidden_layers")}
+            ):
+                continue
+            listed = list(value)
+            if (
+                all(isinstance(item, Mapping) for item in listed)
+                and words & {"layer", "block"}
+                and self.count in (0, len(listed))
+            ):
+                return self._objects(key, listed)
+            of_layers = words & {"layer", "block", "type", "mixer", *_PATTERNS} or _named_kind(key)
+            if not of_layers or not all(isinstance(item, str) or is_code(item) for item in listed):
+                continue
+            # RecurrentGemma repeats its block_types.
+            repeats = words & _PATTERNS or "block_type" in key
+            if not self.count and not repeats and all(isinstance(item, str) for item in listed):
+                self.count = len(listed)
+            fits = len(listed) == self.count or (repeats and len(listed) < self.count)
+            if not fits or len(set(map(str, listed))) > _MOST_KINDS:
+                continue
+            kinds = {item: self._of_word(item) if isinstance(item, str) else self._of_code(key, item, listed) for item in listed}
+            self.placed.add(key)
+            return [
+                Slot(kinds[item], f"{key} {brief(str(item), 30)}", self._number(i))
+                for i, item in enumerate(_cycle(listed, self.count))
+            ]
         return None
-    types = _types(raw, count)
-    if types is None:
+
+    def _objects(self, key: str, listed: list[Mapping[str, Any]]) -> list[Slot]:
+        """By an object for each layer, which has its type and perhaps numbers of its own."""
+        self.count = len(listed)
+        self.placed.add(key)
+        self.own = [Keys(item) for item in listed]
+        slots, same = [], dict[str, int]()
+        for number, item in enumerate(listed):
+            words = (value for name, value in item.items() if isinstance(value, str) and words_of(str(name)) & _NAMES)
+            word = next(words, "")
+            # Layers with equal objects are one slot.
+            first = same.setdefault(repr(item)[:2_000], number)
+            slots.append(Slot(self._of_word(word), f"{key} {brief(word, 30)}", first))
+        return slots
+
+    def _spelled(self) -> list[Slot] | None:
+        """By a text with a letter for each layer: ``MMM*``."""
+        for key, words, value in self._layouts():
+            spells = words & {*_PATTERNS, "layout"} or (words & {"layer", "block"} and words & {"type", "kind"})
+            if not spells or not isinstance(value, str):
+                continue
+            parts = [part for part in re.split(r"[\s,;|/]+", value) if part]
+            spelled = parts if len(parts) > 1 and all(len(part) > 1 for part in parts) else list("".join(parts))
+            if not self.count and "pattern" in key:
+                self.count = len(spelled)
+            if not 2 <= len(spelled) <= self.count <= MAX_LAYERS or len(set(spelled)) > _MOST_KINDS:
+                continue
+            if not all(part.upper() in _LETTERS or len(part) > 1 for part in spelled):
+                continue
+            kinds = {each: self._of_letter(each, spelled) if len(each) == 1 else self._of_word(each) for each in spelled}
+            if any(kinds.values()):
+                self.placed.add(key)
+                return [Slot(kinds[each], f"{key} {each}", self._number(i)) for i, each in enumerate(_cycle(spelled, self.count))]
         return None
-    words = {name: _kind(raw, name) for name in dict.fromkeys(types)}
-    text = pattern_text([words[name] for name in types])
-    if len(text) > _LONGEST or set(words.values()) == {"?"}:
+
+    def _in_places(self) -> list[Slot] | None:
+        """By lists of the numbers of layers: ``attention_layers: [3, 7]``."""
+        places: dict[str, tuple[str, list[int]]] = {}
+        for key, words, value in self._layouts():
+            kind = _named_kind(key)
+            if not kind or not words & _INDICES or not isinstance(value, (list, tuple)) or not 0 < len(value) <= self.count:
+                continue
+            numbers = [item for item in value if isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= self.count]
+            if len(set(numbers)) == len(value):
+                places[key] = self._settled(kind), numbers
+        if not places:
+            return None
+        numbers = [number for _, listed in places.values() for number in listed]
+        if len(set(numbers)) < len(numbers) or {0, self.count} <= set(numbers):
+            return None
+        first = 1 if 0 not in numbers and (self.count in numbers or len(numbers) == self.count) else 0
+        other = self._other(*(kind for kind, _ in places.values())) if len(numbers) < self.count else ""
+        slots = [Slot(other, "the other layers", self._number(i)) for i in range(self.count)]
+        for key, (kind, listed) in places.items():
+            self.placed.add(key)
+            for number in listed:
+                slots[number - first] = Slot(kind, key, self._number(number - first))
+        return slots
+
+    def _every(self) -> list[Slot] | None:
+        """By a key that says which of so many layers is unlike the others: ``full_attention_interval: 4``."""
+        for key, words, value in self._layouts():
+            kind, pattern = _named_kind(key), "pattern" in words
+            if not kind or not (words & _EVERY or pattern) or not is_number(value) or not 2 <= value <= self.count:
+                continue
+            hit, other = self._settled(kind), self._other(kind)
+            if pattern and kind in ("sliding_attention", "chunked_attention"):
+                # The period of a pattern of windows: all but one of its layers slide.
+                hit, other = "full_attention", kind
+            offsets = [item for name, item in entries(self.raw) if "offset" in words_of(name) and _named_kind(name) == kind]
+            offset = next((item for item in offsets if isinstance(item, int)), None)
+            self.placed |= {key, *(name for name in self.raw if "offset" in words_of(str(name)))}
+            place = (value - 1 if offset is None else offset) % value
+            slots = [Slot(hit if i % value == place else other, f"{key} {value}", self._number(i)) for i in range(self.count)]
+            rest = self.count % value
+            if rest and offset is None:
+                # The first or the last of each: the layers behind the last whole period tell the two apart.
+                slots[self.count - rest] = Slot(
+                    "", f"{key} {value} leaves open whether the first or the last of {value} is meant"
+                )
+            return slots
         return None
-    # Of a model with experts three sizes are not all.
-    dense = not any("expert" in str(key) and value for key, value in raw.items())
-    sizes = {name: _fact(raw, name) for name in _SIZES}
-    flags = [f"--{name.replace('_', '-')} {value}" for name, value in sizes.items()]
-    return " ".join((f"--layers-of {shlex.quote(text)}", *(flags if dense and None not in sizes.values() else ())))
+
+    def _counted(self) -> list[Slot] | None:
+        """By the number of layers of each kind: ``num_mamba_layers: 18``. Their order bears on no sum."""
+        counts: dict[str, tuple[str, int]] = {}
+        for key, words, value in self._layouts():
+            kind = _named_kind(key)
+            # attention beside another kind is a part of its name.
+            named = (
+                words - {"layer", "block"} - ({"attention"} if kind != "full_attention" or words & {"full", "global"} else set())
+            )
+            if (
+                kind
+                and len(named) == 1
+                and len(words) > 1
+                and is_number(value)
+                and value <= MAX_LAYERS
+                and words & {"layer", "block"}
+            ):
+                counts[key] = self._settled(kind), value
+        if not counts:
+            return None
+        total = sum(number for _, number in counts.values())
+        self.count = self.count or (total if len(counts) > 1 and total <= MAX_LAYERS else 0)
+        if not total <= self.count:
+            return None
+        slots = [Slot(kind, key) for key, (kind, number) in counts.items() for _ in range(number)]
+        self.placed.update(counts)
+        return slots + [Slot(self._other(*(kind for kind, _ in counts.values())), "the other layers")] * (self.count - total)
+
+    def _last_shared(self, count: int) -> int:
+        """How many of the last layers read the keys and values of others."""
+        for key, value in self.raw.items():
+            if is_number(value) and words_of(str(key)) == {"kv", "shared", "layer"} and value < count:
+                self.placed.add(str(key))
+                return int(value)
+        return 0
+
+    def _number(self, layer: int) -> int | None:
+        """The number of a layer, where lists have numbers for each layer."""
+        return layer if self.by_layer else None
+
+    # --- what a word means ----------------------------------------------------------------------------------------------
+
+    def _described(self) -> list[str]:
+        """The kinds of layers that the file has parameters of."""
+        states = [family for family, words in _WORDS_OF_STATES.items() if self.keys.named(words.split())]
+        if not states and not self.attends and self.keys.find("d_state", "mamba2") is not None:
+            states = ["mamba"]
+        if not states and self.keys.find("channels", "short_convolution"):
+            states = ["short_convolution"]
+        latent = self.keys.find("kv_lora_rank") is not None
+        if not self.attends or latent:
+            return [*states, *(["latent_attention"] if latent else [])]
+        chunked = any({"attention", "chunk"} <= entry.words for entry in self.keys.entries)
+        # A window says nothing of how many layers have it.
+        limited = "sliding_attention" if self.windowed else "chunked_attention" if chunked else ""
+        return [*states, *([limited] if limited else []), "full_attention"]
+
+    def _of_word(self, word: str) -> str:
+        """The kind or the family that a type of layers names; empty if it names none."""
+        plain = word.strip().lower()
+        if plain in ("-", "*") or (len(plain) == 1 and plain.isalpha()):
+            return self._of_letter(plain.upper(), [])
+        exact = kind_names().get(plain.replace("-", "_"))
+        if exact is not None and exact != "mamba1":
+            return self._settled(exact)
+        if plain in ("dense", "sparse", "none", "feed_forward", "feedforward"):
+            return "no_cache"
+        if plain in ("hybrid", "parallel"):
+            return "both"
+        return self._settled(_kind_in(words_of(word)))
+
+    def _of_letter(self, letter: str, among: Sequence[str]) -> str:
+        """The kind that a letter of a pattern stands for, if the file's keys leave one."""
+        candidates = _LETTERS.get(letter.upper(), ())
+        others = [_LETTERS.get(other.upper(), ()) for other in among if other != letter]
+        taken = {kinds[0] for kinds in others if len(kinds) == 1}
+        described = {*self._described(), "full_attention"}
+        possible = (
+            candidates if len(candidates) == 1 else [kind for kind in candidates if kind in described and kind not in taken]
+        )
+        return self._settled(possible[0]) if len(possible) == 1 else ""
+
+    def _of_code(self, key: str, code: int, listed: Sequence[Any]) -> str:
+        """The kind of a number in a list of codes: by a table of the file, or by the key's own name where it is yes or no."""
+        for value in self.raw.values():
+            names = dict(enumerate(value)) if isinstance(value, (list, tuple)) and len(value) < self.count else value
+            if not isinstance(names, Mapping) or not 0 < len(names) <= _MOST_KINDS:
+                continue
+            # Kinds by their codes, or codes by their kinds.
+            table = {str(name): str(word) for name, word in names.items()} | {
+                str(word): str(name) for name, word in names.items() if is_code(word)
+            }
+            words = [self._of_word(table.get(str(int(item)), "")) for item in set(listed)]
+            if all(words):
+                return self._of_word(table[str(int(code))])
+        kind = _named_kind(key)
+        if not kind or not {int(item) for item in listed} <= {0, 1}:
+            return ""
+        return self._settled(kind) if code else self._other(kind)
+
+    def _other(self, *kinds: str) -> str:
+        """The kind of the layers that a key about ``kinds`` leaves over, if the file leaves one."""
+        settled = {*map(self._settled, kinds), *kinds}
+        described = dict.fromkeys(map(self._settled, self._described()))
+        if any(_is_state(kind) for kind in described) and not any(map(_is_state, settled)):
+            # Beside states the layers that a key names are all that attend.
+            described = dict.fromkeys(filter(_is_state, described))
+        left = [kind for kind in described if kind not in settled]
+        return left[0] if len(left) == 1 else ""
+
+    def _settled(self, kind: str) -> str:
+        """The kind of a family, by the parameters that the file has; the family itself if they leave it open."""
+        keys, bare = self.keys, not self.attends
+        if kind == "full_attention" and keys.find("kv_lora_rank") is not None:
+            return "latent_attention"
+        if kind == "mamba":
+            width = keys.find("head_dim", "mamba2", bare=bare)
+            if width is None and keys.find("dt_rank", "mamba1"):
+                return "mamba1"
+            if width or keys.find("num_heads", "mamba2", bare=bare) or keys.find("n_groups", "mamba2"):
+                return "mamba2"
+            return "mamba1" if self._inner("mamba1") else ""
+        if kind == "linear":
+            own = {each: set(SUBJECTS[each].split()) - {"linear", "gated", "net", "rg"} for each in _LINEAR}
+            named = [each for each, words in own.items() if keys.named(words)]
+            if len(named) == 1:
+                return named[0]
+            values, heads = (
+                keys.find(field, each, bare=bare)
+                for field, each in (("num_value_heads", "gated_delta_net"), ("num_heads", "kimi_delta_attention"))
+            )
+            if values in (None, heads) and keys.find("head_dim", "kimi_delta_attention", bare=bare):
+                return "kimi_delta_attention" if keys.find("d_conv", "kimi_delta_attention") else "lightning_attention"
+            if values is not None:
+                return "gated_delta_net"
+            # Newer files call every layer with states so.
+            others = [each for each in self._described() if _is_state(each) and each != "linear"]
+            return self._settled(others[0]) if len(others) == 1 else ""
+        return kind
+
+    # --- what a kind has ------------------------------------------------------------------------------------------------
+
+    def _layer(self, slot: Slot) -> tuple[str, str]:
+        """One layer in words: as it is written, and with the keys that its numbers are from."""
+        where = f", by {slot.said}" if slot.said else ""
+        if not slot.kind:
+            return UNKNOWN, f"{UNKNOWN}: their kind is not in the file{where}"
+        both = dict.fromkeys(map(self._settled, self._described())) if slot.kind == "both" else {slot.kind: None}
+        kinds = [kind for kind in both if kind != "sliding_attention" or len(both) == 1]
+        if kinds == ["sliding_attention"] and self._window(slot) == 0:
+            kinds = ["full_attention"]
+        if "latent_attention" in kinds and self.keys.find("index_head_dim", "sparse_indexer"):
+            kinds.append("sparse_indexer")
+        if self.pairs and "cross_attention" not in kinds and any(map(_attends, kinds)):
+            kinds.append("cross_attention")
+        made = [self._kind(kind, slot) for kind in kinds]
+        return " & ".join(text for text, _ in made), f"{' & '.join(line for _, line in made)}{where}"
+
+    def _kind(self, name: str, slot: Slot) -> tuple[str, str]:
+        if name not in formulas.KINDS:
+            return UNKNOWN, f"{name}, of which kind of it the file's keys do not say"
+        kind, short = formulas.KINDS[name], SHORT_NAMES.get(name, name)
+        text, told = [], []
+        for parameter, value, key in self._values(name, slot):
+            text.append(f"{parameter.short}={value}")
+            told.append(f"{parameter.short}={value} ({key})")
+        words = f"{short}({', '.join(text)})"
+        return words, f"{short}: {', '.join(told)}" if told else f"{kind.title}"
+
+    def _values(self, name: str, slot: Slot) -> Iterator[tuple[Parameter, int | str, str]]:
+        """The parameters that the file gives, and those that must be given, each with where it is from."""
+        found = {parameter.field: self._value(name, parameter.field, slot) for parameter in parameters_of(formulas.KINDS[name])}
+        self._derive(name, found)
+        if "num_key_value_heads" in found and found["num_key_value_heads"] is None and self.raw.get("multi_query") is True:
+            self.keys.used.add("multi_query")
+            found["num_key_value_heads"] = Found(1, "multi_query")
+        heads = found.get("num_attention_heads")
+        for parameter in parameters_of(formulas.KINDS[name]):
+            field, value = parameter.field, found[parameter.field]
+            if field == "v_head_dim" and value is not None and value.value == getattr(found.get("head_dim"), "value", None):
+                continue
+            if value is not None:
+                yield parameter, UNKNOWN if value.value is None else value.value, value.key
+            elif parameter.required or (field == "num_attention_heads" and _attends(name)):
+                yield parameter, UNKNOWN, "not in the file"
+            elif field == "n_groups":
+                yield parameter, 1, "one: no key for it is in the file"
+            elif field == "num_key_value_heads" and heads is not None and heads.value:
+                yield parameter, heads.value, "as many as heads: no key for it is in the file"
+
+    def _value(self, name: str, field: str, slot: Slot) -> Found | None:
+        """The number of a field for one layer."""
+        if slot.own is not None and self.own and (own := self.own[slot.own].number(field, name)) is not None:
+            return own
+        bare = not (self.attends and field in _SHARED_NAMES and issubclass(formulas.KINDS[name], StateKind))
+        searched = "sliding_attention" if field == "window" and name != "sink_attention" else name
+        found = None if (field, name) == ("window", "latent_attention") else self.keys.take(field, searched, bare=bare)
+        if found is not None and isinstance(found.value, (list, tuple)):
+            item = found.value[slot.own] if slot.own is not None and len(found.value) == self.count else None
+            found = Found(item, f"{found.key}[{slot.own}]") if is_number(item) else None
+        return found if found is not None and (found.value is None or is_number(found.value)) else None
+
+    def _derive(self, name: str, found: dict[str, Found | None]) -> None:
+        """Fill in what follows from other numbers by the kind's own definition."""
+        if "hidden_size" in found and found["hidden_size"] is None:
+            found["hidden_size"] = self.keys.number("hidden_size")
+        heads = found.get("num_attention_heads")
+        if _attends(name) and found["head_dim"] is None and heads is not None and heads.value:
+            hidden = self.keys.number("hidden_size")
+            if hidden is not None and hidden.value % heads.value == 0:
+                found["head_dim"] = Found(hidden.value // heads.value, f"{hidden.key} / {heads.key}")
+        inner = self._inner(name) if name in ("mamba1", "mamba2") else None
+        if name == "mamba1":
+            found["d_inner"] = inner
+        elif inner is not None:
+            # The heads of Mamba-2 share its inner width.
+            for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
+                given = found[other]
+                if found[field] is None and given is not None and given.value and inner.value % given.value == 0:
+                    found[field] = Found(inner.value // given.value, f"{inner.key} / {given.key}")
+
+    def _inner(self, name: str) -> Found | None:
+        """The inner width of a layer of Mamba: a number of its own, or the hidden size times its expansion."""
+        inner = self.keys.number("d_inner", name) or (None if self.attends else self.keys.number("intermediate_size"))
+        expand, hidden = self.keys.take("expand", name), self.keys.number("hidden_size")
+        if inner is None and expand is not None and hidden is not None and isinstance(expand.value, (int, float)):
+            width = hidden.value * expand.value
+            inner = Found(int(width), f"{expand.key} x {hidden.key}") if width == int(width) else None
+        return inner
+
+    def _window(self, slot: Slot | None = None) -> int | None:
+        """The window of a layer, of any layer without one; 0 where a list says that this layer has none."""
+        found = self.keys.find("window", "sliding_attention")
+        if found is None or not isinstance(found.value, (list, tuple)):
+            return None if found is None or not is_number(found.value) else found.value
+        if slot is None:
+            return next((item for item in found.value if is_number(item)), None)
+        item = found.value[slot.own] if slot.own is not None and slot.own < len(found.value) else None
+        return item if is_number(item) else 0
+
+    # --- everything else ------------------------------------------------------------------------------------------------
+
+    def _unread(self) -> Iterator[str]:
+        """The keys that bear on the cache by their names, and that nothing was read from."""
+        used = self.keys.used | self.placed
+        for key, value in entries(self.raw):
+            bears = bears_on_memory(key, value) or ("conv" in key and is_number(value))
+            if (
+                bears
+                and key not in used
+                and not key.startswith(tuple(f"{path}." for path in used))
+                and not self._has_no_effect(key, value)
+            ):
+                yield key
+
+    def _has_no_effect(self, key: str, value: object) -> bool:
+        """True for a key that says again what was read, or that layers of the kinds that there are have no use for."""
+        words, kinds = words_of(key), {slot.kind for slot in self.slots}
+        states = any(map(_is_state, kinds))
+        attends = any(map(_attends, kinds))
+        of_states = any(words & frozenset(each.split()) for each in _WORDS_OF_STATES.values())
+        return bool(
+            re.search(_OF_FEED_FORWARD, key)
+            or (of_states and (re.search(_COMPUTED, key) or (self.placed and not states and "" not in kinds)))
+            or (states and words == {"chunk", "size"})
+            or ("window" in words and (key.startswith("use_") or self.raw.get("use_sliding_window") is False))
+            or (self.placed and isinstance(value, (int, str)) and words & (_EVERY | _PATTERNS))
+            or ("latent_attention" in kinds and not attends and meanings(key) & _OF_HEADS)
+        )
+
+    def _rest(self) -> dict[str, str]:
+        """The options that say what else bears on the numbers: the sizes for weights, the length and the format."""
+        options = dict[str, str]()
+        # Of a model with experts, or with tied embeddings, three sizes are not all.
+        plain = not self.raw.get("tie_word_embeddings") and not any(
+            "expert" in str(key) and value for key, value in self.raw.items()
+        )
+        sizes = {name: self.keys.number(name) for name in _SIZES}
+        if plain and all(sizes.values()):
+            options |= {name: str(found.value) for name, found in sizes.items() if found is not None}
+        longest = self.keys.number("max_position_embeddings")
+        tokens = 32 * 1024 if longest is None else longest.value
+        options["seq"] = str(tokens) if tokens % 1024 else f"{tokens // 1024}k"
+        words = (self.raw.get(key) for key in ("dtype", "torch_dtype"))
+        word = next((word for word in words if isinstance(word, str)), None)
+        dtype = None if word is None else find_dtype(word.removeprefix("torch."))
+        if dtype is not None and dtype.name in ("bf16", "fp16", "fp32"):
+            options["dtype"] = dtype.name
+        return options
 
 
-def _fact(raw: Mapping[str, Any], name: str) -> int | None:
-    """A whole number by one of its names."""
-    found = next((raw[key] for key in (name, *ALIASES.get(name, ())) if key in raw), None)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+def is_code(value: object) -> bool:
+    """True for a number that may stand for a kind of layer."""
+    return isinstance(value, int) and 0 <= value < _MOST_KINDS
 
 
-def _types(raw: Mapping[str, Any], count: int) -> Sequence[str] | None:
-    """The type of each layer: by a list of so many words, or one type where no key speaks of several."""
-    for key, value in raw.items():
-        listed = isinstance(value, (list, tuple)) and len(value) == count and all(isinstance(word, str) for word in value)
-        if listed and re.search(r"type|pattern|layer|block|mixer", str(key)) and len(set(value)) <= 8:
-            return tuple(value)
-    many = any(isinstance(value, (list, tuple, Mapping)) and bears_on_memory(key, value) for key, value in raw.items())
-    states = any(
-        re.search(r"mamba|ssm|linear_|delta|lru|recurrent|conv|pattern|period|interval|every_n", str(key)) for key in raw
-    )
-    return None if many or states or not _fact(raw, "num_attention_heads") else ("full_attention",) * count
+def _cycle(listed: Sequence[Any], count: int) -> list[Any]:
+    return [listed[i % len(listed)] for i in range(count)]
 
 
-def _kind(raw: Mapping[str, Any], word: str) -> str:
-    """A kind of layer with its parameters, or a question mark for a word that names none."""
-    name = _WORDS.get(word.strip().lower()) or kind_names().get(word.strip().lower().replace("-", "_"))
-    if name == "mamba":
-        name = "mamba2" if any(re.search(r"mamba_(n|num|d)_?head|ngroups|n_groups", str(key)) for key in raw) else "mamba1"
-    elif name == "linear":
-        name = "gated_delta_net" if "linear_num_value_heads" in raw else None
-    elif name == "full_attention" and _fact(raw, "kv_lora_rank"):
-        name = "latent_attention"
-    if name is None:
-        return "?"
-    kind = formulas.KINDS[name]
-    given = ", ".join(f"{parameter.short}={value}" for parameter, value in _values(raw, kind))
-    return f"{SHORT_NAMES.get(name, name)}({given})"
+def _kind_in(words: frozenset[str]) -> str:
+    """The kind or the family that words name; empty if they name none."""
+    named = {_KINDS_BY_WORD[word] for word in words if word in _KINDS_BY_WORD}
+    return next((kind for kind in _ORDER if kind in named), "")
 
 
-def _values(raw: Mapping[str, Any], kind: type[LayerKind]) -> Iterator[tuple[Parameter, int | str]]:
-    """The parameters that the file gives, and those that must be given."""
-    hidden, heads = _fact(raw, "hidden_size"), _fact(raw, "num_attention_heads")
-    for parameter in parameters_of(kind):
-        value: int | None = None
-        if kind not in (NoCache, SharedCache):
-            value = _value(raw, kind, parameter)
-        if value is None and parameter.field == "head_dim" and not issubclass(kind, StateKind) and hidden and heads:
-            value = hidden // heads
-        if value is None and parameter.field == "d_inner" and hidden:
-            factor = raw.get("mamba_expand", raw.get("expand"))
-            value = hidden * factor if isinstance(factor, int) else None
-        if value is not None:
-            yield parameter, value
-        elif parameter.required or parameter.field == "num_attention_heads":
-            yield parameter, "?"
+def _named_kind(key: str) -> str:
+    """The kind or the family that a key is about, by its own words before those of the object that it stands in."""
+    return _kind_in(words_of(key.rpartition(".")[2])) or _kind_in(words_of(key))
 
 
-def _value(raw: Mapping[str, Any], kind: type[LayerKind], parameter: Parameter) -> int | None:
-    state = issubclass(kind, StateKind)
-    for prefix in _PREFIXES if state else ("",):
-        if state and not prefix and parameter.field in _OF_ATTENTION:
-            continue
-        for name in (parameter.field, *parameter.names):
-            for key in (f"{prefix}{name}", f"{prefix}n_{name}", f"{prefix}num_{name}"):
-                found = raw.get(key)
-                if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-                    return found
-    return None
+def _is_state(kind: str) -> bool:
+    return kind in _WORDS_OF_STATES or (kind in formulas.KINDS and issubclass(formulas.KINDS[kind], StateKind))
+
+
+def _attends(kind: str) -> bool:
+    return kind in formulas.KINDS and issubclass(formulas.KINDS[kind], AttentionKind)
+
+
+def _places(key: str, value: object) -> bool:
+    """True if a key may say which layers are which."""
+    words = words_of(key)
+    said = words & (_EVERY | _PATTERNS | {"offset"}) or (isinstance(value, (list, tuple)) and words & {"layer", "type", "block"})
+    return bool(said) and bears_on_memory(key, value) and not re.search(_OF_FEED_FORWARD, key)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -21,7 +22,16 @@ from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
-from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_table, weighs
+from hwcalc.parsers.config import (
+    ALIASES,
+    LONGEST_SEQUENCE,
+    Config,
+    architecture_of,
+    bears_on_memory,
+    class_defaults,
+    defaults_table,
+    weighs,
+)
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import (
@@ -33,6 +43,9 @@ from hwcalc.parsers.registry import (
     model_type_of_architecture,
 )
 from hwcalc.text import did_you_mean, quoted, shown
+
+if TYPE_CHECKING:
+    from hwcalc.parsers.sketch import Sketch
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
 """Keys that name the kind of attention in one word. Few configs have one."""
@@ -87,19 +100,33 @@ def understood(raw: RawModel, top: Config, architecture: str | None, assume: str
     try:
         reading = _read(family, config)
     except ConfigError as error:
-        if not error.hint:
-            # Others that can read the file, or that the file is at fault.
-            names = nearest(language_level(top, None).raw, like=top.model_type)
-            error.hint = "Mend it in the file. Known types: kvplan models --types"
-            if names and names[0] != model_type:
-                proposed(error, raw, top)
+        # Others that can read the file, or that the file is at fault.
+        level = language_level(top, None)
+        names = () if error.hint else nearest(level.raw, like=top.model_type)
+        if names and names[0] != model_type:
+            raise proposed(error, raw, top) from error
+        from hwcalc.parsers.sketch import sketched
+
+        written = _layers(error, sketched(level.raw))
+        error.hint = "\n".join(filter(None, (error.hint or f"Mend it in the file. Known types: {_TYPES}", written)))
         raise
     whole = config if config.where == "" else top
     tried = judge(config, whole, family, reading, weighed=not assumed.plain)
+    if tried.missed or not tried.counts_layers:
+        raise _guessed(raw, top, assumed, config, tried)
     notes = tuple(_warned(raw, config, tried, assumed, model_type))
     weighed = not (assumed.plain or tried.unweighed or tried.filled_weights)
     read = Read(family=family, config=config, top=whole, reading=reading, notes=notes, assumed=True, weighed=weighed)
     return read, list(tried.unread)
+
+
+def _guessed(raw: RawModel, top: Config, assumed: Assumption, config: Config, tried: Trial) -> ConfigError:
+    """The error for a type that would take from its class what the file says under keys that the type does not read."""
+    reader = "plain attention" if assumed.plain else f"type {config.model_type}"
+    missed = [f"{key} {config.raw.get(key, '')}".rstrip() for key in tried.missed]
+    said = f"{reader} does not read {named_keys(missed)}" if missed else f"{reader} finds no number of layers in the keys"
+    message = f"--assume {assumed.text}: {said} of {raw.id}, and would take numbers of its own in their place."
+    return proposed(ConfigError(message), raw, top)
 
 
 def contradicting(top: Config, family: Family, config: Config, architecture: str | None) -> str | None:
@@ -168,6 +195,7 @@ def _read(family: Family, config: Config) -> Reading:
 
 def _unread_error(raw: RawModel, read: Read, unread: list[str]) -> UnreadKeysError:
     """The error about keys that nobody has read. Its hint goes on without them, unless they say which layers keep what."""
+    from hwcalc.parsers.sketch import sketched
     from hwcalc.parsers.written import layers_text
 
     config, own = read.config, read.config.model_type or PLAIN
@@ -177,12 +205,15 @@ def _unread_error(raw: RawModel, read: Read, unread: list[str]) -> UnreadKeysErr
     if not any(map(is_layout, unread)):
         line = command(raw, own)
         hint += f" To go on all the same, with every number marked as assumed: {line}"
-        error.command = line, own
-    text = layers_text(read.reading.layers)
-    if len(text) <= _LONGEST_LAYERS:
-        error.written = f"--layers-of {shlex.quote(text)}"
-        hint += f"{'; or' if error.command else ' Or'} change the layers, as they are without: kvplan {error.written}"
-    error.hint = hint
+        error.command = line, {"assume": own}
+        text = layers_text(read.reading.layers)
+        if len(text) <= _LONGEST_LAYERS:
+            error.written = f"kvplan --layers-of {shlex.quote(text)}", {"layers_of": text}
+            hint += f"; or change the layers, as they are without: {error.written[0]}"
+    else:
+        # Layers that the file places are not those of a type that does not read where.
+        hint += f"\n{_layers(error, sketched(language_level(Config(raw.config), None).raw))}"
+    error.hint = hint.rstrip()
     return error
 
 
@@ -270,6 +301,9 @@ class Trial(Record):
     """How well a known type reads a file that is not its own. ``kinds`` are the kinds of layers that it gives."""
 
     kinds: str
+    layers: tuple[Layer, ...]
+    read: frozenset[str]
+    """The keys that were read."""
     unread: tuple[str, ...]
     """The keys that bear on the cache and that the layers do not follow."""
     unweighed: tuple[str, ...]
@@ -280,13 +314,37 @@ class Trial(Record):
     """The same for what bears on the weights alone."""
     passed_over: int = 0
     """How many other keys that bear on the cache have no effect on this type, and widths that only this type has."""
+    missed: tuple[str, ...] = ()
+    """The keys that say in other words what the type looks for in vain: it would have its class's own numbers, or none, in their place."""
+    counts_layers: bool = True
+    """True if the number of layers is the file's own."""
     layout_given: bool = True
     """True if the file itself says which layers keep what: all the same, of which nothing comes from the class, or by its own keys."""
+
+    @property
+    def guessed(self) -> bool:
+        """True if layers, heads or their widths would be those of the class."""
+        return bool(self.missed or not self.counts_layers or self.filled.keys() & _NOTED_DIMENSIONS)
+
+    def follows(self, sketch: Sketch | None) -> bool:
+        """True unless the file describes other layers, or places them by keys that the type did not read."""
+        if sketch is None:
+            return True
+        from hwcalc.parsers.written import read_layers
+
+        if sketch.complete:
+            return _kept(self.layers) == _kept(read_layers(sketch.options["layers_of"]))
+        return all(key.partition(".")[0] in self.read for key in sketch.placed)
 
     @property
     def passes_layout(self) -> bool:
         """True if the layers do not follow what the file says of which layers keep what."""
         return any(map(is_layout, self.unread))
+
+
+def _kept(layers: Sequence[Layer]) -> Counter[frozenset[Any]]:
+    """How many layers keep the same, wherever they are."""
+    return Counter(frozenset(tensor for kind in layer for tensor in kind.tensors()) for layer in layers)
 
 
 def is_layout(key: str) -> bool:
@@ -316,7 +374,11 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
         own = {key: value for key, value in level.assumed_defaults().items() if key not in filled and not isinstance(value, bool)}
         added = {key: value for key, value in own.items() if weighs(key, value)}
     return Trial(
+        missed=tuple(_missed(config)),
+        counts_layers=not {"num_hidden_layers", "decoder_layers"} & level.assumed_defaults().keys(),
         kinds=family_of(reading.layers),
+        layers=reading.layers,
+        read=frozenset(config.read),
         unread=unread,
         unweighed=tuple(key for key in _unweighed(level) if key not in unread) if weighed else (),
         filled=filled,
@@ -324,6 +386,22 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
         passed_over=len(passed_over) - len(layout) + _is_odd(level, reading.layers),
         layout_given=alike or given,
     )
+
+
+def _missed(config: Config) -> Iterator[str]:
+    """The keys that nobody read and that mean the same as one that was asked for in vain, with another value than counts in its place."""
+    from hwcalc.parsers.key_words import entries, is_number, meanings
+
+    absent = {
+        meaning: config.get(key)
+        for key in tuple(config.asked)
+        if not any(name in config.raw for name in config.names(key))
+        for meaning in meanings(key)
+    }
+    for key, value in entries(config.raw) if absent else ():
+        unread = key.partition(".")[0] not in config.read and is_number(value)
+        if unread and any(absent[meaning] != value for meaning in meanings(key) & absent.keys()):
+            yield key
 
 
 def _unweighed(level: Config) -> Iterator[str]:
@@ -474,9 +552,11 @@ def choose(raw: RawModel, assumed: Assumption, top: Config) -> str:
     found = nearest(level, like=top.model_type, among=assumed.types, kinds=assumed.kinds)
     if found:
         return found[0]
-    closest = nearest(level, like=top.model_type, among=assumed.types)
+    layout = [str(key) for key, value in level.items() if is_layout(str(key)) and value is not None]
+    closest = () if layout else nearest(level, like=top.model_type, among=assumed.types)
     if not closest:
-        return assumed.types[0]
+        so = f" as its {named_keys(layout)} says" if layout else ""
+        raise proposed(ConfigError(f"--assume {assumed.text}: no known type with these layers reads {raw.id}{so}."), raw, top)
     name, read = closest[0], _tried(level, closest[0])
     lacking = sorted(key for key in known_types()[name].keys if key not in level and is_layout(key))
     wanted = f" with one of these keys: {named_keys(lacking)}" if lacking else ""
@@ -485,7 +565,7 @@ def choose(raw: RawModel, assumed: Assumption, top: Config) -> str:
         f"--assume {assumed.text}: {raw.id} does not say which layers keep what{wanted}.",
         hint=f"Add it to the file, or take the layers that are read without: {line} ({name if read is None else read.kinds})",
     )
-    error.command = line, name
+    error.command = line, {"assume": name}
     raise error
 
 
@@ -502,11 +582,13 @@ def nearest(
     Nearer is what leaves fewer keys unread and adds fewer; ``kinds`` are the kinds of layers that it must give. Types that nobody named
     with ``among`` are proposed only if they follow what the file says of which layers keep what.
     """
-    known, tried = known_types(), []
+    from hwcalc.parsers.sketch import sketched
+
+    known, tried, sketch = known_types(), [], sketched(raw)
     candidates = nearest_types(raw, like=like, among=among, most=_TRIED if among is None else len(among))
     for place, name in enumerate(candidates):
         found = _tried(raw, name)
-        if found is None or (among is None and found.passes_layout):
+        if found is None or found.guessed or ((among is None or kinds) and (found.passes_layout or not found.follows(sketch))):
             continue
         if not kinds or (found.layout_given and read_family(found.kinds) == kinds):
             # How much of the file is left out of account and how much is added, for the cache before the weights.
@@ -529,32 +611,54 @@ def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
 
 
 def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
-    """The error about an unknown architecture with its hint: the nearest types, and a whole command."""
+    """The error about an unknown architecture with its hint: the nearest types, its layers written down, and a whole command for each."""
     from hwcalc.parsers.sketch import sketched
 
-    found, fault = nearest(language_level(top, None).raw, like=top.model_type), _plain_fault(top)
-    # A semicolon behind a command is none of its words when it is copied; a full stop would be.
-    ways = ["all that is known: kvplan models --types"]
-    written = sketched(language_level(top, None).raw)
-    if written is not None:
-        error.written = written
-        ways.insert(0, f"its layers by hand, as far as the file says: kvplan {written}")
+    level = language_level(top, None)
+    found, fault = nearest(level.raw, like=top.model_type), _plain_fault(top)
+    sketch = sketched(level.raw)
+    written = _layers(error, sketch)
     if found:
         near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
-        line = command(raw, found[0])
-        error.command = line, found[0]
-        plain = [] if fault else [f"as plain attention: --assume {PLAIN}"]
-        ways = [f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}", *plain, *ways]
+        line, options = command(raw, found[0]), {"assume": found[0]}
+        if not any(key in level.raw for key in LONGEST_SEQUENCE):
+            line, options["seq"] = f"{line} --seq 32k", "32k"
+        error.command = line, options
+        # A semicolon behind a command is none of its words when it is copied; a full stop would be.
+        plain = "" if fault else f"; as plain attention: --assume {PLAIN}"
+        known = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}{plain}; all that is known: {_TYPES}"
     else:
-        ways[0] = ways[0][0].upper() + ways[0][1:]
-    error.hint = "; ".join(ways)
-    if fault and not found:
-        layout = [str(key) for key in language_level(top, None).raw if is_layout(str(key))]
+        layout = [str(key) for key in level.raw if is_layout(str(key))]
         so = f" as its {named_keys(layout)} says" if layout else ""
         # The fault is that of plain attention, which nobody asks for whose layers can be written down.
-        why = "." if written is not None else f": {fault}"
-        error.hint = f"None of the nearest types can read it{so}{why} {error.hint}"
+        why = f": {fault}" if fault and (sketch is None or not sketch.complete) else "."
+        known = f"None of the nearest types can read it{so}{why} All that is known: {_TYPES}"
+    error.hint = "\n".join(part for part in ((known, written) if found else (written, known)) if part)
     return error
+
+
+def _layers(error: ConfigError, sketch: Sketch | None) -> str:
+    """The part of a hint that writes a file's layers down, as far as it describes them; empty if it says too little."""
+    from hwcalc.parsers.sketch import UNKNOWN
+
+    if sketch is None:
+        return "How to write its layers down by hand: kvplan help layers"
+    error.written = sketch.command, sketch.options
+    ask = "To plan them" if sketch.complete else "To plan them without these"
+    if UNKNOWN in sketch.options["layers_of"]:
+        ask = f"To plan them, with what you know in place of each {UNKNOWN} (all kinds: kvplan models --kinds)"
+    return "\n".join(
+        (
+            "Its layers, as far as the file says:",
+            *(f"  {line}" for line in sketch.lines),
+            f"{ask}: {sketch.command}",
+            HOW_TO_CHANGE,
+        )
+    )
+
+
+_TYPES: Final = "kvplan models --types"
+HOW_TO_CHANGE: Final = "How to keep them in a file, change and compare them: kvplan help layers"
 
 
 def _plain_fault(top: Config) -> str:

@@ -34,7 +34,8 @@ from hwcalc.model import (
     RawModel,
 )
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, output_head, repeated, rms_norms
-from hwcalc.parsers.config import ALIASES, MAX_LAYERS, check_size
+from hwcalc.parsers.config import MAX_LAYERS, check_size
+from hwcalc.parsers.key_words import ALIASES
 from hwcalc.parsers.known_types import SHORT_NAMES, SYNONYMS
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief, did_you_mean, printable, quoted, shown
@@ -257,6 +258,11 @@ class _Text:
 
     def error(self, wanted: str) -> WrittenError:
         """The error for a token that cannot stand here."""
+        if self.next().startswith("?"):
+            hint = (
+                "Write a number, or a kind with its parameters, in place of the question mark. All kinds: kvplan models --kinds"
+            )
+            return WrittenError(f"the layers have a ? that is not filled in, where {wanted} is expected.", hint=hint)
         end = self.tokens[self.place][3] if self.place < len(self.tokens) else len(self.text)
         before = self.text[max(0, end - 30) : end]
         found = f"end after {shown(before, 40)}" if not self.next() else f"have {shown(self.next(), 30)} in {shown(before, 40)}"
@@ -490,24 +496,38 @@ def kind_text(kind: LayerKind) -> str:
     return f"{name}({', '.join(words)})"
 
 
-def pattern_text(layers: list[str]) -> str:
-    """Layers in words, with a number where several are alike, and for the shortest pattern that repeats."""
-    period = next(
-        (
-            size
-            for size in range(1, len(layers) // 2 + 1)
-            if len(layers) % size == 0 and layers == layers[:size] * (len(layers) // size)
-        ),
-        len(layers),
-    )
-    runs: list[tuple[int, str]] = []
-    for layer in layers[:period]:
-        runs = [*runs[:-1], (runs[-1][0] + 1, layer)] if runs and runs[-1][1] == layer else [*runs, (1, layer)]
-    words = [layer if count == 1 else f"{count}*({layer})" if " & " in layer else f"{count}*{layer}" for count, layer in runs]
-    times, text = len(layers) // period, " + ".join(words)
-    if times == 1:
-        return text
-    return f"{times}*{text}" if len(runs) == 1 and runs[0][0] == 1 and " & " not in text else f"{times}*({text})"
+def pattern_text(layers: Sequence[str]) -> str:
+    """Layers in words, with a number where several are alike, and for a pattern that repeats.
+
+    >>> pattern_text(["a", "a", "b"] * 4 + ["a"])
+    '4*(2*a + b) + a'
+    """
+    parts: list[str] = []
+    place = 0
+    while place < len(layers):
+        size, times = _repeated(layers[place : place + 2 * MAX_LAYERS])
+        block = layers[place : place + size]
+        text = block[0] if size == 1 else pattern_text(block)
+        bare = size == 1 and " & " not in text
+        parts.append(text if times == 1 else f"{times}*{text}" if bare else f"{times}*({text})")
+        place += size * times
+    return " + ".join(parts)
+
+
+_LONGEST_PATTERN: Final = 100
+"""Most layers of a pattern that is looked for."""
+
+
+def _repeated(layers: Sequence[str]) -> tuple[int, int]:
+    """How many of the first layers form the pattern that repeats over most of them, and how many times it does; the shortest such pattern."""
+    best = 1, 1
+    for size in range(1, min(len(layers) // 2, _LONGEST_PATTERN) + 1):
+        times = 1
+        while layers[size * times : size * (times + 1)] == layers[:size]:
+            times += 1
+        if times > 1 and size * times > best[0] * best[1]:
+            best = size, times
+    return best
 
 
 def parse_written(raw: RawModel) -> ModelSpec:

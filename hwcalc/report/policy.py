@@ -39,7 +39,11 @@ def policy_line(plan: Plan) -> str:
     if not info.layers:
         return f"{name}: no effect on this model"
     if info.loses:
-        what = "takes more than it saves"
+        more = info.prefill_peak_bytes - info.full_prefill_peak_bytes
+        what = f"takes more than it saves at {plural(plan.request.batch, 'sequence')}"
+        if more > 0:
+            # What a prefill needs is there once, however many sequences there are.
+            what += f": {human_bytes(more)} in the prefill, for {human_bytes(info.saved_bytes)} of cache"
     elif info.most_bytes > info.full_bytes:
         what = f"{human_bytes(info.most_bytes - info.full_bytes)} more than without it"
     elif info.saved_bytes:

@@ -11,7 +11,7 @@ from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, UnreadKeysError
 from hwcalc.formulas import CrossAttention, FullAttention
 from hwcalc.formulas.attention import SlidingAttention
-from hwcalc.parsers.config import ALIASES
+from hwcalc.parsers.key_words import ALIASES
 
 GEMMA2: Final[dict[str, Any]] = {
     "architectures": ["Gemma2ForCausalLM"],
