@@ -47,7 +47,7 @@ _PHRASES: Final[Mapping[str, str]] = {
     "vocab_size": "vocab SIZE|vocab|padded vocab SIZE",
     "max_position_embeddings": "max position embedding|max position|position|max sequence length|sequence length|sequence|max length|context|"
     "context length|max context|max context length|max sequence|training sequence length|context SIZE|context window|max tokens",
-    "window": "window|window SIZE|window length|SIZE|d window",
+    "window": "window|window SIZE|window length|d window",
     "chunk": "chunk|chunk SIZE|chunk length",
     "sink": "sink|sink SIZE|sink token",
     "kv_lora_rank": "kv lora rank|kv rank|kv latent rank|kv latent SIZE|kv latent|latent SIZE|latent rank|latent|d latent|kv lora SIZE|d kv latent",
@@ -145,6 +145,16 @@ def words_of(key: str) -> Words:
     return frozenset(text.split())
 
 
+_CONTAINERS: Final = frozenset(["dim", "size", "shape", "arch", "architecture", "network", "hparam", "hyper", "model"])
+"""Words of objects that only hold the numbers of a model."""
+
+
+def _words_of_path(path: str) -> Words:
+    """The words of a dotted key."""
+    outer, _, key = path.rpartition(".")
+    return words_of(key) | (words_of(outer) - _CONTAINERS) if outer else words_of(path)
+
+
 @lru_cache(maxsize=1)
 def _phrases() -> Mapping[str, tuple[Words, ...]]:
     found = {}
@@ -205,7 +215,7 @@ class Keys:
         self.used: set[str] = set()
         """The keys that something was read from."""
         self.entries = tuple(
-            Entry(key, words_of(key), value)
+            Entry(key, _words_of_path(key), value)
             for key, value in entries(raw)
             if is_number(value) or (isinstance(value, float) and 0 < value < MAX_DIMENSION) or isinstance(value, (list, tuple))
         )
@@ -258,7 +268,7 @@ def match(key: str, words: Words, field: str, kind: str) -> int | None:
     named = matched and bool(own & words)
     if named:
         return 0
-    if (field in _OF_ITS_KIND and words != {"d", "inner"}) or (field == "window" and words <= {*_SIZE}):
+    if field in _OF_ITS_KIND and words != {"d", "inner"}:
         return 0 if key == field else None
     if key == field or key in ALIASES.get(_CANONICAL.get(field, field), ()):
         return 1

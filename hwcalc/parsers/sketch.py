@@ -92,6 +92,8 @@ class Sketch(Record):
     complete: bool
     placed: tuple[str, ...] = ()
     """The keys that say which layers are which."""
+    kinds: frozenset[str] = frozenset()
+    """The kinds of layers that the file has numbers of."""
 
     @property
     def command(self) -> str:
@@ -166,9 +168,13 @@ class _Reader:
             if kind and UNKNOWN in texts and kind not in {slot.kind for slot in slots}
         ]
         lines += [f"it also has numbers of {self._kind(kind, Slot(kind, ''))[1]}" for kind in left]
-        if not counted and len(slots) > 1:
+        if not counted and UNKNOWN + "*" in text:
             of = f" of {self.count} layers" if self.count else ""
             lines.append(f"which{of} are which is not in the file, or kvplan does not know the key that says it")
+        if self.raw.get("tie_word_embeddings"):
+            lines.append(
+                "tied embeddings, which a file of layers can say: tie_word_embeddings: true, beside the three sizes for weights"
+            )
         others = list(self._unread())
         if others:
             lines.append(f"not read: {', '.join(others[:8])}{', ...' if len(others) > 8 else ''}")
@@ -177,11 +183,13 @@ class _Reader:
             lines=tuple(lines),
             complete=UNKNOWN not in text and not others,
             placed=tuple(self.placed),
+            kinds=frozenset(filter(None, map(self._settled, self._described()))),
         )
 
     def _times(self, texts: Sequence[str]) -> int | str:
         """The number of layers of a kind, where the file does not say which are of which kind."""
-        return self.count if self.count and len(texts) == 1 else UNKNOWN
+        placing = any(_places(key, value) for key, value in entries(self.raw))
+        return self.count if self.count and len(texts) == 1 and not placing else UNKNOWN
 
     def _layouts(self) -> Iterator[tuple[str, Words, Any]]:
         """The values that may say which layers keep what, with the words of their keys."""
@@ -197,7 +205,7 @@ class _Reader:
             said = [key for key, value in entries(self.raw) if key not in self.keys.used and _places(key, value)]
             if not self.count or len(described) != 1 or said:
                 return None
-            slots = [Slot(self._settled(described[0]) or described[0], "")] * self.count
+            slots = [Slot(self._settled(described[0]) or described[0], "", self._number(i)) for i in range(self.count)]
         shared = self._last_shared(len(slots))
         return [
             *slots[: len(slots) - shared],
@@ -207,11 +215,7 @@ class _Reader:
     def _listed(self) -> list[Slot] | None:
         """By a list with an entry for each layer, or one whose name says that it repeats."""
         for key, words, value in self._layouts():
-            if (
-                not isinstance(value, (list, tuple))
-                or not 1 <= len(value) <= MAX_LAYERS
-                or meanings(key) - {("", "num_hidden_layers")}
-            ):
+            if not isinstance(value, (list, tuple)) or not 1 <= len(value) <= MAX_LAYERS or _gives_sizes(key):
                 continue
             listed = list(value)
             if (
@@ -221,7 +225,7 @@ class _Reader:
             ):
                 return self._objects(key, listed)
             of_layers = words & {"layer", "block", "type", "mixer", *_PATTERNS} or _named_kind(key)
-            if not of_layers or not all(isinstance(item, str) or is_code(item) for item in listed):
+            if not of_layers or not (all(isinstance(item, str) for item in listed) or all(map(is_code, listed))):
                 continue
             # RecurrentGemma repeats its block_types.
             repeats = words & _PATTERNS or "block_type" in key
@@ -387,20 +391,23 @@ class _Reader:
             return self._settled(exact)
         if plain in ("dense", "sparse", "none", "feed_forward", "feedforward"):
             return "no_cache"
-        if plain in ("hybrid", "parallel"):
+        parts = re.split(r"[+&]", plain)
+        if plain in ("hybrid", "parallel") or (len(parts) > 1 and all(_kind_in(words_of(part)) for part in parts)):
             return "both"
         return self._settled(_kind_in(words_of(word)))
 
     def _of_letter(self, letter: str, among: Sequence[str]) -> str:
         """The kind that a letter of a pattern stands for, if the file's keys leave one."""
-        candidates = _LETTERS.get(letter.upper(), ())
-        others = [_LETTERS.get(other.upper(), ()) for other in among if other != letter]
-        taken = {kinds[0] for kinds in others if len(kinds) == 1}
         described = {*self._described(), "full_attention"}
-        possible = (
-            candidates if len(candidates) == 1 else [kind for kind in candidates if kind in described and kind not in taken]
-        )
-        return self._settled(possible[0]) if len(possible) == 1 else ""
+
+        def possible(each: str) -> Sequence[str]:
+            candidates = _LETTERS.get(each.upper(), ())
+            return candidates if len(candidates) == 1 else [kind for kind in candidates if kind in described]
+
+        # What another letter alone can mean, this one does not.
+        taken = {kinds[0] for kinds in (possible(other) for other in among if other != letter) if len(kinds) == 1}
+        own = possible(letter) if len(possible(letter)) == 1 else [kind for kind in possible(letter) if kind not in taken]
+        return self._settled(own[0]) if len(own) == 1 else ""
 
     def _of_code(self, key: str, code: int, listed: Sequence[Any]) -> str:
         """The kind of a number in a list of codes: by a table of the file, or by the key's own name where it is yes or no."""
@@ -519,7 +526,7 @@ class _Reader:
         found = None if (field, name) == ("window", "latent_attention") else self.keys.take(field, searched, bare=bare)
         if found is not None and isinstance(found.value, (list, tuple)):
             item = found.value[slot.own] if slot.own is not None and len(found.value) == self.count else None
-            found = Found(item, f"{found.key}[{slot.own}]") if is_number(item) else None
+            found = Found(item if is_number(item) else None, found.key if slot.own is None else f"{found.key}[{slot.own}]")
         return found if found is not None and (found.value is None or is_number(found.value)) else None
 
     def _derive(self, name: str, found: dict[str, Found | None]) -> None:
@@ -566,7 +573,7 @@ class _Reader:
         """The keys that bear on the cache by their names, and that nothing was read from."""
         used = self.keys.used | self.placed
         for key, value in entries(self.raw):
-            bears = bears_on_memory(key, value) or ("conv" in key and is_number(value))
+            bears = bears_on_memory(key, value) or (is_number(value) and ("conv" in key or ("ratio" in key and _named_kind(key))))
             if (
                 bears
                 and key not in used
@@ -608,6 +615,8 @@ class _Reader:
         dtype = None if word is None else find_dtype(word.removeprefix("torch."))
         if dtype is not None and dtype.name in ("bf16", "fp16", "fp32"):
             options["dtype"] = dtype.name
+            # Weights are bf16 where nothing else is said.
+            options |= {"weights": dtype.name} if dtype.name == "fp32" else {}
         return options
 
 
@@ -643,4 +652,9 @@ def _places(key: str, value: object) -> bool:
     """True if a key may say which layers are which."""
     words = words_of(key)
     said = words & (_EVERY | _PATTERNS | {"offset"}) or (isinstance(value, (list, tuple)) and words & {"layer", "type", "block"})
-    return bool(said) and bears_on_memory(key, value) and not re.search(_OF_FEED_FORWARD, key)
+    return bool(said and bears_on_memory(key, value) and not _gives_sizes(key) and not re.search(_OF_FEED_FORWARD, key))
+
+
+def _gives_sizes(key: str) -> bool:
+    """True if a key gives numbers of heads or widths, also where it has one for each layer."""
+    return bool(meanings(key) - {("", "num_hidden_layers")})

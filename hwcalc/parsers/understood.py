@@ -21,9 +21,9 @@ from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError
 from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Full
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import (
-    ALIASES,
     LONGEST_SEQUENCE,
     Config,
     architecture_of,
@@ -32,6 +32,7 @@ from hwcalc.parsers.config import (
     defaults_table,
     weighs,
 )
+from hwcalc.parsers.key_words import ALIASES
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import (
@@ -330,11 +331,16 @@ class Trial(Record):
         """True unless the file describes other layers, or places them by keys that the type did not read."""
         if sketch is None:
             return True
+        from hwcalc.parsers.sketch import UNKNOWN
         from hwcalc.parsers.written import read_layers
 
+        text = sketch.options["layers_of"]
         if sketch.complete:
-            return _kept(self.layers) == _kept(read_layers(sketch.options["layers_of"]))
-        return all(key.partition(".")[0] in self.read for key in sketch.placed)
+            return _kept(self.layers) == _kept(read_layers(text))
+        if sketch.placed and UNKNOWN not in text and _growing(self.layers) != _growing(read_layers(text)):
+            return False
+        kinds = {kind.name for layer in self.layers for kind in layer}
+        return self.read.issuperset(key.partition(".")[0] for key in sketch.placed) and sketch.kinds - {"full_attention"} <= kinds
 
     @property
     def passes_layout(self) -> bool:
@@ -345,6 +351,11 @@ class Trial(Record):
 def _kept(layers: Sequence[Layer]) -> Counter[frozenset[Any]]:
     """How many layers keep the same, wherever they are."""
     return Counter(frozenset(tensor for kind in layer for tensor in kind.tensors()) for layer in layers)
+
+
+def _growing(layers: Sequence[Layer]) -> int:
+    """How many layers keep something of every token."""
+    return sum(any(isinstance(tensor.span, Full) for kind in layer for tensor in kind.tensors()) for layer in layers)
 
 
 def is_layout(key: str) -> bool:
@@ -399,7 +410,7 @@ def _missed(config: Config) -> Iterator[str]:
         for meaning in meanings(key)
     }
     for key, value in entries(config.raw) if absent else ():
-        unread = key.partition(".")[0] not in config.read and is_number(value)
+        unread = key.partition(".")[0] not in config.read and (is_number(value) or isinstance(value, (list, tuple)))
         if unread and any(absent[meaning] != value for meaning in meanings(key) & absent.keys()):
             yield key
 
@@ -625,7 +636,11 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
             line, options["seq"] = f"{line} --seq 32k", "32k"
         error.command = line, options
         # A semicolon behind a command is none of its words when it is copied; a full stop would be.
-        plain = "" if fault else f"; as plain attention: --assume {PLAIN}"
+        plain = (
+            ""
+            if fault or (sketch is not None and sketch.kinds - {"full_attention"})
+            else f"; as plain attention: --assume {PLAIN}"
+        )
         known = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}{plain}; all that is known: {_TYPES}"
     else:
         layout = [str(key) for key in level.raw if is_layout(str(key))]

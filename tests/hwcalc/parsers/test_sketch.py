@@ -89,6 +89,17 @@ CONFIGS: Final[Mapping[str, tuple[Json, int]]] = {
         12 * 512 * 2 * 8 * 64 * 2 + 12 * N * KV,
     ),
     "a window a layer": (ATTENTION | {"window_sizes": [512, None] * 12, "layer_types": ["sliding", "full"] * 12}, 12 * 512 * KV + 12 * N * KV),
+    "heads by layer": ({"num_layers": 4, "dim": 1024, "n_heads": 16, "n_kv_heads_per_layer": [2, 4, 4, 8], "head_dim": 64}, N * 2 * (2 + 4 + 4 + 8) * 64 * 2),
+    "two kinds at once": (ATTENTION | SSM | {"layer_types": ["ssm+attention"] * 24}, 24 * (MAMBA2 + N * KV)),
+    "letters that settle each other": (
+        ATTENTION | {"swa_window": 2048, "mamba": {"d_state": 16, "d_conv": 4, "expand": 2}, "layer_pattern": "MS"}, 12 * (4096 * 16 * 4 + 3 * 4096 * 2) + 12 * 2048 * KV,
+    ),
+    "cross attention in some layers": (ATTENTION | {"cross_attention_layers": [3, 8, 13, 18]}, 20 * N * KV + 4 * 100 * KV),
+    "latents with an indexer": (LATENT | {"num_layers": 24, "num_heads": 64, "index_head_dim": 128, "index_n_heads": 32}, 24 * N * ((512 + 64) * 2 + 132)),
+    "gated linear attention": ({"num_layers": 24, "d_model": 2048, "gla_heads": 4, "gla_key_dim": 256, "gla_value_dim": 512}, 24 * 4 * 256 * 512 * 4),
+    "mlstm": ({"num_blocks": 24, "embedding_dim": 2048, "mlstm_heads": 4, "mlstm_qk_head_dim": 256, "mlstm_v_head_dim": 512}, 24 * 4 * (256 * 512 + 256 + 1) * 4),
+    "linear attention by heads": (ATTENTION | {"full_attn_every": 3, "linear_heads": 16, "linear_head_dim": 128, "linear_conv_size": 4}, 16 * (16 * 128 * 128 * 4 + 3 * 3 * 16 * 128 * 2) + 8 * N * KV),
+    "an object for all sizes": ({"sizes": {"layers": 12, "heads": 12, "kv": 2, "head": {"width": 64}}}, 12 * N * 2 * 2 * 64 * 2),
     "chunked": (ATTENTION | {"attention_chunk_size": 4096, "layer_types": ["chunked_attention", "full_attention"] * 12}, 12 * 4096 * KV + 12 * N * KV),
     "mla": (ATTENTION | LATENT, 24 * N * (512 + 64) * 2),
     "mla in other words": (
@@ -158,6 +169,25 @@ def test_every_command_runs(capsys: Capture, tmp_path: Path, name: str, typed: t
         assert ("4k" in words) == ("4k" in typed), line
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        ATTENTION | {"local_window": 1024, "local_to_global_ratio": 5},
+        ATTENTION
+        | {"sliding_window": 128, "attention_sink_size": 4, "layer_types": ["sliding_attention", "full_attention"] * 12},
+        CONFIGS["heads by layer"][0],
+        CONFIGS["numbers of layers by kind"][0],
+        CONFIGS["an object a layer"][0],
+    ],
+)
+def test_no_type_is_proposed_that_reads_other_layers(config: Json) -> None:
+    """Windows, states and heads of each layer are what the file describes: neither a type without them nor plain attention is proposed."""
+    with pytest.raises(UnknownArchitectureError) as caught:
+        load_model({"model_type": "of_ones_own", **config})
+    assert caught.value.command is None
+    assert "--assume" not in caught.value.hint
+
+
 def test_what_was_typed_changes_the_layers() -> None:
     """What-if on a file that nobody knows: its layers have the number in place of the one that the file has, under a key of its own."""
     with pytest.raises(UnknownArchitectureError) as caught:
@@ -172,6 +202,9 @@ def test_length_and_format_are_the_files() -> None:
     options = written(ATTENTION | sizes | {"ctx_len": 65_536, "torch_dtype": "float16", "num_kv_shared_layers": 8})
     assert (options["seq"], options["dtype"]) == ("64k", "fp16")
     assert (options["hidden_size"], options["intermediate_size"], options["vocab_size"]) == ("2048", "8192", "50000")
+    assert "weights" not in options
+    assert written(ATTENTION | sizes | {"dtype": "float32"})["weights"] == "fp32"
+    assert "hidden_size" not in written(ATTENTION | sizes | {"tie_word_embeddings": True, "num_kv_shared_layers": 8})
     assert "hidden_size" not in written(ATTENTION | sizes | {"num_experts": 8, "num_kv_shared_layers": 8})
     assert written(CONFIGS["odd names"][0])["seq"] == "32k", "a command without a length does not run"
 
@@ -201,6 +234,8 @@ def test_length_and_format_are_the_files() -> None:
             "4*(5*sliding(heads=8, kv_heads=8, head_dim=64, window=512) + gqa(heads=8, kv_heads=8, head_dim=64)) + ? + sliding(heads=8, kv_heads=8, head_dim=64, window=512)",
         ),
         ({"depth": 24}, "24*?"),
+        # A list that is too short, and a ratio that no rule reads.
+        ({"depth": 24, "n_heads": 8, "head_dim": 64, "layer_types": ["full_attention"] * 23}, "?*gqa(heads=8, kv_heads=8, head_dim=64)"),
     ],
 )  # fmt: skip
 def test_what_the_file_does_not_say_is_a_question_mark(config: Json, layers: str | None) -> None:
