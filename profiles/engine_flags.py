@@ -4,8 +4,6 @@ The one table of other programs' words: :mod:`hwcalc.launch` reads commands by i
 ``--emit`` writes by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -82,11 +80,6 @@ class FlagRow(_FlagFacts):
     flag: Spelled
     name: Words | None = None
     engine_option: Words | Literal[True] | None = None
-
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """All spellings, the one that is written first."""
-        return (self.flag,) if isinstance(self.flag, str) else self.flag
 
 
 class Flag(_FlagFacts):
@@ -250,9 +243,9 @@ class EngineFlagsFile(_Started):
     without_effect: FlagsByValues
 
     def contradiction(self) -> tuple[str, str] | None:
-        said = [flag for row in self.flags for flag in (*row.spellings, *row.off)]
+        said = [flag for row in self.flags for flag in (*_named(row.flag)["spellings"], *row.off)]
         for group in (*self.unplanned, self.without_effect):
-            said += [flag for each in (*group.switch, *group.value, *group.values) for flag in FlagRow(flag=each).spellings]
+            said += [flag for each in (*group.switch, *group.value, *group.values) for flag in _named(each)["spellings"]]
         twice = next((flag for flag in said if said.count(flag) > 1), None)
         return None if twice is None else ("flags", f"has {twice}, which stands twice in the file")
 
@@ -449,17 +442,22 @@ def engine_flags(engine: str) -> EngineFlags:
     for group in (*file.unplanned, file.without_effect):
         because = group.because if isinstance(group, UnplannedFlags) else None
         for kind, takes in _KINDS.items():
-            said = {"takes": takes, "because": because, "bears": because is not None}
-            flags += [_flag(FlagRow(flag=each), **said) for each in getattr(group, kind)]
-    flags += [_flag(FlagRow(flag=each), takes="text", because=_UNREAD) for each in file.config]
+            said: dict[str, Any] = {"takes": takes, "because": because, "bears": because is not None}
+            flags += [Flag(**_named(each), **said) for each in getattr(group, kind)]
+    flags += [Flag(**_named(each), takes="text", because=_UNREAD) for each in file.config]
     started = {name: getattr(file, name) for name in _Started.__struct_fields__}
     return EngineFlags(**started | {"engine": file.id, "called": (file.id, file.name, *file.called), "flags": tuple(flags)})
 
 
-def _flag(row: FlagRow, **more: Any) -> Flag:
-    """The flag of a row, with ``more`` fields."""
-    name = row.name or next((each for each in row.spellings if each.startswith("--")), row.spellings[0])
-    name = name.lstrip("-").replace("-", "_")
-    option = name if row.engine_option is True else row.engine_option
-    facts = {field: getattr(row, field) for field in _FlagFacts.__struct_fields__}
-    return Flag(**facts | {"spellings": row.spellings, "name": name, "engine_option": option} | more)
+def _flag(row: FlagRow) -> Flag:
+    """The flag of a row."""
+    named = _named(row.flag, row.name)
+    option = named["name"] if row.engine_option is True else row.engine_option
+    return Flag(**{name: getattr(row, name) for name in _FlagFacts.__struct_fields__}, **named, engine_option=option)
+
+
+def _named(flag: Spelled, name: str | None = None) -> dict[str, Any]:
+    """The spellings of a flag, and its name: by default the first long spelling, with underscores."""
+    spellings = (flag,) if isinstance(flag, str) else flag
+    name = name or next((each for each in spellings if each.startswith("--")), spellings[0])
+    return {"spellings": spellings, "name": name.lstrip("-").replace("-", "_")}

@@ -11,8 +11,6 @@ The rows of ``runs`` say where the engine itself runs: an accelerator without a 
 no more.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Mapping, Sequence
@@ -115,7 +113,7 @@ def hardware_rows(engine: str) -> Mapping[str, tuple[HardwareRow, ...]]:
     return {section: getattr(file, section) for section in SECTIONS}
 
 
-def architecture_of(gpu: Gpu) -> str | None:
+def architecture_of(gpu: "Gpu") -> str | None:
     """The name by which rows know an accelerator: its compute capability, or else its architecture; ``None`` if neither is known."""
     return "cpu" if gpu.is_host else gpu.compute_capability or gpu.architecture
 
@@ -124,11 +122,11 @@ _Names: TypeAlias = tuple[str, str | None, str | None]
 """By what rows know an accelerator: its id, its architecture, and its compute capability."""
 
 
-def _names_of(gpu: Gpu) -> _Names:
+def _names_of(gpu: "Gpu") -> _Names:
     return gpu.slice_of or gpu.id, architecture_of(gpu), gpu.compute_capability
 
 
-def names_gpu(pattern: str, gpu: Gpu) -> bool:
+def names_gpu(pattern: str, gpu: "Gpu") -> bool:
     """True if a name in a row is one of this accelerator."""
     return _is_named(pattern, _names_of(gpu))
 
@@ -153,7 +151,7 @@ def family(architecture: str) -> str:
     return (letters[0] if letters else "") or "cuda"
 
 
-def runs_on(engine: str, version: str, gpu: Gpu, backend: str = "") -> Found:
+def runs_on(engine: str, version: str, gpu: "Gpu", backend: str = "") -> Found:
     """The answer to whether a version of an engine runs on an accelerator, with its row.
 
     An accelerator of the user's own whose file does not say its architecture is open.
@@ -172,7 +170,9 @@ def _runs_on(engine: str, version: str, backend: str, names: _Names) -> Found | 
     return _best([row for row in rows if any(_is_named(pattern, names) for pattern in row.accelerators)])
 
 
-def format_runs_on(engine: str, version: str, section: str, spelled: Sequence[str], gpu: Gpu, backend: str = "") -> Found | None:
+def format_runs_on(
+    engine: str, version: str, section: str, spelled: Sequence[str], gpu: "Gpu", backend: str = ""
+) -> Found | None:
     """The answer to whether a format runs on an accelerator; ``None`` if nothing says that it needs more than the engine.
 
     ``spelled`` are its names, the most exact first. The first of which any row speaks counts, of those with a row for this maker's

@@ -1,9 +1,9 @@
 """What the keys of fact files may hold: types with their words, and :func:`first_fault`, which finds what is wrong in a file.
 
 A form is a record whose fields are the keys of a mapping. The program loads the built-in files by the same forms.
-"""
 
-from __future__ import annotations
+Modules with forms do without ``from __future__ import annotations``: msgspec would evaluate the text of each, 20 ms for a plan of vLLM.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date

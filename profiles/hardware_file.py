@@ -1,7 +1,5 @@
 """An accelerator, and a cloud instance or box: the forms of their files, and the records that plans use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What commands and manifests are made of: wrappers, resources, labels of nodes, names of accelerators; ``launch.yaml``, read compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Links over which a cache moves: those of ``links.yaml`` by name, read compiled, and that between an accelerator and its host."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from functools import lru_cache

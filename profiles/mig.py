@@ -3,8 +3,6 @@
 A slice is an accelerator of its own, named as the driver names it: ``h100-sxm5-80gb-mig-1g.10gb``; ``h100:1g.10gb`` is short for that.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 The parameters were fitted to public measurements by ``scripts/fit_speed.py``; each file says to how many, and how far they lie apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -89,7 +87,7 @@ class StepParameters(Facts):
     stages_together: Reached = 1.0
     """How much of the chunks of a prompt the stages compute at the same time: with 0 one after another."""
 
-    def slower(self, times: float, arithmetic_times: float) -> StepParameters:
+    def slower(self, times: float, arithmetic_times: float) -> "StepParameters":
         """Parameters with which matrices and attention, which prompts are made of, take ``arithmetic_times`` as long, and other terms ``times``."""
         changes: dict[str, Any] = {}
         for name, value in asdict(self).items():
@@ -150,7 +148,7 @@ class SpeedClass(FactFile):
         return sum(self.rows.values())
 
     @property
-    def untuned(self) -> SpeedClass:
+    def untuned(self) -> "SpeedClass":
         """The class of servers that are started with the defaults of their engine: all that is not reading or computing at full rate takes longer."""
         times = self.untuned_times
         if times is None:
@@ -175,7 +173,7 @@ class SpeedClass(FactFile):
         spread = self.ranges.get(kind) or self.ranges.get("decode") or self.ranges["serving"]
         return spread.low, spread.high
 
-    def covers(self, engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None) -> bool:
+    def covers(self, engine: str, gpu: "Gpu", backend: str | None = None, build: int | None = None) -> bool:
         """True if the engine on this accelerator belongs to the class, with this backend and of this build, by default the newest."""
         words = (backend or "").lower().replace("hip", "rocm").replace("rocwmma", "rocm")
         return (
@@ -206,7 +204,7 @@ def narrowest_first(classes: Iterable[SpeedClass]) -> tuple[SpeedClass, ...]:
 
 
 def of_classes(
-    classes: Iterable[SpeedClass], engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None
+    classes: Iterable[SpeedClass], engine: str, gpu: "Gpu", backend: str | None = None, build: int | None = None
 ) -> SpeedClass | None:
     """The first class that covers the engine on the accelerator."""
     return next((speed_class for speed_class in classes if speed_class.covers(engine, gpu, backend, build)), None)
@@ -224,6 +222,6 @@ def measured_engines() -> frozenset[str]:
     return frozenset(name for speed_class in speed_classes() for name in speed_class.engines)
 
 
-def find_speed_class(engine: str, gpu: Gpu, backend: str | None = None, build: int | None = None) -> SpeedClass | None:
+def find_speed_class(engine: str, gpu: "Gpu", backend: str | None = None, build: int | None = None) -> SpeedClass | None:
     """The class of an engine on an accelerator; ``None`` if nothing like it was measured, such as a part of an accelerator."""
     return None if gpu.part else of_classes(speed_classes(), engine, gpu, backend, build)
