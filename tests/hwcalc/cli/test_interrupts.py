@@ -237,24 +237,23 @@ def test_the_line_of_progress_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_no_line_of_progress_comes_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that ends while the line is being prepared has standard output for itself: rich replaces it while a line is shown."""
-    begun, ended = threading.Event(), threading.Event()
+    begun, ended, done = threading.Event(), threading.Event(), threading.Event()
 
     class Late(threading.Timer):
         def run(self) -> None:
             begun.set()
             ended.wait(10)
             self.function()
+            done.set()
 
     monkeypatch.setattr("threading.Timer", Late)
     terminal = tmp_path / "terminal"
     with terminal.open("w", encoding="utf-8") as stream:
-        before = threading.active_count()
         with output.shown_progress(stream):
             tell("asking")
             assert begun.wait(10)
         ended.set()
-        while threading.active_count() > before:
-            time.sleep(0.01)
+        assert done.wait(10)
 
         assert terminal.read_bytes() == b""
 
