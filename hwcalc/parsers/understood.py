@@ -314,7 +314,7 @@ class Trial(Record):
     filled_weights: Mapping[str, Any]
     """The same for what bears on the weights alone."""
     passed_over: int = 0
-    """How many other keys that bear on the cache have no effect on this type, and widths that only this type has."""
+    """How many other keys that bear on the cache have no effect on this type."""
     missed: tuple[str, ...] = ()
     """The keys that say in other words what the type looks for in vain: it would have its class's own numbers, or none, in their place."""
     counts_layers: bool = True
@@ -394,7 +394,7 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
         unweighed=tuple(key for key in _unweighed(level) if key not in unread) if weighed else (),
         filled=filled,
         filled_weights=added,
-        passed_over=len(passed_over) - len(layout) + _is_odd(level, reading.layers),
+        passed_over=len(passed_over) - len(layout),
         layout_given=alike or given,
     )
 
@@ -464,15 +464,6 @@ def _unused(config: Config, layers: Sequence[Layer]) -> list[str]:
         if value not in built and applies:
             found.append(f"{config.where}.{given}" if config.where else str(given))
     return found
-
-
-def _is_odd(config: Config, layers: Sequence[Layer]) -> bool:
-    """True if heads are not as wide as most models have them where the file does not say how wide they are."""
-    hidden = config.raw.get("hidden_size")
-    if not isinstance(hidden, int) or any(name in config.raw for name in ("head_dim", *ALIASES["head_dim"])):
-        return False
-    dims = [kind.dims() for layer in layers for kind in layer]
-    return any("num_key_value_heads" in each and each["head_dim"] * each["num_attention_heads"] != hidden for each in dims)
 
 
 PLAIN: Final = "gqa"
