@@ -313,8 +313,6 @@ class Trial(Record):
     """What the file leaves out and the class fills in, as far as it bears on the cache."""
     filled_weights: Mapping[str, Any]
     """The same for what bears on the weights alone."""
-    passed_over: int = 0
-    """How many other keys that bear on the cache have no effect on this type."""
     missed: tuple[str, ...] = ()
     """The keys that say in other words what the type looks for in vain: it would have its class's own numbers, or none, in their place."""
     counts_layers: bool = True
@@ -394,7 +392,6 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
         unweighed=tuple(key for key in _unweighed(level) if key not in unread) if weighed else (),
         filled=filled,
         filled_weights=added,
-        passed_over=len(passed_over) - len(layout),
         layout_given=alike or given,
     )
 
@@ -594,7 +591,7 @@ def nearest(
             continue
         if not kinds or (found.layout_given and read_family(found.kinds) == kinds):
             # How much of the file is left out of account and how much is added, for the cache before the weights.
-            cache = len(found.unread) + len(found.filled) + found.passed_over
+            cache = len(found.unread) + len(found.filled)
             weights = len(found.unweighed) + len(found.filled_weights)
             tried.append((cache, weights, known[name].published == 0, place, name))
     return tuple(name for *_, name in sorted(tried)[:most])
