@@ -105,7 +105,7 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None)
         expected_limiting_seq=longest.limiting,
         gpu_layers=None if placement is None else placement.gpu_layers,
         all_layers=None if placement is None else placement.all_layers,
-        message=_message(opened, pool, most, fits=fits, short=needed - size),
+        message=_message(opened, pool, budget, most, fits=fits, short=needed - size),
         suggestions=() if line is None else _suggestions(entire, pool, line, fewest, wanted, partly=entire is not opened),
         budget=None if budget is None else _budget_info(opened.model, budget),
     )
@@ -116,10 +116,10 @@ def _is_certain(opened: Occupancy) -> bool:
     return solve.budget_bytes(opened, "low") == solve.budget_bytes(opened)
 
 
-def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
+def _message(opened: Occupancy, pool: PoolInfo | None, budget: Budget | None, most: solve.Most, *, fits: bool, short: int) -> str:
     """The reason why the plan does not fit, in the words of the engine if it has a message; empty if it fits."""
     if pool is not None and pool.message:
-        return pool.message
+        return _while_loading(budget) or pool.message
     if fits:
         return ""
     if most.limiting not in _MEMORY:
@@ -130,6 +130,14 @@ def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits
     where = " on the fullest GPU" if placement is None or placement.gpus else ""
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much{where}" if short > 0 else f"{count} not fit at once"
+
+
+def _while_loading(budget: Budget | None) -> str:
+    """What comes before any word of a pool: weights that are larger than the memory of the GPU. Empty if they are not."""
+    weights = 0 if budget is None else sum(part.low for part in budget.parts if part.section is Section.WEIGHTS)
+    if budget is None or weights <= budget.total_high_bytes:
+        return ""
+    return f"loading the weights runs out of memory: {human_bytes(weights)} for a GPU with {human_bytes(budget.total_bytes)}"
 
 
 def _budget_info(model: ModelSpec, budget: Budget) -> BudgetInfo:

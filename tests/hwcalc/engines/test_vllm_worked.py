@@ -48,6 +48,16 @@ def test_no_memory_at_all() -> None:
     assert (made.fits, made.message, made.max_seq) == (False, "No available memory for the cache blocks.", 0)
 
 
+def test_weights_larger_than_the_gpu_are_no_matter_of_the_cache() -> None:
+    """61 GiB of weights never get to the pool of a GPU with 24; 15.3 GiB on one with 16 are loaded, and leave nothing of its share of 92 %."""
+    large, small = (
+        plan(model, engine="vllm", gpu=gpu) for model, gpu in (("Qwen/Qwen3-32B", "rtx-4090"), ("Qwen/Qwen3-8B", "rtx-4080"))
+    )
+
+    assert large.reason == "loading the weights runs out of memory: 61.02 GiB for a GPU with 23.52 GiB"
+    assert small.reason == "vLLM says: No available memory for the cache blocks."
+
+
 @pytest.mark.parametrize(
     ("options", "blocks", "tokens"),
     [
