@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.judge import judge
+from hwcalc.check.models import SUFFIX
 from hwcalc.check.result import Edit, Judged
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 _OF_CHECKS: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:schema_version|checks)[\"']?[ \t]*:")
 """A key that a check file has, at its beginning or at that of a line."""
+_WRITTEN: Final = re.compile(r"\A\{\s*\"schema_version\": *[^,]{1,20},\s*\"(digest|kvplan_version)\": *\"")
+"""How a lock begins, and how a document of kvplan does, which is a baseline."""
 _OF_MANIFEST: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:apiVersion|services|kind)[\"']?[ \t]*:")
 """A key of manifests, also of those that start no server."""
 _TOP_KEY: Final = re.compile(r"(?m)^[\"']?([A-Za-z_][\w-]*)[\"']?[ \t]*:")
@@ -228,7 +231,7 @@ class Deployment(CheckFile):
 
 def files_in(paths: Sequence[str]) -> dict[str, bool]:
     """The files of these paths, each once, and whether it is merely one of a folder: those that match a pattern, and those of a folder that may
-    hold commands or manifests, by their names.
+    hold commands or manifests, by their names. Locks are no such files.
 
     Raises :class:`~hwcalc.check.file.CheckFileError` for a folder of too many files.
     """
@@ -237,7 +240,7 @@ def files_in(paths: Sequence[str]) -> dict[str, bool]:
         if path != "-" and any(sign in path for sign in "*?[") and not os.path.lexists(path):
             from glob import glob
 
-            found = sorted(each for each in glob(path, recursive=True) if os.path.isfile(each))
+            found = sorted(each for each in glob(path, recursive=True) if os.path.isfile(each) and not each.endswith(SUFFIX))
             out |= dict.fromkeys(found or [path], False)
         elif path != "-" and os.path.isdir(path):
             walked = list(islice(_walked(path), MOST_FILES + 1))
@@ -250,16 +253,18 @@ def files_in(paths: Sequence[str]) -> dict[str, bool]:
 
 
 def _walked(folder: str) -> Iterator[str]:
-    """The files of a folder that may hold commands or manifests, by their names. Links to folders are not followed."""
+    """The files of a folder that may hold commands or manifests, by their names, and no locks. Links to folders are not followed."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _SKIPPED)
         yield from (
-            os.path.normpath(os.path.join(place, name)) for name in sorted(files) if named_launch(name) or "." not in name
+            os.path.normpath(os.path.join(place, name))
+            for name in sorted(files)
+            if (named_launch(name) or "." not in name) and not name.endswith(SUFFIX)
         )
 
 
 def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | None:
-    """The check file or the deployment of this path; ``None`` for one ``in_folder`` that is no text, or starts nothing.
+    """The check file or the deployment of this path; ``None`` for one ``in_folder`` that is no text, starts nothing, or is a lock or a baseline.
 
     Raises the errors of :func:`~hwcalc.check.file.parse_check_file`.
     """
@@ -269,6 +274,14 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
         if in_folder:
             return None
         raise
+    written = _WRITTEN.match(text)
+    if written:
+        if in_folder:
+            return None
+        is_ = "a lock" if written[1] == "digest" else "a result of kvplan, and may be a --baseline"
+        raise CheckFileError(
+            f"{printable(path)} is {is_}: there is nothing in it to check.", hint="Name the file that it was made of."
+        )
     if _OF_CHECKS.search(text):
         return parse_check_file(text, path) if not in_folder or ("checks" in text and "schema_version" in text) else None
     # A program needs no ending, and most files of JSON are something else.

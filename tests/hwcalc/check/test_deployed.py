@@ -423,3 +423,56 @@ def test_the_files_of_a_folder_are_named(tmp_path: Path, monkeypatch: pytest.Mon
         assert f"ok       {name}:2: vllm {QWEN}  fits" in table
         assert f"| ok | {name}:2: vllm {QWEN} | fits |" in markdown
     assert f"| FAIL | c.sh:2: vllm {QWEN} | fits; fails length |" in markdown
+
+
+@pytest.mark.parametrize(
+    "name", ["compose.yaml", "docker-compose.yml", "Dockerfile", "serve.sh", "run", "k8s.yaml", "kvplan.yaml"]
+)
+def test_what_a_gate_writes_into_a_folder_is_not_checked(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A lock and a baseline lie beside what they are of: a folder has its one check before and after, and the lock is used."""
+    monkeypatch.chdir(tmp_path)
+    serve = f"vllm serve {QWEN} --max-model-len 4096\n"
+    texts = {
+        "compose.yaml": f"services: {{chat: {{image: 'vllm/vllm-openai:v0.11.0', command: --model {QWEN} --max-model-len 4096}}}}\n",
+        "Dockerfile": f"FROM vllm/vllm-openai:v0.11.0\nCMD {serve}",
+        "run": f"#!/bin/sh\n{serve}",
+        "k8s.yaml": DEPLOYMENT.replace('"2"', '"1"'),
+        "kvplan.yaml": f"schema_version: 1\nchecks: [{{name: chat, model: {QWEN}, gpu: l4, engine: vllm, seq: 4k}}]\n",
+    }
+    path = Path("deploy", name)
+    path.parent.mkdir()
+    path.write_text(texts.get(name, texts["compose.yaml"] if name.endswith("yml") else serve), encoding="utf-8")
+    lock = path.with_name(f"{name}.lock")
+
+    status, first = checked(capsys, "deploy", "--gpu", "l4", "--lock")
+    assert (status, first["files"][0]["lock"], lock.is_file()) == (0, str(lock), True)
+    Path("deploy/before.json").write_text(json.dumps(first, indent=2), encoding="utf-8")
+    for given in (["deploy"], ["deploy", "--baseline", "deploy/before.json", "--strict"], [f"deploy/{name}*"]):
+        status, found = checked(capsys, *given, "--gpu", "l4")
+        assert (status, found["summary"]["checks"], found["summary"]["errors"]) == (0, 1, 0)
+        assert [file["lock"] for file in found["files"]] == [str(lock)]
+
+    # By another name it is a lock still, and so is one that is named.
+    lock.rename("deploy/copy.yaml")
+    assert [file["path"] for file in checked(capsys, "deploy", "--gpu", "l4")[1]["files"]] == [str(path)]
+    for named, is_ in (("copy.yaml", "a lock"), ("before.json", "a result of kvplan")):
+        status, found = checked(capsys, f"deploy/{named}")
+        assert (status, f"deploy/{named} is {is_}" in found["checks"][0]["error"]["message"]) == (3, True)
+
+
+def test_a_folder_with_a_lock_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """``--fix --write`` changes the text alone, and the lock says what it was before."""
+    monkeypatch.chdir(tmp_path)
+    compose = f"services:\n  chat:\n    image: vllm/vllm-openai:v0.11.0\n    command: --model {QWEN} --max-model-len 4096\n"
+    Path("compose.yaml").write_text(compose, encoding="utf-8")
+    assert checked(capsys, ".", "--gpu", "l4", "--lock")[0] == 0
+    lock = Path("compose.yaml.lock").read_bytes()
+    Path("compose.yaml").write_text(compose.replace("4096", "32768"), encoding="utf-8")
+    status, found = checked(capsys, ".", "--gpu", "l4")
+    assert (status, [change["before"] for change in found["checks"][0]["changes"]]) == (1, ["4k"])
+
+    status, found = checked(capsys, ".", "--gpu", "l4", "--fix", "--write")
+    assert (status, [fix["path"] for fix in found["fixes"]], found["summary"]["checks"]) == (0, ["compose.yaml"], 1)
+    assert Path("compose.yaml.lock").read_bytes() == lock
