@@ -29,6 +29,14 @@ LONGEST_SEQUENCE: Final = (
 )  # fmt: skip
 """Keys of the longest sequence. Encoder-decoder classes have two lengths: the one that counts here is the decoder's."""
 
+DTYPE_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp32": ("float32", "float", "fp32"),
+    "fp16": ("float16", "half", "fp16"),
+    "bf16": ("bfloat16", "bf16"),
+    "fp8": ("float8_e4m3fn",),
+}
+"""What configs call a dtype: first the name that they are written with."""
+
 LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
     "bloom": {"hidden_size": "n_embed"},
     "falcon": {"hidden_size": "n_embed"},

@@ -15,11 +15,11 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION, Layer, Stack
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelFacts, ModelSpec, Note, Parameters, RawModel, RopeScaling, qualified
-from hwcalc.parsers.config import LONGEST_SEQUENCE, MAX_NAME, MTP_COUNTS, Config, architecture_of, check_size
+from hwcalc.parsers.config import DTYPE_WORDS, LONGEST_SEQUENCE, MAX_NAME, MTP_COUNTS, Config, architecture_of, check_size
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import find_wrapper
 from hwcalc.parsers.understood import from_the_class, no_layers, understood
-from hwcalc.text import by_word, quoted
+from hwcalc.text import quoted
 
 _MOST_MTP_MODULES: Final = 64
 _PARTS: Final = {"text": "text_config", "vision": "vision_config", "audio": "audio_config"}
@@ -112,11 +112,7 @@ def whole_weights(family: Family, config: Config, top: Config, reading: Reading)
     return Weights(blocks=tuple(blocks))
 
 
-_DTYPES = by_word(
-    {
-        "fp32": "float32 float fp32", "fp16": "float16 half fp16", "bf16": "bfloat16 bf16", "fp8": "float8_e4m3fn",
-    }
-)  # fmt: skip
+_DTYPES: Final = {word: name for name, words in DTYPE_WORDS.items() for word in words}
 
 
 def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:

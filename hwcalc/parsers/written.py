@@ -34,7 +34,7 @@ from hwcalc.model import (
     RawModel,
 )
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, output_head, repeated, rms_norms
-from hwcalc.parsers.config import MAX_LAYERS, check_size
+from hwcalc.parsers.config import DTYPE_WORDS, MAX_LAYERS, check_size
 from hwcalc.parsers.key_words import ALIASES
 from hwcalc.parsers.known_types import SHORT_NAMES, SYNONYMS
 from hwcalc.profiles.dtypes import find_dtype
@@ -532,19 +532,16 @@ def _repeated(layers: Sequence[str]) -> tuple[int, int]:
 
 def parse_written(raw: RawModel) -> ModelSpec:
     """The model of a document that says what its layers keep. Raises :class:`WrittenError`."""
-    given = raw.config
-    unknown = [str(key) for key in given if key not in KEYS]
+    unknown = [str(key) for key in raw.config if key not in KEYS]
     if unknown:
         meant = did_you_mean(unknown[0], KEYS)
         raise WrittenError(f"a model with layers has no key {shown(unknown[0], 40)}.", hint=f"{meant}Allowed: {', '.join(KEYS)}.")
-    name = given.get("name")
+    name = raw.config.get("name")
     if name is not None and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):
         raise WrittenError(f"name is {quoted(name, 40)}.", hint=f"Allowed: text of at most {_LONGEST_NAME} characters.")
-    layers = read_layers(given["layers"])
-    sizes = {key: _number(key, given[key], 1) for key in _SIZES if given.get(key) is not None}
-    longest, encoder = (
-        None if given.get(key) is None else _number(key, given[key], 1) for key in ("max_position_embeddings", "encoder_tokens")
-    )
+    layers = read_layers(raw.config["layers"])
+    given = _as_config(raw.config)
+    sizes: dict[str, int] = {key: given[key] for key in _SIZES if key in given}
     spec = ModelSpec(
         id=printable(name) if name else raw.id,
         source=raw.source,
@@ -553,13 +550,13 @@ def parse_written(raw: RawModel) -> ModelSpec:
         model_type=MODEL_TYPE,
         architecture=None,
         stack=Stack(layers),
-        dtype=_dtype(given, "dtype"),
-        state_dtype=_dtype(given, "state_dtype"),
-        max_position_embeddings=longest,
+        dtype=_dtype(raw.config, "dtype"),
+        state_dtype=_dtype(raw.config, "state_dtype"),
+        max_position_embeddings=given.get("max_position_embeddings"),
         hidden_size=sizes.get("hidden_size"),
         vocab_size=sizes.get("vocab_size"),
-        encoder_tokens=encoder,
-        bearing=dict(given),
+        encoder_tokens=given.get("encoder_tokens"),
+        bearing=given,
         notes=(
             *raw.notes,
             Note(code=WRITTEN, message=_WRITTEN_DOWN),
@@ -568,6 +565,27 @@ def parse_written(raw: RawModel) -> ModelSpec:
     )
     check_size([spec])
     return _weighed(spec, given, sizes)
+
+
+def _as_config(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with its values as a config.json has them: 131072 for 128k, and ``bfloat16`` for bf16. Engines read these keys themselves.
+
+    Keys without a value are left out. Raises :class:`WrittenError`.
+    """
+    given = {key: value for key, value in document.items() if value is not None}
+    for key in (*_SIZES, "max_position_embeddings", "encoder_tokens"):
+        if key in given:
+            given[key] = _number(key, given[key], 1)
+    for key in ("dtype", "state_dtype"):
+        name = _dtype(given, key)
+        if name is not None:
+            given[key] = DTYPE_WORDS.get(name, (name,))[0]
+    if "parameters" in given:
+        try:
+            given["parameters"] = parse_parameters(given["parameters"], "parameters")
+        except UsageError as error:
+            raise WrittenError(f"{error.message}.", hint=error.hint) from error
+    return given
 
 
 _LONGEST_NAME: Final = 200
@@ -597,11 +615,8 @@ def _dtype(given: Mapping[str, Any], key: str) -> str | None:
 
 def _weighed(spec: ModelSpec, given: Mapping[str, Any], sizes: Mapping[str, int]) -> ModelSpec:
     """The model with its weights: by their number, by three sizes, or without any."""
-    if given.get("parameters") is not None:
-        try:
-            parameters = parse_parameters(given["parameters"], "parameters")
-        except UsageError as error:
-            raise WrittenError(f"{error.message}.", hint=error.hint) from error
+    parameters: int | None = given.get("parameters")
+    if parameters is not None:
         if spec.hidden_size is None:
             # Twelve times the square of the width are the weights of a layer of GPT: four of attention, eight of its MLP.
             width = max(1, round((parameters / (12 * len(spec.stack))) ** 0.5 / 128)) * 128

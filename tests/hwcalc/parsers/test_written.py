@@ -278,6 +278,23 @@ def test_engines_go_by_their_rules() -> None:
     assert verdict(planned) == "fits on 1 x h100-sxm5-80gb: vLLM will start, once it has a class for these layers"
 
 
+def test_a_document_says_what_a_config_would() -> None:
+    """``128k`` is 128 x 1,024 and ``bf16`` is ``bfloat16``, whichever of the two is written, for every engine that reads keys of its own."""
+    people = {"dtype": "bf16", "state_dtype": "fp16", "max_position_embeddings": "128k", "parameters": "2B", "hidden_size": "2k"}
+    config = {
+        "dtype": "bfloat16", "state_dtype": "float16", "max_position_embeddings": 131_072, "parameters": 2 * 10**9,
+        "hidden_size": 2048,
+    }  # fmt: skip
+    assert load_model({"layers": HYBRID, **people}).config == {"layers": HYBRID, **config}
+    for engine in ("transformers", "vllm", "sglang", "tensorrt-llm"):
+        written, planned = (
+            plan({"layers": HYBRID, **said}, seq="32k", engine=engine, gpu="l4").to_dict() for said in (people, config)
+        )
+        assert written == planned
+        assert "LONGER_CONTEXT" not in json.dumps(written)
+    assert plan({"layers": HYBRID, **people}, seq="8k", engine="sglang").request.kv_dtype == "bf16"
+
+
 def test_the_option_and_others() -> None:
     """It stands for a model: not beside one, not beside heads, and a model that is written down has no heads to change."""
     with pytest.raises(UsageError, match="Qwen/Qwen3-8B has its own"):
