@@ -302,30 +302,37 @@ def _secant(left: Callable[[int], int], planned: int, bound: int, most: int = _S
 
 
 def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
-    """The name of what limits the result: the cache, or the largest other part of the memory if the parts leave nothing for a cache.
+    """The name of what limits the result: what grows most of the cache and the other parts of the memory, from one up to one too many.
 
-    With layers in the memory of the host, it may be that memory.
+    It is the largest part if the parts leave nothing for a cache. With layers in the memory of the host, it may be that memory.
     """
     if occupancy.engine.facts.splits_layers:
         with suppress(KvplanError):
             lacking = occupancy.changed(**{name: value + 1}).devices.lacking(end)
             if lacking is not None:
                 return lacking
-    if value or occupancy.setup.hardware.kv_memory is not None:
+    first, beyond = (tried(occupancy, **{name: number}) for number in (1, max(2, value + 1)))
+    if first is None or occupancy.setup.hardware.kv_memory is not None:
         return "cache"
-    try:
-        budget = occupancy.changed(**{name: 1}).budget
-    except KvplanError:
-        return "cache"
-    if budget is None:
+    if first.budget is None:
         return Section.WEIGHTS.value
-    if getattr(budget, end) > 0:
+    least = _section_bytes(first.budget, end)
+    if not value and getattr(first.budget, end) <= 0:
+        return max(least, key=least.__getitem__).value
+    if beyond is None or beyond.budget is None:
         return "cache"
+    grown = {section.value: size - least[section] for section, size in _section_bytes(beyond.budget, end).items()}
+    sizes = {"cache": beyond.needed_bytes - first.needed_bytes, **grown}
+    return max(sizes, key=sizes.__getitem__)
+
+
+def _section_bytes(budget: Budget, end: str) -> dict[Section, int]:
+    """The bytes of each section of the memory, where the budget is at this end."""
     sizes = dict.fromkeys(Section, 0)
     for part in budget.parts:
         # The low end of the budget is what the high ends of its parts leave.
         sizes[part.section] += part.high if end == "low" else part.expected
-    return max(sizes, key=sizes.__getitem__).value
+    return sizes
 
 
 def _is_short(occupancy: Occupancy, seq: int) -> bool:

@@ -130,6 +130,22 @@ def test_weights_that_nobody_gave_have_their_own_words(capsys: Capture) -> None:
     assert "not counted yet" not in out
 
 
+def test_the_limit_is_what_grows_most() -> None:
+    """Of transformers on an L4, at 32,768 tokens of an untiled prompt.
+
+    A window of 1,023 tokens is 2 x 1,023 x 4 x 128 x 2 bytes of each sequence, 2 MiB; three copies of 2,048 hidden states and two of an MLP
+    of 8,192 are at least 2 x 32,768 x 22,528 bytes, 1.4 GiB. Full attention of 32 layers keeps 4 GiB of each sequence, and forms 1.4 to 2.
+    """
+    narrow = {"layers": "sliding(heads=16, kv_heads=4, head_dim=128, window=1024)", "dtype": "bf16"}
+    wide = {"layers": "32*full(heads=32, kv_heads=8, head_dim=128)", "dtype": "bf16"}
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 32_000}
+    for layers, limit in ((narrow, "activations"), (wide, "cache")):
+        fit = plan({**layers, **sizes}, seq="32k", engine="transformers", gpu="l4").fit
+        assert fit is not None
+        assert fit.max_batch
+        assert {fit.limiting, fit.expected_limiting, fit.limiting_seq, fit.expected_limiting_seq} == {limit}
+
+
 def test_slots_that_are_left_do_not_limit() -> None:
     """SGLang, Qwen3.5-27B on an H200: there are more slots for states than sequences, which the cache limits."""
     made = plan("Qwen/Qwen3.5-27B", engine="sglang", gpu="h200", seq=1024, offline=True)
