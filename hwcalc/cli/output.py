@@ -202,11 +202,12 @@ def _put(stream: TextIO, text: str) -> None:
         rest = rest[written:]
 
 
-def on_screen(line: str) -> str:
-    """A line for standard error, broken at blanks where that is a terminal. A command in it stays whole, so that it can be copied."""
-    if sys.stderr is None or not sys.stderr.isatty() or "First: " in line:
-        return line
-    return filled(_COMMAND.sub(lambda match: together(match[0]), line), _columns(sys.stderr))
+def on_screen(text: str) -> str:
+    """Lines for standard error, each broken at blanks where that is a terminal. A command in it stays whole, so that it can be copied."""
+    if sys.stderr is None or not sys.stderr.isatty() or "First: " in text:
+        return text
+    width = _columns(sys.stderr)
+    return "\n".join(filled(_COMMAND.sub(lambda match: together(match[0]), line), width) for line in text.split("\n"))
 
 
 _COMMAND: Final = re.compile(r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)|\bkvplan \S+")
