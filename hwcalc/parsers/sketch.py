@@ -18,7 +18,7 @@ from hwcalc.formulas.states import StateKind
 from hwcalc.parsers.config import MAX_LAYERS, bears_on_memory
 from hwcalc.parsers.key_words import SUBJECTS, Found, Keys, Words, entries, is_number, meanings, words_of
 from hwcalc.parsers.known_types import SHORT_NAMES
-from hwcalc.parsers.written import Parameter, kind_names, parameters_of, pattern_text
+from hwcalc.parsers.written import Parameter, kind_names, parameters_of, pattern_text, weights_follow
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief, by_word, shell_word
 
@@ -122,6 +122,8 @@ class _Reader:
         self.own: Sequence[Keys] = ()
         """The keys of each layer, where the file has an object for each."""
         self.attends = any(map(self.keys.find, ("num_attention_heads", "num_key_value_heads")))
+        self.weighed = True
+        """False if layers are of a kind whose weights do not follow from the sizes."""
         self.windowed = bool(self._window()) and raw.get("use_sliding_window") is not False
 
     @cached_property
@@ -494,7 +496,8 @@ class _Reader:
             text.append(f"{parameter.short}={value}")
             told.append(f"{parameter.short}={value} ({key})")
         words = f"{short}({', '.join(text)})"
-        return words, f"{short}: {', '.join(told)}" if told else f"{kind.title}"
+        self.weighed = self.weighed and weights_follow(kind)
+        return words, f"{short}: {', '.join(told) or kind.title}"
 
     def _values(self, name: str, slot: Slot) -> Iterator[tuple[Parameter, int | str, str]]:
         """The parameters that the file gives, and those that must be given, each with where it is from."""
@@ -601,9 +604,8 @@ class _Reader:
         """The options that say what else bears on the numbers: the sizes for weights, the length and the format."""
         options = dict[str, str]()
         # Of a model with experts, or with tied embeddings, three sizes are not all.
-        plain = not self.raw.get("tie_word_embeddings") and not any(
-            "expert" in str(key) and value for key, value in self.raw.items()
-        )
+        plain = self.weighed and not self.raw.get("tie_word_embeddings")
+        plain = plain and not any("expert" in str(key) and value for key, value in self.raw.items())
         sizes = {name: self.keys.number(name) for name in _SIZES}
         if plain and all(sizes.values()):
             options |= {name: str(found.value) for name, found in sizes.items() if found is not None}

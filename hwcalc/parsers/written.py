@@ -9,7 +9,7 @@ layers may also be a list. Weights follow from three sizes, or are given by thei
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -684,11 +684,25 @@ def _flag(given: Mapping[str, Any], key: str) -> bool:
     return value
 
 
+_WEIGHED: Final[Mapping[type[LayerKind], Callable[..., Weighed]]] = {
+    formulas.Mamba2: w.mamba2, formulas.GatedDeltaNet: w.gated_delta_net, formulas.KimiDeltaAttention: w.kimi_delta_attention,
+    formulas.LightningAttention: w.lightning_attention,
+}  # fmt: skip
+"""States whose weights have the names of their dimensions."""
+
+
+def weights_follow(kind: type[LayerKind]) -> bool:
+    """True if the weights of layers of this kind follow from the sizes: all models have the same matrices."""
+    others = (MetaTokens, AttentionKind, formulas.LatentAttention, formulas.Mamba1, formulas.ShortConvolution, formulas.NoCache)
+    return issubclass(kind, (*others, *_WEIGHED))
+
+
 def _mixer(kind: LayerKind, hidden: int) -> Weighed:
     """The usual matrices of a kind of layer. Raises :class:`WrittenError` where there are none that all models have."""
+    if not weights_follow(type(kind)):
+        message = f"the weights of layers of the kind {SHORT_NAMES.get(kind.name, kind.name)} do not follow from sizes alone."
+        raise WrittenError(message, hint="Give the number of all parameters (7.2B) in place of the sizes.")
     numbers = kind.numbers()
-    if isinstance(kind, MetaTokens):
-        return ()
     if isinstance(kind, AttentionKind):
         return attention_of(kind, hidden, path="encoder_attn" if isinstance(kind, CrossAttention) else "self_attn")
     if isinstance(kind, formulas.LatentAttention):
@@ -697,14 +711,4 @@ def _mixer(kind: LayerKind, hidden: int) -> Weighed:
         return w.mamba1(hidden, **numbers, dt_rank=-(-hidden // 16))
     if isinstance(kind, formulas.ShortConvolution):
         return w.short_convolution(hidden, kind.d_conv)
-    if isinstance(kind, formulas.NoCache):
-        return ()
-    simple = {
-        formulas.Mamba2: w.mamba2, formulas.GatedDeltaNet: w.gated_delta_net, formulas.KimiDeltaAttention: w.kimi_delta_attention,
-        formulas.LightningAttention: w.lightning_attention,
-    }  # fmt: skip
-    for known, weigh in simple.items():
-        if isinstance(kind, known):
-            return weigh(hidden, **numbers)
-    message = f"the weights of {kind.title} do not follow from sizes alone."
-    raise WrittenError(message, hint="Give the number of all parameters (7.2B) in place of the sizes.")
+    return next((weigh(hidden, **numbers) for known, weigh in _WEIGHED.items() if isinstance(kind, known)), ())
