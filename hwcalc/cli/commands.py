@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from shutil import get_terminal_size
@@ -33,7 +34,7 @@ _WIDTH = 100
 """Columns of help where the output has no width of its own."""
 _NARROWEST = 50
 _OF_ONE_MODEL: Final = frozenset({"plan", "explain", "recommend", "strategies"})
-"""The commands whose line is a MODEL and options of a plan."""
+"""The commands whose line is a MODEL and options of a plan. An error of another names a line of ``plan``, or of ``compare`` where values may be lists."""
 _TYPES: dict[str, Any] = {"text": str | None, "flag": bool, "list": list[str] | None}
 
 
@@ -156,8 +157,7 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
         try:
             result = found.run(**values)
         except ConfigError as error:
-            if name in _OF_ONE_MODEL:
-                error.hint = _typed(name, values, error)
+            error.hint = _typed(name, values, error)
             raise
         wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
         return replace(result, color=True) if wanted and not result.json else result
@@ -180,15 +180,19 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
 def _typed(name: str, values: Mapping[str, Any], error: ConfigError) -> str:
     """The hint of an error about a model, whose command lines repeat what was typed."""
     hint = error.hint
+    if name not in _OF_ONE_MODEL:
+        name = "compare" if any(name in row.lists for row in PLAN_OPTIONS) else DEFAULT
     # Layers that are written down have the dimensions that were typed already.
     without = {*DIMENSIONS} - {"parameters"} | {"assume"}
-    for given, left_out, model in ((error.command, error.left_out, values["model"]), (error.written, without, None)):
+    for given, left_out in ((error.command, error.left_out), (error.written, without)):
         if given is None:
             continue
         line, options = given
+        # Of several models the one that is not known.
+        model = None if given is error.written else shlex.split(line)[1]
         typed = {key: None if key in left_out else value for key, value in values.items()}
         # What was typed counts before the file's own length and format.
-        added = {key: value for key, value in options.items() if key == "assume" or typed.get(key, "") in (None, [])}
+        added = {key: value for key, value in options.items() if key == "assume" or typed.get(key) in (None, [])}
         hint = hint.replace(line, typed_again(name, model, {**typed, **added}) or line)
     return hint
 

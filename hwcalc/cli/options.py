@@ -244,12 +244,18 @@ def typed_again(command: str, model: str | None, values: Mapping[str, Any]) -> s
     if model and model.startswith("-") and model != "-":
         return ""
     words = ["kvplan", *([] if command == DEFAULT else [command]), *([model] if model else [])]
-    for row in options_of(command):
-        value = values[row.name]
-        if row.type == "secret" or value in (None, [], False):
+    flags = {row.name: row.spellings[0] for row in options_of(command) if row.type != "secret"}
+    if command != DEFAULT:
+        # Those of the command itself, such as --budget: a plan's are about what it prints.
+        rows = {row.name for row in options_of(command)}
+        own = (option for option in find_command(command).options if option.flags and option not in OUTPUT)
+        flags |= {option.name: option.flags[0] for option in own if option.name not in rows}
+    for name, flag in flags.items():
+        value = values.get(name)
+        if value in (None, [], False):
             continue
         for one in value if isinstance(value, list) else [value]:
-            words += [row.spellings[0]] if one is True else [row.spellings[0], one]
+            words += [flag] if one is True else [flag, one]
     return " ".join(map(shell_word, words))
 
 

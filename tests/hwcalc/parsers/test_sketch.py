@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -199,14 +204,100 @@ def test_what_was_typed_changes_the_layers() -> None:
 def test_length_and_format_are_the_files() -> None:
     """What bears on the numbers beside the layers: 64k tokens in fp16. Weights are those of three sizes where these are all."""
     sizes = {"hidden_size": 2048, "ffn_dim": 8192, "vocab": 50_000}
-    options = written(ATTENTION | sizes | {"ctx_len": 65_536, "torch_dtype": "float16", "num_kv_shared_layers": 8})
+    options = written(ATTENTION | sizes | {"ctx_len": 65_536, "torch_dtype": "float16"})
     assert (options["seq"], options["dtype"]) == ("64k", "fp16")
     assert (options["hidden_size"], options["intermediate_size"], options["vocab_size"]) == ("2048", "8192", "50000")
     assert "weights" not in options
     assert written(ATTENTION | sizes | {"dtype": "float32"})["weights"] == "fp32"
-    assert "hidden_size" not in written(ATTENTION | sizes | {"tie_word_embeddings": True, "num_kv_shared_layers": 8})
-    assert "hidden_size" not in written(ATTENTION | sizes | {"num_experts": 8, "num_kv_shared_layers": 8})
+    assert "hidden_size" not in written(ATTENTION | sizes | {"tie_word_embeddings": True})
+    assert "hidden_size" not in written(ATTENTION | sizes | {"num_experts": 8})
     assert written(CONFIGS["odd names"][0])["seq"] == "32k", "a command without a length does not run"
+
+
+SIZES: Final[Json] = {"d_ff": 8192, "vocab": 32_000, "context": 131_072, "dtype": "bfloat16"}
+
+
+def test_sizes_only_where_weights_follow(capsys: Capture, tmp_path: Path) -> None:
+    """Layers that read the cache of others have no usual matrices: with the sizes the command would fail."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "of_ones_own", **ATTENTION, **SIZES, "kv_shared_layers": 8}), "utf-8")
+    _, _, said = run(capsys, str(path), "--seq", "32k")
+    line = said.partition("To plan them: ")[2].splitlines()[0]
+
+    assert "8 x shared: shares another layer's cache" in said
+    assert line == "kvplan --seq 32k --dtype bf16 --layers-of '16*gqa(heads=16, kv_heads=4, head_dim=128) + 8*shared()'"
+    status, out, _ = run(capsys, *shlex.split(line)[1:])
+    assert status == 0
+    assert f"{16 * 32_768 * KV:,} B" in out
+    status, _, said = run(capsys, *shlex.split(line)[1:], "--hidden-size", "8", "--intermediate-size", "8", "--vocab-size", "8")
+    assert status == 2
+    assert "the weights of layers of the kind shared do not follow from sizes alone" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "typed", "pasted"),
+    [
+        ("compare A B", "--seq 32k --engine vllm --gpu l4", "compare"),
+        ("compare B A", "--seq 32k,64k --engine vllm,sglang --gpu l4,l40s", "compare"),
+        ("sweep A", "--seq 32k --engine vllm --gpu l4", "compare"),
+        ("diff A B", "--seq 32k --engine vllm --gpu l4", ""),
+        ("plot A", "--seq 32k --gpu l4", ""),
+        ("recommend A", "--seq 32k --engine vllm --gpu l4", "recommend"),
+    ],
+)
+def test_what_was_typed_is_in_the_command_of_every_other(
+    capsys: Capture, tmp_path: Path, command: str, typed: str, pasted: str
+) -> None:
+    """Length, engine and accelerators are not the file's, and the command gives an answer."""
+    paths = {"A": tmp_path / "a.json", "B": tmp_path / "b.json"}
+    for path in paths.values():
+        path.write_text(json.dumps({"model_type": "of_ones_own", **CONFIGS["odd names"][0], **SIZES}), "utf-8")
+    status, _, said = run(capsys, *(str(paths.get(word, word)) for word in command.split()), *typed.split())
+    words = shlex.split(said.partition("To plan them: ")[2].splitlines()[0])
+
+    assert status == 3
+    pairs = set(pairwise(words))
+    assert all(pair in pairs for pair in zip(typed.split()[::2], typed.split()[1::2], strict=True)), words
+    assert words[1] == (pasted or "--seq")
+    assert run(capsys, *words[1:])[0] == 0
+
+
+def test_a_type_of_one_of_several_models(capsys: Capture, tmp_path: Path) -> None:
+    """A type is proposed for the model that is not known, and not for the other."""
+    path, other = tmp_path / "mla.json", tmp_path / "other.json"
+    path.write_text(json.dumps({"model_type": "of_ones_own", **ATTENTION, **LATENT, "num_key_value_heads": 16}), "utf-8")
+    other.write_text(json.dumps({"model_type": "of_ones_own", **CONFIGS["odd names"][0]}), "utf-8")
+    _, _, said = run(capsys, "compare", str(path), str(other), "--seq", "32k")
+    line = said.partition("marked as assumed: ")[2].partition(";")[0]
+
+    assert line.startswith(f"kvplan compare {path} --seq 32k --assume ")
+    assert run(capsys, *shlex.split(line)[1:])[0] == 0
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_a_terminal_keeps_lines_and_commands(tmp_path: Path, width: int) -> None:
+    """On a terminal too each line begins where it does in a pipe, and the command is one that can be pasted."""
+    termios = pytest.importorskip("termios")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "of_ones_own", **CONFIGS["odd names"][0], **SIZES}), "utf-8")
+    words = [sys.executable, "-m", "hwcalc", str(path), "--seq", "32k"]
+    piped = subprocess.run(words, capture_output=True, text=True, check=False).stderr
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, width))
+    with os.fdopen(ours, encoding="utf-8", newline="") as terminal:
+        subprocess.run(words, stdout=subprocess.DEVNULL, stderr=theirs, check=False)
+        os.close(theirs)
+        shown = ""
+        with suppress(OSError):  # Linux says so at the end.
+            while piece := terminal.readline():
+                shown += piece.replace("\r\n", "\n")
+
+    command = piped.partition("To plan them: ")[2].splitlines()[0]
+    assert command.startswith("kvplan --seq 32k")
+    assert any(line.endswith(command) for line in shown.splitlines())
+    assert shown.split() == piped.split()
+    starts = [line for line in shown.splitlines() if not line.startswith("  ")]
+    assert [line.split()[0] for line in starts] == [line.split()[0] for line in piped.splitlines() if not line.startswith("  ")]
 
 
 @pytest.mark.parametrize(
