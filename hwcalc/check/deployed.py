@@ -5,6 +5,7 @@ A finding stands at the flag that is wrong. What a text leaves open, such as ``$
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -292,6 +293,13 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
     found = read_deployment(path, text, told)
     if in_folder:
         return found if found is not None and (found.checks or len(found.notes) > 1) else None
+    if (found is None or not found.checks) and _is_model(text):
+        name = "standard input" if path == "-" else printable(path)
+        model = json.dumps("model.yaml" if path == "-" else path)
+        hint = (
+            f"Write to kvplan.yaml what must hold of it: {{schema_version: 1, checks: [{{model: {model}, seq: 32k, gpu: l4}}]}}"
+        )
+        raise CheckFileError(f"{name} is a model, and no check file: it holds nothing to check.", hint=hint)
     return parse_check_file(text, path) if found is None else found
 
 
@@ -317,6 +325,18 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
+
+
+def _is_model(text: str) -> bool:
+    """True if a text is a config or the written layers of a model."""
+    try:
+        trees = read_forest(text)
+    except TreeError:
+        return False
+    if len(trees) != 1 or not isinstance(trees[0].value, dict):
+        return False
+    keys = trees[0].value
+    return "model_type" in keys or ("layers" in keys and isinstance(keys["layers"].value, (str, list)))
 
 
 def _meant_as_checks(path: str, text: str) -> bool:

@@ -298,6 +298,21 @@ def test_a_file_that_starts_nothing(tmp_path: Path, capsys: Capture) -> None:
     assert checked(capsys, str(path))[0] == 3
 
 
+@pytest.mark.parametrize(
+    "text", ["layers: 2*full(heads=8, head_dim=64)\nhidden_size: 512\n", '{"hidden_size": 512, "model_type": "llama"}']
+)
+def test_a_model_in_place_of_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, text: str) -> None:
+    """A gate that names it would pass for ever. The error says what to write, which is a check of it."""
+    monkeypatch.chdir(tmp_path)
+    Path("my model.yaml").write_text(text, encoding="utf-8")
+    status, found = checked(capsys, "my model.yaml")
+    error = found["checks"][0]["error"]
+    assert (status, error["message"]) == (3, "my model.yaml is a model, and no check file: it holds nothing to check.")
+    Path("kvplan.yaml").write_text(error["hint"].partition(": ")[2], encoding="utf-8")
+    status, found = checked(capsys, "kvplan.yaml")
+    assert [check["model"] for check in found["checks"]] == ["my model.yaml"]
+
+
 def test_a_lock_and_a_baseline(compose: str, capsys: Capture) -> None:
     """As of check files: servers have names, and their settings are compared."""
     assert checked(capsys, compose, "--gpu", "l4", "--set", f"MODEL={QWEN}", "--set", "TP=1", "--lock")[0] == 1
