@@ -86,6 +86,22 @@ def cut(text: str, longest: int) -> str:
     return f"{text[: kept - tail]}{_DOTS}{text[len(text) - tail :]}"
 
 
+def cut_beside(a: str, b: str, longest: int) -> tuple[str, str]:
+    """Two texts side by side, each of at most ``longest`` characters. Where they are longer, what both begin with gives way to where they part.
+
+    >>> cut_beside("18*mamba2(heads=64, head_dim=64)", "18*mamba2(heads=64, head_dim=32)", 20)
+    ('...=64, head_dim=64)', '...=64, head_dim=32)')
+    """
+    room = longest - len(_DOTS)
+    same = next((place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+    over = max(len(a), len(b)) - room
+    start = min(same - longest // 3, over) if over > len(_DOTS) else 0
+    if start > len(_DOTS):
+        a, b = f"{_DOTS}{a[start:]}", f"{_DOTS}{b[start:]}"
+    first, second = (text if len(text) <= longest else f"{text[:room]}{_DOTS}" for text in (a, b))
+    return first, second
+
+
 def shown(text: str, longest: int = 80) -> str:
     """``text`` in quotes for a message: :func:`brief`."""
     return f"'{brief(text, longest)}'"

@@ -27,7 +27,7 @@ from hwcalc.planner.options import Access
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.request import Absent, Wanted, split_revision
-from hwcalc.text import brief, printable
+from hwcalc.text import brief, cut_beside, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,7 +172,7 @@ class Models:
             if finite(local.config) != locked.config:
                 now = parse(local, assume=assume)
                 for change in key_changes(self.spec(model, revision, assume).bearing, now.bearing):
-                    before, after = _value(change.in_a, change.a), _value(change.in_b, change.b)
+                    before, after = cut_beside(_value(change.in_a, change.a), _value(change.in_b, change.b), _LONGEST_VALUE)
                     changes.append(f"{printable(change.key)} {before} -> {after}")
         except UsageError:
             raise
@@ -191,10 +191,7 @@ class Models:
 
 
 def _value(present: bool, value: Any) -> str:
-    if not present:
-        return "(absent)"
-    text = printable(json.dumps(value, default=str))
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    return printable(json.dumps(value, default=str)) if present else "(absent)"
 
 
 def _judged(message: str, *, mend: str = "") -> Judged:

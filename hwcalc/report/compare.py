@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
-from hwcalc.planner.diff import Change, Difference
+from hwcalc.planner.diff import Change, Difference, KeyChange
 from hwcalc.report.columns import (
     GAP,
     HOURLY,
@@ -36,7 +36,7 @@ from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many, parameters
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
-from hwcalc.text import clean
+from hwcalc.text import clean, cut_beside
 from hwcalc.units import human_bytes
 
 _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
@@ -364,7 +364,7 @@ def difference_text(difference: Difference, view: View) -> str:
     a, b = difference.seq_a, difference.seq_b
     title = f"at {a:,} tokens" if a == b else f"at {a:,} and {b:,} tokens"
     figures = view.table((title, "A", "B", "B - A", "B / A"), rows, right=(1, 2, 3, 4))
-    changed = [(key.key.removeprefix("request."), _shown(key.in_a, key.a), _shown(key.in_b, key.b)) for key in difference.keys]
+    changed = [(key.key.removeprefix("request."), *_both(key)) for key in difference.keys]
     more = len(changed) - _MOST_KEYS
     keys = view.table(("key", "A", "B"), changed[:_MOST_KEYS]) if changed else "No key that bears on memory differs.\n"
     if more > 0:
@@ -400,7 +400,9 @@ def difference_csv(difference: Difference) -> str:
     return csv_text(("what", "name", "a", "b", "difference"), rows)
 
 
-def _shown(present: bool, value: Any) -> str:
-    """The value of a key as JSON, cut where it is long."""
-    text = json.dumps(value, default=str) if present else "(absent)"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+def _both(key: KeyChange) -> tuple[str, str]:
+    """Both values of a key as JSON, cut where they are long."""
+    a, b = (
+        json.dumps(value, default=str) if present else "(absent)" for present, value in ((key.in_a, key.a), (key.in_b, key.b))
+    )
+    return cut_beside(a, b, _LONGEST)

@@ -13,6 +13,7 @@ import pytest
 
 from hwcalc.cli import main
 from hwcalc.report.schema import json_schema
+from tests.hwcalc.command import run
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -205,6 +206,26 @@ def plans(folder: Path, capsys: pytest.CaptureFixture[str], *options: tuple[str,
         path.write_text(capsys.readouterr().out, encoding="utf-8")
         out.append(str(path))
     return out
+
+
+def test_long_values_show_where_they_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both begin with 62 characters that are the same; what follows is 4 and 2."""
+    start = "18*mamba2(heads=64, head_dim=64, d_state=128, conv=4) + 6*full(heads=8, head_dim=64, kv_heads="
+    files = [tmp_path / f"{number}.yaml" for number in (4, 2)]
+    for file in files:
+        file.write_text(f"name: one\nlayers: {start}{file.stem})\n", "utf-8")
+    _, out, _ = run(capsys, "diff", *map(str, files), "--seq", "8")
+    row = next(line for line in out.splitlines() if line.startswith("layers"))
+    assert ("kv_heads=4)" in row, "kv_heads=2)" in row) == (True, True)
+    assert len(row) <= len("layers") + 2 * (2 + 60)
+
+    checks = tmp_path / "kvplan.yaml"
+    checks.write_text("schema_version: 1\nchecks: [{model: 4.yaml, seq: 8, max_cache: 1GiB}]\n", "utf-8")
+    assert run(capsys, "check", "--lock", str(checks))[0] == 0
+    files[0].write_text(files[1].read_text("utf-8"), "utf-8")
+    _, out, _ = run(capsys, "check", str(checks))
+    before, _, after = " ".join(out.split()).partition(" -> ")
+    assert (before.endswith('kv_heads=4)"'), 'kv_heads=2)"' in after) == (True, True)
 
 
 def test_two_documents_are_compared_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
