@@ -134,6 +134,8 @@ class Facts(Record):
     """The accelerators on which kvplan knows its rules, as rows of ``hardware.yaml`` name them; ``None`` is all on which it runs."""
     longest_option: str = ""
     """The engine option for the longest sequence that its server allows, where users send shorter ones; empty if it has none."""
+    states_option: str = ""
+    """The engine option for the format of recurrent states, which takes float32, float16 and bfloat16; empty if it has none."""
     users_option: str = ""
     """The engine option for how many sequences a server, or each replica of it, runs at once; empty if it has none."""
     slots_option: str = ""

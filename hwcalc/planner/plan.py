@@ -19,7 +19,7 @@ from hwcalc.engines.setup import UNSHARED
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
-from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
+from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, WRITTEN, Definition, ModelSpec, Note, Parameters
 from hwcalc.planner import result
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.layouts import divides
@@ -247,7 +247,7 @@ def plan_opened(
     stored = stored_layers(opened)
     policy = _policy_info(opened)
     definition = model.definition(opened.engine.definition) if policy is None else policy.definition
-    opened.tell(*remarks)
+    opened.tell(*remarks, *_other_states(opened, stored))
     pool, fit, speed, sharing, overrun, within, cost = None, None, None, None, None, None, None
     if hardware.gpu is not None or hardware.kv_memory is not None:
         from hwcalc.planner.fit import Search, plan_fit
@@ -304,6 +304,22 @@ def plan_opened(
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )
+
+
+def _other_states(opened: Occupancy, stored: list[Stored]) -> Iterator[Note]:
+    """A note if written layers name a format of states in which the engine does not keep them, with the option that does."""
+    model, option = opened.model, opened.engine.facts.states_option
+    wanted, kept = model.state_dtype, opened.dtypes.state
+    if wanted in (None, kept) or option in opened.setup.options or all(note.code != WRITTEN for note in model.notes):
+        return
+    if any(tensor.role is Role.STATE for _, _, _, tensor in stored):
+        word = model.config["state_dtype"]
+        how = f"; with --engine-option {option}={word} in {wanted}" if option and word in _STATE_WORDS else ""
+        message = f"state_dtype {wanted} has no effect: {opened.engine.label} keeps the states of such layers in {kept}{how}."
+        yield Note(code="states-kept", message=message)
+
+
+_STATE_WORDS: Final = ("float32", "float16", "bfloat16")
 
 
 def _policy_info(opened: Occupancy) -> PolicyInfo | None:

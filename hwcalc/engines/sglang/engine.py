@@ -672,6 +672,7 @@ class Sglang(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
         idle=SglangIdle(),
+        states_option="mamba_ssm_dtype",
         users_option="max_running_requests",
         chunk_option="chunked_prefill_size",
         shared_experts_option="enable_dp_attention",

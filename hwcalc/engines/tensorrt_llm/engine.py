@@ -558,6 +558,7 @@ class TensorrtLlm(GeneralEngine):
     definition = Definition.ENGINE
     facts = Facts(
         idle=TensorrtIdle(),
+        states_option="mamba_ssm_cache_dtype",
         users_option="max_batch_size",
         chunk_option="max_num_tokens",
         shared_experts_option="enable_attention_dp",

@@ -334,6 +334,7 @@ class Vllm(Engine):
         idle=VllmIdle(),
         # vllm/config/cache.py, gpu_memory_utilization: "a per-instance limit", two of which may be 0.5 each.
         utilization_of_server=True,
+        states_option="mamba_ssm_cache_dtype",
         users_option="max_num_seqs",
         chunk_option="max_num_batched_tokens",
         trade_offs=MappingProxyType(

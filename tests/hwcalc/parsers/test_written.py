@@ -295,6 +295,21 @@ def test_a_document_says_what_a_config_would() -> None:
     assert plan({"layers": HYBRID, **people}, seq="8k", engine="sglang").request.kv_dtype == "bf16"
 
 
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
+def test_states_in_a_format_that_the_engine_does_not_read(engine: str) -> None:
+    """It keeps them in the model's dtype, and says so, with the option that keeps them in twice the bytes: 64 x 64 x 128 numbers a layer."""
+    model = {"layers": MAMBA_TEXT, "dtype": "bf16", "state_dtype": "fp32", "parameters": "1B"}
+    planned = plan(model, seq="8k", engine=engine, gpu="h100")
+    [said] = [note.message for note in planned.notes if note.code == "states-kept"]
+    name, _, value = said.partition("--engine-option ")[2].split()[0].partition("=")
+    changed = plan(model, seq="8k", engine=engine, gpu="h100", engine_options={name: value})
+    assert (planned.request.state_dtype, changed.request.state_dtype) == ("bf16", "fp32")
+    assert "states-kept" not in {note.code for note in changed.notes}
+    # What engines keep in fp32 already, or read from the config, is no news.
+    for other in ("transformers", "sglang", "reference"):
+        assert "states-kept" not in {note.code for note in plan(model, seq="8k", engine=other).notes}
+
+
 def test_the_option_and_others() -> None:
     """It stands for a model: not beside one, not beside heads, and a model that is written down has no heads to change."""
     with pytest.raises(UsageError, match="Qwen/Qwen3-8B has its own"):
