@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.formulas.states import StateKind
-from hwcalc.text import by_word
+from hwcalc.text import brief, by_word
 
 ALIASES: Mapping[str, Sequence[str]] = {
     key: names.split()
@@ -235,14 +235,17 @@ class Keys:
         best = ranked[min(ranked)]
         best = [entry for entry in best if self._prefer and self._prefer in entry.words] or best
         if any(entry.value != best[0].value for entry in best):
-            return Found(None, f"{' and '.join(entry.key for entry in best[:2])} disagree")
+            other = next(entry for entry in best if entry.value != best[0].value)
+            said = (f"{entry.key} {brief(str(entry.value), 30)}" for entry in (best[0], other))
+            return Found(None, f"{' and '.join(said)} disagree")
         return Found(best[0].value, best[0].key)
 
     def take(self, field: str, kind: str = "", *, bare: bool = True) -> Found | None:
         """The same, for a value that is used: its keys count as read, and those that say the same."""
         found = self.find(field, kind, bare=bare)
-        if found is not None and found.value is not None:
-            same = (entry for entry in self.entries if entry.value == found.value)
+        if found is not None:
+            # Keys that disagree are named where their number is missing.
+            same = (entry for entry in self.entries if found.value in (None, entry.value))
             self.used.update(entry.key for entry in same if match(entry.key, entry.words, field, kind) is not None)
         return found
 
@@ -259,7 +262,7 @@ class Keys:
 
 @lru_cache(maxsize=16_384)
 def match(key: str, words: Words, field: str, kind: str) -> int | None:
-    """How well a key gives a field of a kind of layer: 0 if it names the kind, 1 under the field's usual names, 2 by its words; ``None`` if not at all."""
+    """How well a key gives a field of a kind of layer: 0 if it names the kind, 1 if it is the field's name, 2 by other words; ``None`` if not at all."""
     own = frozenset(SUBJECTS.get(kind, "").split())
     state = kind in _STATES
     others = own | _FILLERS | (_OF_STATES if state else frozenset())
@@ -270,9 +273,9 @@ def match(key: str, words: Words, field: str, kind: str) -> int | None:
         return 0
     if field in _OF_ITS_KIND and words != {"d", "inner"}:
         return 0 if key == field else None
-    if key == field or key in ALIASES.get(_CANONICAL.get(field, field), ()):
+    if key == field:
         return 1
-    return 2 if matched else None
+    return 2 if matched or key in ALIASES.get(_CANONICAL.get(field, field), ()) else None
 
 
 _OF_ITS_KIND: Final = frozenset({"lru_width", "channels", "index_n_heads", "index_head_dim", "index_topk", "d_inner"})

@@ -116,8 +116,10 @@ class _Reader:
         self.keys = Keys(raw, prefer="decoder" if self.pairs else "")
         self.placed: set[str] = set()
         """Keys that say which layers are which."""
-        found = self.keys.number("num_hidden_layers")
-        self.count = found.value if found is not None and found.value <= MAX_LAYERS else 0
+        found = self.keys.take("num_hidden_layers")
+        self.count = found.value if found is not None and is_number(found.value) and found.value <= MAX_LAYERS else 0
+        self.disagree = {found.key} if found is not None and found.value is None else set[str]()
+        """What two keys say of the number of layers, where that is not the same."""
         self.slots: Sequence[Slot] = ()
         self.own: Sequence[Keys] = ()
         """The keys of each layer, where the file has an object for each."""
@@ -170,7 +172,8 @@ class _Reader:
             if kind and UNKNOWN in texts and kind not in {slot.kind for slot in slots}
         ]
         lines += [f"it also has numbers of {self._kind(kind, Slot(kind, ''))[1]}" for kind in left]
-        if not counted and UNKNOWN + "*" in text:
+        lines += sorted(self.disagree)
+        if not counted and UNKNOWN + "*" in text and not self.disagree:
             of = f" of {self.count} layers" if self.count else ""
             lines.append(f"which{of} are which is not in the file, or kvplan does not know the key that says it")
         if self.raw.get("tie_word_embeddings"):
@@ -183,7 +186,7 @@ class _Reader:
         return Sketch(
             options={"layers_of": text, **self._rest()},
             lines=tuple(lines),
-            complete=UNKNOWN not in text and not others,
+            complete=UNKNOWN not in text and not others and not self.disagree,
             placed=tuple(self.placed),
             kinds=frozenset(filter(None, map(self._settled, self._described()))),
         )
@@ -233,8 +236,7 @@ class _Reader:
             repeats = words & _PATTERNS or "block_type" in key
             if not self.count and not repeats and all(isinstance(item, str) for item in listed):
                 self.count = len(listed)
-            fits = len(listed) == self.count or (repeats and len(listed) < self.count)
-            if not fits or len(set(map(str, listed))) > _MOST_KINDS:
+            if not self._fits(key, listed, repeats=bool(repeats)) or len(set(map(str, listed))) > _MOST_KINDS:
                 continue
             kinds = {item: self._of_word(item) if isinstance(item, str) else self._of_code(key, item, listed) for item in listed}
             self.placed.add(key)
@@ -268,15 +270,28 @@ class _Reader:
             spelled = parts if len(parts) > 1 and all(len(part) > 1 for part in parts) else list("".join(parts))
             if not self.count and "pattern" in key:
                 self.count = len(spelled)
-            if not 2 <= len(spelled) <= self.count <= MAX_LAYERS or len(set(spelled)) > _MOST_KINDS:
-                continue
             if not all(part.upper() in _LETTERS or len(part) > 1 for part in spelled):
+                continue
+            if len(spelled) < 2 or len(set(spelled)) > _MOST_KINDS or not self._fits(key, spelled):
                 continue
             kinds = {each: self._of_letter(each, spelled) if len(each) == 1 else self._of_word(each) for each in spelled}
             if any(kinds.values()):
                 self.placed.add(key)
                 return [Slot(kinds[each], f"{key} {each}", self._number(i)) for i, each in enumerate(_cycle(spelled, self.count))]
         return None
+
+    def _fits(self, key: str, listed: Sequence[Any], *, repeats: bool = True) -> bool:
+        """True if a list is as long as there are layers, or is a unit that they repeat. One that repeats a unit itself is of another number."""
+        size, whole = len(listed), list(listed)
+        unit = all(whole != whole[:part] * (size // part) for part in range(1, size) if size % part == 0)
+        if size == self.count or (repeats and size and (self.count % size == 0 or (unit and 2 * size <= self.count))):
+            return size <= self.count
+        if self.count:
+            self.placed.add(key)
+            found = self.keys.find("num_hidden_layers")
+            number = f"{found.key} {self.count}" if found is not None else f"{self.count} layers"
+            self.disagree.add(f"{key}, which is {size} layers long, and {number} disagree")
+        return False
 
     def _in_places(self) -> list[Slot] | None:
         """By lists of the numbers of layers: ``attention_layers: [3, 7]``."""

@@ -319,6 +319,8 @@ def test_a_terminal_keeps_lines_and_commands(tmp_path: Path, width: int) -> None
         # Two keys that disagree.
         ({"depth": 4, "n_heads": 8, "head_dim": 64, "head_width": 32}, None),
         ({"depth": 4, "n_heads": 8, "per_head_width": 64, "width_of_head": 32}, "4*gqa(heads=8, kv_heads=8, head_dim=?)"),
+        ({"depth": 4, "n_heads": 8, "per_head_width": 64, "head_size": 32}, "4*gqa(heads=8, kv_heads=8, head_dim=?)"),
+        ({"depth": 24, "num_layers": 32, "n_heads": 8, "head_dim": 64}, "?*gqa(heads=8, kv_heads=8, head_dim=64)"),
         # 26 layers in periods of six: 4 or 5 of them are global, by where a period begins.
         (
             {"depth": 26, "n_heads": 8, "head_dim": 64, "window": 512, "sliding_window": 512, "global_every": 6},
@@ -332,6 +334,25 @@ def test_a_terminal_keeps_lines_and_commands(tmp_path: Path, width: int) -> None
 def test_what_the_file_does_not_say_is_a_question_mark(config: Json, layers: str | None) -> None:
     """Nobody guesses; an exact name counts before other words for the same."""
     assert written(config)["layers_of"] == layers or (layers is None and "head_dim=64" in written(config)["layers_of"])
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"depth": 24, "num_layers": 32, "n_heads": 8, "head_dim": 64}, "depth 24 and num_layers 32 disagree"),
+        ({"depth": 4, "n_heads": 8, "per_head_width": 128, "head_size": 64}, "head_dim=? (per_head_width 128 and head_size 64 disagree)"),
+        (ATTENTION | SSM | {"num_hidden_layers": 28, "pattern": "MMM*" * 6}, "pattern, which is 24 layers long, and num_hidden_layers 28 disagree"),
+        (ATTENTION | SSM | {"num_hidden_layers": 20, "pattern": "MMM*" * 6}, "pattern, which is 24 layers long, and num_hidden_layers 20 disagree"),
+    ],
+)  # fmt: skip
+def test_keys_that_disagree_are_named(config: Json, said: str) -> None:
+    """Both of them, and a question mark in place of what they disagree about."""
+    with pytest.raises(UnknownArchitectureError) as caught:
+        load_model({"model_type": "of_ones_own", **config})
+    assert said in caught.value.hint
+    assert "not read" not in caught.value.hint
+    assert caught.value.written is not None
+    assert UNKNOWN in caught.value.written[1]["layers_of"]
 
 
 def test_the_hint_says_where_each_number_is_from() -> None:
