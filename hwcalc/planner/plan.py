@@ -110,32 +110,58 @@ def plan_memory(
     """
     weights, cache = opened.told(weights_of(opened)), result.CacheShare(bytes=cache_bytes, definition=definition)
     if budget is None:
-        parallel, size = opened.setup.parallel, weights.bytes
+        parallel, size, loaded = opened.setup.parallel, weights.bytes, weights.bytes
         if size is not None and parallel.gpus * parallel.ep > 1:
             parts = opened.weights.value
             size = None if parts is None else sum(part.expected for part in parts)
+            loaded = loaded if size is None else _on_all_ranks(opened, size)
         total = None if size is None else size + rank_bytes
         return result.MemoryInfo(
             weights=weights,
             cache=cache,
             activations=None,
             overhead=None,
-            total_bytes=None if weights.bytes is None else weights.bytes + cache_bytes,
+            total_bytes=None if loaded is None else loaded + cache_bytes,
             per_gpu=result.PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total),
+            loaded_bytes=loaded,
         )
     placement = opened.devices.placement()
     if placement is not None:
         return _placed(placement, weights, cache, budget)
     activations, overhead = _beside(budget, opened.setup.gpus)
     sizes = {section.value: sum(part.expected for part in _of(budget, section)) for section in Section}
+    loaded = _on_all_ranks(opened, sizes[Section.WEIGHTS.value])
     return result.MemoryInfo(
         weights=weights,
         cache=cache,
         activations=activations,
         overhead=overhead,
-        total_bytes=None if weights.bytes is None else weights.bytes + cache_bytes + activations.bytes + overhead.bytes,
+        total_bytes=loaded + cache_bytes + activations.bytes + overhead.bytes,
         per_gpu=result.PerGpu(**sizes, cache=rank_bytes, total=sum(sizes.values()) + rank_bytes),
+        loaded_bytes=loaded,
     )
+
+
+def _on_all_ranks(opened: Occupancy, fullest: int) -> int:
+    """Bytes of weights on all GPUs together, of which the fullest holds ``fullest``.
+
+    Ranks of a pipeline stage hold the same. Stages are in the proportion of their tensors: with 3 GiB and 1 GiB of tensors on two stages
+    of one GPU, and 3.3 GiB on the fullest, all hold 4.4 GiB.
+    """
+    from hwcalc.engines.rank_weights import rank_weight_bytes
+    from hwcalc.quantization.planned import format_name, planned_scheme
+
+    parallel, model, deployment = opened.setup.parallel, opened.model, opened.deployment
+    if parallel.pp == 1:
+        return fullest * opened.setup.gpus
+    scheme, _ = planned_scheme(model, format_name(opened.setup.weights))
+    stages = rank_weight_bytes(
+        model, deployment.parallel, weight_dtype=deployment.weight_dtype(), scheme=scheme, rules=deployment.weight_rules()
+    )
+    if stages is None or not max(stages):
+        return fullest * opened.setup.gpus
+    each = opened.setup.gpus // parallel.pp
+    return each * sum(-(-fullest * stage // max(stages)) for stage in stages)
 
 
 def _placed(placement: Placement, weights: WeightsInfo, cache: result.CacheShare, budget: result.BudgetInfo) -> result.MemoryInfo:
@@ -180,6 +206,7 @@ def _placed(placement: Placement, weights: WeightsInfo, cache: result.CacheShare
         total_bytes=sum(device.total for device in devices),
         per_gpu=result.PerGpu(**{name: getattr(fullest, name) for name in result.PerGpu.__struct_fields__}),
         devices=tuple(devices),
+        loaded_bytes=sum(device.weights for device in devices),
     )
 
 

@@ -613,7 +613,8 @@ class MemoryInfo(Part):
 
     Both are those of one GPU times the GPUs of a copy. ``per_gpu`` is the fullest GPU. For engines that place layers on devices, they
     are the sums over ``devices``, of which one is the host, and ``total_bytes`` is the sum of all of these. ``adapters`` are those of
-    ``--lora``, null without.
+    ``--lora``, null without. ``loaded_bytes`` is what the engine makes of the weights on all devices together: with padding and copies,
+    and without what it leaves out. ``total_bytes`` counts these, and on a single GPU it is what ``per_gpu`` says.
     """
 
     weights: WeightsInfo
@@ -624,6 +625,7 @@ class MemoryInfo(Part):
     per_gpu: PerGpu
     devices: tuple[DeviceInfo, ...] = ()
     adapters: AdaptersInfo | None = None
+    loaded_bytes: int | None = None
 
 
 class Plan(Answer, Record):

@@ -174,9 +174,23 @@ def figures(plan: Plan) -> list[tuple[str, int, str]]:
     weights = memory.weights
     if weights.bytes is not None and memory.total_bytes is not None:
         out.append(("weights", weights.bytes, f"{weights.definition}: {clean(weights.source)}"))
+        if memory.loaded_bytes is not None and memory.loaded_bytes != weights.bytes and not memory.devices:
+            out.append(("loaded", memory.loaded_bytes, _loaded(plan)))
         of_gpu = _gpu_figures(plan)
         out += of_gpu or [("weights + cache", memory.total_bytes, "without activations and overhead")]
     return out
+
+
+def _loaded(plan: Plan) -> str:
+    """Words for what the engine makes of the weights: the parts on the fullest GPU, where a GPU is planned."""
+    fit, gpus = plan.fit, plan.request.tp * plan.request.pp * plan.request.dp
+    budget = None if fit is None else fit.budget
+    parts = () if budget is None else tuple(part for part in budget.parts if part.section == "weights")
+    where = f"on all {gpus:,} GPUs" if gpus > 1 else "on the GPU"
+    named = ", ".join(f"{part.name} {human_bytes(part.expected)}" for part in parts)
+    if not named:
+        return f"the weights {where}"
+    return f"{where}; the fullest: {named}" if gpus > 1 else f"{where}: {named}"
 
 
 def _growth(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
+from hwcalc.errors import UnsupportedError
 from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import weight_formats
 
@@ -94,3 +95,49 @@ def test_prediction_layers_stand_apart() -> None:
     assert result.model.parameters.mtp is not None
     assert weights.high == 2 * (671_026_404_352 + result.model.parameters.mtp)
     assert weights.bytes == weights.low == 2 * 671_026_404_352
+
+
+@pytest.mark.parametrize("weights", [None, "fp8", "awq", "int4"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm", "lmdeploy", "transformers"])
+@pytest.mark.parametrize(
+    "model", ["openai/gpt-oss-20b", "meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3", "google/gemma-3-4b-it"]
+)
+def test_all_gpus_together_take_what_each_takes(model: str, engine: str, weights: str | None) -> None:
+    """On one GPU the total is that of the GPU. On two of tensor parallelism, which hold the same, it is what both need.
+
+    Of the cache the total has what is stored, once for each GPU that keeps a copy.
+    """
+    try:
+        one = plan(model, engine=engine, weights=weights, gpu="b300", seq="8k").memory
+        two = plan(model, engine=engine, weights=weights, gpu="b300", seq="8k", tp=2)
+    except UnsupportedError:
+        pytest.skip(f"{engine} does not run {model} so")
+
+    assert one.total_bytes == one.per_gpu.total
+    each = two.memory.per_gpu
+    assert None not in {each.total, each.weights, two.memory.total_bytes}
+    assert two.memory.loaded_bytes == 2 * (each.weights or 0)
+    assert two.memory.total_bytes == 2 * ((each.total or 0) - each.cache) + two.memory.cache.bytes
+
+
+def test_stages_are_loaded_in_the_proportion_of_their_tensors() -> None:
+    """Two stages of a layer each: the first has the embedding besides, the second the head and the last norm of 512."""
+    layer = 512 * (512 + 128 + 128) + 512 * 512 + 3 * 512 * 1024 + 2 * 512
+    memory = plan(CONFIG, seq=10, pp=2).memory
+
+    assert memory.per_gpu.weights == 2 * (1000 * 512 + layer + 512)
+    assert memory.loaded_bytes == 2 * PARAMETERS
+    assert memory.total_bytes == memory.loaded_bytes + memory.cache.bytes
+
+
+def test_padding_of_experts_is_loaded() -> None:
+    """On an H100 vLLM makes experts of 2,880 x 2,880 ones of 3,072 x 2,880: a fifteenth more. The rows of the table add up."""
+    memory = plan("openai/gpt-oss-120b", engine="vllm", gpu="h100", seq="16k").memory
+    experts = next(part for part in memory.weights.parts if part.kind == "moe")
+    mxfp4 = next(form.bytes for form in experts.formats if form.format == "mxfp4")
+
+    assert memory.loaded_bytes == (memory.weights.bytes or 0) + mxfp4 // 15
+    assert memory.activations is not None
+    assert memory.overhead is not None
+    parts = memory.loaded_bytes + memory.cache.bytes + memory.activations.bytes + memory.overhead.bytes
+    assert memory.total_bytes == memory.per_gpu.total == parts
