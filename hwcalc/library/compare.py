@@ -5,14 +5,14 @@ What stands in the row of an engine beside others: what it stores, what its numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain, islice, product
 from math import prod
 from typing import Any, Final, Unpack
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
@@ -24,7 +24,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, models_or_equation, numbers, policies_of, words
 from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
-from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
+from hwcalc.model import DEFAULT_GPU, MODEL_WARNINGS, ModelLike, ModelSpec, Note
 from hwcalc.planner.command_line import command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Asked, CompareOptions, by_name, counted_once, read_options, take_options, takes, with_policy
@@ -227,7 +227,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     # Dimensions alone are a model, too.
     named = models_or_equation(models, asked.dimensions)
     # Two names may mean one model of the catalog.
-    specs = tuple(
+    specs = _told_apart(
         {
             model.id if isinstance(name, str) and isinstance(model, ModelSpec) and model.source == "catalog" else number: model
             for number, (name, model) in enumerate(zip(named, load_each(named, asked), strict=True))
@@ -248,6 +248,29 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
 
     comparison, notes = _planned(specs, axes, one_for_all, draft_of, asked)
     return comparison, (*said, *notes)
+
+
+def _told_apart(models: Iterable[ModelSpec | Missing]) -> tuple[ModelSpec | Missing, ...]:
+    """The models, each with a name of its own: where files share one, the file stands beside it, with its folder if files are named alike."""
+    every = tuple(models)
+    places: dict[str, set[str]] = {}
+    for model in every:
+        if isinstance(model, ModelSpec) and model.location:
+            places.setdefault(model.id, set()).add(model.location)
+    return tuple(
+        replace(model, id=f"{model.id} ({_distinct(model.location, places[model.id])})")
+        if isinstance(model, ModelSpec) and model.source == "local" and len(places.get(model.id, ())) > 1
+        else model
+        for model in every
+    )
+
+
+def _distinct(location: str, others: Collection[str]) -> str:
+    """The name of a file, or its path where files of these places have the same name."""
+    from pathlib import PurePath
+
+    name = PurePath(location).name
+    return name if [PurePath(other).name for other in others].count(name) == 1 else location
 
 
 def nodes_of(given: Mapping[str, Any], number: int | None, said: list[Note]) -> tuple[Node, ...]:
@@ -294,6 +317,7 @@ def _planned(
     notes: list[tuple[Note, ...]] = []
     warned: list[Note] = []
     errors: list[tuple[dict[str, Any], KvplanError]] = []
+    assumed: dict[str, str] = {}
     base: int | None = None
     formulas: dict[tuple[object, ...], tuple[ModelSpec, Occupancy | None]] = {}
     for values in every:
@@ -313,10 +337,16 @@ def _planned(
             continue
         notes.append(planned.notes)
         warned.extend(note for note in planned.warnings if note.code in _WARNED)
+        if any(note.code == DEFAULT_GPU for note in planned.notes):
+            assumed[opened.engine.label] = opened.engine.facts.assumed_gpu or ""
         base = planned.cache.total_bytes if base is None else base
         row = _row(model, opened, planned, formulas) if len(axes["engine"]) > 1 else None
         line = command_line(model, read_options(keywords).values, asked=given).text
         variants.append(_variant(planned, node, base, row, line))
+    for gpu in dict.fromkeys(assumed.values()):
+        engines = ", ".join(label for label, other in assumed.items() if other == gpu)
+        message = f"No GPU given: what {engines} would set by it is that of {gpu}. Set it with --gpu."
+        warned.append(Note(code=DEFAULT_GPU, message=message))
     unknown = _unknown(errors, axes["engine"])
     if unknown is not None:
         raise unknown
