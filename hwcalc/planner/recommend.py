@@ -366,7 +366,7 @@ def recommend_model(
         message="" if closest is None or closest.fit is None else closest.fit.message,
         suggestions=() if closest is None or closest.fit is None else tuple(closest.fit.suggestions),
         # The warnings about the policy are those of any plan, such as that the engine lacks it.
-        notes=(*model.warnings, *dict.fromkeys(of_policy), *uncertain, *common)
+        notes=(*_one_server(opened, plans), *model.warnings, *dict.fromkeys(of_policy), *uncertain, *common)
         if common
         else tuple(dict.fromkeys(note for note in (*model.notes, *opened.notes) if note.code not in _LEFT_OUT)),
     )
@@ -390,6 +390,17 @@ def _uncertain(opened: Occupancy, matches: Sequence[_Match]) -> tuple[Note, ...]
         f"Sources leave open whether {opened.engine.label} runs {opened.model.id} on {listed}: a plan on one of them says why."
     )
     return (Note(code=OPEN, message=message),)
+
+
+def _one_server(opened: Occupancy, plans: Sequence[tuple[_Match, Plan]]) -> tuple[Note, ...]:
+    """A note that every offer is one server, where several sequences take several GPUs: smaller servers could share them out."""
+    if opened.load.batch == 1 or not plans or plans[0][0].layout.gpus == 1:
+        return ()
+    message = (
+        f"Each of these is one server for all {opened.load.batch:,} sequences. Several smaller ones may cost less: kvplan fleet finds "
+        "them. A file to start from: kvplan fleet --example > fleet.yaml"
+    )
+    return (Note(code="one-server", message=message),)
 
 
 def _collapsed(matches: Iterable[_Match]) -> list[_Match]:

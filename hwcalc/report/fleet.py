@@ -61,6 +61,9 @@ def _head(fleet: Fleet) -> list[str]:
     cost = f"{rented} rented for {_usd(fleet.usd_per_hour)}/h ({_usd(fleet.usd_per_month)}/month)" if fleet.rent else ""
     on = f" on {' and '.join(filter(None, (where, cost)))}" if used else ""
     lines = [f"{served}{on}{f' ({under})' if under else ''}."]
+    # What was tried: hwcalc.fleet.run.replicas.
+    beyond = ", or whole nodes where one is not enough," if any(nodes.joined > 1 for nodes in fleet.nodes) else ""
+    others = f"other way with each replica on 1, 2, 4 or all GPUs of one node{beyond}"
     if not fleet.holds:
         lacking = [
             f"{model.name}: {model.amount(model.unserved)} of {model.amount(model.planned_users)}"
@@ -74,17 +77,17 @@ def _head(fleet: Fleet) -> list[str]:
             lines.append(f"With {' and '.join(map(_added, fleet.additions))} more, all would be served.")
     elif fleet.optimal:
         lines.append(
-            "No other way costs less, or as much on fewer nodes or GPUs."
+            f"No {others} costs less, or as much on fewer nodes or GPUs."
             if fleet.rent
-            else "No other way takes fewer nodes or GPUs."
+            else f"No {others} takes fewer nodes or GPUs."
         )
     elif fleet.usd_per_hour > fleet.usd_per_hour_least:
         gap = 100 * (1 - fleet.usd_per_hour_least / fleet.usd_per_hour)
         lines.append(
-            f"The search was cut short: no way costs less than {_usd(fleet.usd_per_hour_least)}/h, which is {gap:.1f} % less."
+            f"The search was cut short: no {others.removeprefix('other ')} costs less than {_usd(fleet.usd_per_hour_least)}/h, which is {gap:.1f} % less."
         )
     else:
-        lines.append("No other way costs less. The search was cut short: perhaps fewer nodes or GPUs would do.")
+        lines.append(f"No {others} costs less. The search was cut short: perhaps fewer nodes or GPUs would do.")
     return lines
 
 

@@ -184,6 +184,21 @@ def test_a_model_that_needs_several_nodes(capsys: Capture, tmp_path: Path) -> No
     assert (status, "--emit command" in err) == (2, True)
 
 
+def test_a_replica_over_nodes_may_cost_less_and_the_answer_claims_nothing_else(capsys: Capture, tmp_path: Path) -> None:
+    """Four nodes of eight A40 hold a replica for all 200 users, and the fleet rents more nodes, since a replica stays within one."""
+    model: dict[str, Any] = {"model": "meta-llama/Llama-3.3-70B-Instruct", "users": 200, "seq": "16k", "engine": "vllm"}
+    node = {"gpu": "8xa40", "rent": True, "price": "3.52/h"}
+    file = tmp_path / "fleet.json"
+    file.write_text(json.dumps({"schema_version": 1, "models": [model], "nodes": [node]}), encoding="utf-8")
+    wide = plan(model["model"], engine="vllm", seq="16k", batch=200, gpu="a40", gpus=32, tp=8, pp=4).fit
+    text = " ".join(run(capsys, "fleet", str(file))[1].split())
+
+    assert wide is not None
+    assert wide.verdict is Verdict.FITS
+    assert sum(nodes.count for nodes in hwcalc.fleet(file).nodes) > 4
+    assert "No other way with each replica on 1, 2, 4 or all GPUs of one node costs less" in text
+
+
 def test_requests_that_arrive(capsys: Capture, tmp_path: Path) -> None:
     """A replica has as many in a second as its own plan says may arrive for sure, in whole thousandths; five a second, or 300 a minute, are as many such parts."""
     models = [{"model": "Qwen/Qwen3-8B", "rate": "300/min", "seq": "4k", "prompt": "3k", "engine": "vllm", "ttft": "2s"}]

@@ -80,3 +80,16 @@ def test_a_mac_has_one_name() -> None:
     found = recommend("meta-llama/Llama-3.1-8B", gpu="m4-max,apple-m4-max-40c-128gb", seq="4k").offers
 
     assert [offer.gpu for offer in found] == ["apple-m4-max-40c-128gb"]
+
+
+def test_several_smaller_servers_are_spoken_of_where_they_could_share_the_users(capsys: Capture) -> None:
+    """Offers are one server each: for many users on several GPUs the way to smaller ones is told, and its command works."""
+    words = ("recommend", "meta-llama/Llama-3.3-70B-Instruct", "--engine", "vllm", "--seq", "16k", "--gpu", "b200", "--offline")
+    many, one = (" ".join(run(capsys, *words, "--users", users)[1].split()) for users in ("200", "1"))
+
+    assert "Several smaller ones may cost less: kvplan fleet finds them." in many
+    assert "kvplan fleet --example > fleet.yaml" in many
+    assert "kvplan fleet" not in one
+    status, example, _ = run(capsys, "fleet", "--example")
+    assert status == 0
+    assert "\nmodels:" in example
