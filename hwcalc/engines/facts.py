@@ -210,6 +210,10 @@ class Command:
         """A command that has to run before, such as one that converts the model, and a sentence; both empty if nothing is to be done."""
         return (), ""
 
+    def on_nodes(self, planned: CommandInput, nodes: int) -> str:
+        """A sentence on what each of several nodes is told, of which every one has the same number of GPUs."""
+        return "What each node is told, the engine's documentation says."
+
     def file(self, planned: CommandInput) -> EmittedFile | None:
         """The file that starts a plan, for an engine that has one in place of a command line."""
         return None

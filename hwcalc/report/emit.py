@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hwcalc._version import __version__
@@ -15,6 +16,7 @@ from hwcalc.model import WRITTEN
 from hwcalc.planner.command_input import command_input, command_text, environment_of
 from hwcalc.planner.result import Plan
 from hwcalc.report.manifest import CHART, CHART_ENGINE, FORMS, manifest
+from hwcalc.report.text import plural
 from hwcalc.text import brief, did_you_mean, shell_word, shown
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
         # A plan is an answer also where the engine has no flag for what it plans.
         return []
     before, remark = rules.command.first(given)
+    remark = " ".join(filter(None, (remark, _on_nodes(plan, rules, given))))
     lines = [("first", _quoted(before), "")] if before else []
     if file is None:
         return [*lines, ("start", command_text(plan, words), remark)]
@@ -120,7 +123,23 @@ def remarks_on(plan: Plan, what: str) -> tuple[str, ...]:
     """Remarks on what a command needs before it runs, such as a file."""
     rules, given = _planned(plan, what)
     before, remark = rules.command.first(given)
-    return tuple(filter(None, (f"First: {_quoted(before)}" if before else "", remark)))
+    return tuple(filter(None, (f"First: {_quoted(before)}" if before else "", remark, _on_nodes(plan, rules, given))))
+
+
+def _on_nodes(plan: Plan, rules: Engine, given: CommandInput) -> str:
+    """A sentence on the nodes of a server that has more GPUs than a node of them; empty for one on a single node."""
+    from hwcalc.hardware.named import gpu_named
+
+    fit = plan.fit
+    if fit is None or fit.gpu is None or fit.gpus == 1:
+        return ""
+    with suppress(KvplanError):
+        # Some priced machines have more than servers of their accelerator usually do.
+        node = max(gpu_named(fit.gpu).node, 0 if plan.cost is None else plan.cost.price.count)
+        nodes = -(-fit.gpus // node)
+        if nodes > 1:
+            return f"Spans {nodes:,} nodes of {plural(node, 'GPU')}. {rules.command.on_nodes(given, nodes)}"
+    return ""
 
 
 def _quoted(words: Iterable[str]) -> str:

@@ -87,6 +87,10 @@ class SglangCommand(Command):
         """The server is not told the length of the sequences that users send: its pools are the same."""
         return {name: each for name, each in changed.items() if name != "seq"}
 
+    def on_nodes(self, planned: CommandInput, nodes: int) -> str:
+        """Flags that every node of a server is given (``server_args.py``)."""
+        return f"On each: --nnodes {nodes} --node-rank RANK (from 0) --dist-init-addr ADDRESS:PORT of the first."
+
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
         parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))

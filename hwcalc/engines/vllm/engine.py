@@ -213,6 +213,20 @@ class VllmCommand(Command):
             changed = {**changed, "memory_utilization": default_utilization(setup.engine_version or NEWEST)}
         return changed if MAX_LENGTH not in setup.options else {name: each for name, each in changed.items() if name != "seq"}
 
+    def on_nodes(self, planned: CommandInput, nodes: int) -> str:
+        """Flags of replicas that stay within a node, or those of ranks over nodes (``vllm/engine/arg_utils.py``)."""
+        replicas = planned.parallel.dp
+        if replicas % nodes == 0:
+            local = replicas // nodes
+            return (
+                f"On each: --data-parallel-size-local {local} --data-parallel-address ADDRESS of the first; on the others also "
+                f"--headless --data-parallel-start-rank {'RANK' if nodes > 2 else local}{f' ({local}, {2 * local} ...)' if nodes > 2 else ''}."
+            )
+        return (
+            f"On each: --nnodes {nodes} --node-rank RANK (from 0) --master-addr ADDRESS of the first; on the others also --headless. "
+            "Or once in a Ray cluster of them: --distributed-executor-backend ray."
+        )
+
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``vllm serve`` for a plan, with the further flags that its pool requires.
 

@@ -11,7 +11,7 @@ import pytest
 from hwcalc import plan
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.report.emit import emitted, emitters
+from hwcalc.report.emit import commands_to_start, emitted, emitters, remarks_on
 from tests.hwcalc.command import QWEN
 
 VALUES: Final = (
@@ -80,3 +80,26 @@ def test_ollama_has_no_word_for_a_margin_of_llamacpp() -> None:
     """``fit_target`` is a flag of llama-server alone."""
     with pytest.raises(UsageError, match="fit_target"):
         line("ollama", ("fit_target", "2048"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "sizes", "flags"),
+    [
+        ("vllm", {"dp": 16}, "--data-parallel-size-local 8 --data-parallel-address ADDRESS"),
+        ("vllm", {"tp": 8, "pp": 2}, "--nnodes 2 --node-rank RANK (from 0) --master-addr ADDRESS"),
+        ("sglang", {"tp": 8, "pp": 2}, "--nnodes 2 --node-rank RANK (from 0) --dist-init-addr ADDRESS:PORT"),
+    ],
+)
+def test_a_server_over_two_nodes_says_so(engine: str, sizes: dict[str, int], flags: str) -> None:
+    """Servers have eight H100, so that sixteen are two nodes, each of which is told its part; eight are one."""
+    wide = plan("Qwen/Qwen3-30B-A3B", engine=engine, gpu="h100", gpus=16, seq=4096, **sizes)  # type: ignore[arg-type]
+    remark = commands_to_start(wide)[0][2]
+
+    assert remark.startswith(f"Spans 2 nodes of 8 GPUs. On each: {flags}")
+    assert remark in remarks_on(wide, engine)
+    assert commands_to_start(plan(QWEN, engine=engine, gpu="h100", gpus=8, seq=4096))[0][2] == ""
+
+
+def test_a_rented_machine_of_sixteen_is_one_node() -> None:
+    """Google's a2-megagpu-16g has sixteen A100, where servers usually have eight."""
+    assert commands_to_start(plan(QWEN, engine="vllm", instance="a2-megagpu-16g", seq=4096))[0][2] == ""
