@@ -420,12 +420,18 @@ def make_kind(name: object, given: Mapping[str, Any]) -> LayerKind:
         other = values.get(each.otherwise) if isinstance(each.otherwise, str) else each.otherwise
         if values.get(each.field) is None and other is not None:
             values[each.field] = other
-    missing = [each for each in parameters_of(kind) if not each.has_default and values.get(each.field) is None]
+    missing: dict[str, Parameter] = {}
+    for each in parameters_of(kind):
+        # What another gives that is missing too follows from that one.
+        if not each.has_default and values.get(each.field) is None and each.otherwise not in missing:
+            missing[each.field] = each
     if missing:
-        example = ", ".join(f"{each.short}=N" for each in parameters_of(kind) if each.required)
+        written = ", ".join(
+            (*(f"{key}={value}" for key, value in given.items()), *(f"{each.short}=N" for each in missing.values()))
+        )
         raise WrittenError(
-            f"{word} lacks {', '.join(each.words for each in missing)}.",
-            hint=f"It takes {signature(kind)}. Write: {word}({example})",
+            f"{word} lacks {', '.join(each.words for each in missing.values())}.",
+            hint=f"It takes {signature(kind)}. Write: {word}({brief(written, 200)})",
         )
     try:
         return kind(**values)
@@ -534,7 +540,9 @@ def parse_written(raw: RawModel) -> ModelSpec:
     """The model of a document that says what its layers keep. Raises :class:`WrittenError`."""
     unknown = [str(key) for key in raw.config if key not in KEYS]
     if unknown:
-        meant = did_you_mean(unknown[0], KEYS)
+        # torch_dtype is the dtype, and no state_dtype.
+        ends = next((key for key in KEYS if unknown[0].endswith(f"_{key}")), "")
+        meant = f"Did you mean {ends}? " if ends else did_you_mean(unknown[0], KEYS)
         raise WrittenError(f"a model with layers has no key {shown(unknown[0], 40)}.", hint=f"{meant}Allowed: {', '.join(KEYS)}.")
     name = raw.config.get("name")
     if name is not None and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):

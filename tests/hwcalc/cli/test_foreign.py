@@ -488,3 +488,13 @@ def test_a_draft_that_is_nested_without_end(capsys: Capture, depth: int) -> None
 
     assert status == 2
     assert "is not a JSON mapping" in err
+
+
+@pytest.mark.parametrize("line", ["gpt2 --window 4096", "sweep gpt2 --sliding-window=4096"])
+def test_a_window_is_no_length(capsys: Capture, line: str) -> None:
+    """A window is a part of layers: the hint proposes no ``--seq``, and names the help that has it."""
+    status, _, err = run(capsys, *line.split())
+    assert status == 2
+    assert "--seq" not in err
+    assert err.rstrip().endswith("kvplan help layers")
+    assert "window" in run(capsys, "help", "layers")[1]

@@ -17,8 +17,17 @@ from msgspec.structs import asdict, fields, replace
 from hwcalc import check, compare, explain, explore, load_model, plan, sweep
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS, FullAttention, Layer, LayerKind, Mamba2, ShortConvolution, SlidingAttention
-from hwcalc.model import ModelSpec
-from hwcalc.parsers.written import MAX_TEXT, WrittenError, kind_names, layers_text, make_kind, parameters_of, read_layers
+from hwcalc.model import ModelSpec, RawModel
+from hwcalc.parsers.written import (
+    MAX_TEXT,
+    WrittenError,
+    kind_names,
+    layers_text,
+    make_kind,
+    parameters_of,
+    parse_written,
+    read_layers,
+)
 from hwcalc.report.summary import verdict
 from tests.formulas.strategies import kinds
 from tests.hwcalc.command import Capture, run
@@ -158,7 +167,33 @@ def test_latents_by_rank_and_rope_alone() -> None:
     assert read_layers(layers_text([(kind,)])) == ((kind,),)
     with pytest.raises(WrittenError, match="lacks kv_lora_rank") as caught:
         make_kind("mla", {"heads": 16})
-    assert "Write: mla(rank=N, rope=N)" in (caught.value.hint or "")
+    assert "Write: mla(heads=16, rank=N, rope=N)" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("layers", "write"),
+    [
+        ("24*gqa", "gqa(heads=N, head_dim=N)"),
+        ("24*gqa(heads=16)", "gqa(heads=16, head_dim=N)"),
+        ("24*gqa(head_dim=64)", "gqa(head_dim=64, heads=N)"),
+        ("sliding(heads=2)", "sliding(heads=2, head_dim=N, window=N)"),
+        ("gdn", "gdn(key_heads=N, key_dim=N, conv=N)"),
+    ],
+)
+def test_what_a_layer_lacks_can_be_typed(layers: str, write: str) -> None:
+    """Everything that is needed, what was given as it was, and with numbers in it a layer that is read."""
+    with pytest.raises(WrittenError) as caught:
+        read_layers(layers)
+    assert (caught.value.hint or "").endswith(f"Write: {write}")
+    assert len(read_layers(write.replace("N", "4"))) == 1
+
+
+def test_a_key_of_configs_is_the_key_that_it_ends_with() -> None:
+    """``torch_dtype`` is the format of weights and cache, which has nothing to do with that of states."""
+    config = {"layers": "full(heads=8, head_dim=64)", "torch_dtype": "bf16"}
+    with pytest.raises(WrittenError, match="no key 'torch_dtype'") as caught:
+        parse_written(RawModel(id="x", config=config, source="python"))
+    assert "Did you mean dtype?" in (caught.value.hint or "")
 
 
 def test_written_layers_have_their_number() -> None:
