@@ -15,8 +15,8 @@ from hwcalc import formulas
 from hwcalc.formulas import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.states import StateKind
-from hwcalc.parsers.config import MAX_LAYERS, bears_on_memory
-from hwcalc.parsers.key_words import SUBJECTS, Found, Keys, Words, entries, is_number, meanings, words_of
+from hwcalc.parsers.config import MAX_LAYERS, bears_on_memory, weighs
+from hwcalc.parsers.key_words import SUBJECTS, Found, Keys, Words, entries, harmless, is_number, meanings, words_of
 from hwcalc.parsers.known_types import SHORT_NAMES
 from hwcalc.parsers.written import Parameter, kind_names, parameters_of, pattern_text, weights_follow
 from hwcalc.profiles.dtypes import find_dtype
@@ -180,11 +180,16 @@ class _Reader:
             lines.append(
                 "tied embeddings, which a file of layers can say: tie_word_embeddings: true, beside the three sizes for weights"
             )
+        options = {"layers_of": text, **self._rest()}
         others = list(self._unread())
         if others:
             lines.append(f"not read: {', '.join(others[:8])}{', ...' if len(others) > 8 else ''}")
+        if unknown := list(self._without_meaning(others)):
+            lines.append(
+                f"numbers whose meaning kvplan does not know: {', '.join(unknown[:8])}{', ...' if len(unknown) > 8 else ''}"
+            )
         return Sketch(
-            options={"layers_of": text, **self._rest()},
+            options=options,
             lines=tuple(lines),
             complete=UNKNOWN not in text and not others and not self.disagree,
             placed=tuple(self.placed),
@@ -599,6 +604,15 @@ class _Reader:
                 and not self._has_no_effect(key, value)
             ):
                 yield key
+
+    def _without_meaning(self, unread: Sequence[str]) -> Iterator[str]:
+        """The other numbers that nothing was read from, with their values: their names do not say whether they bear on the cache."""
+        known = {*self.keys.used, *self.placed, *unread}
+        for key, value in entries(self.raw):
+            if is_number(value) and value > 1 and key not in known:
+                said = bears_on_memory(key, value) or weighs(key, value) or harmless(key) or re.search(_OF_FEED_FORWARD, key)
+                if not said:
+                    yield f"{brief(key, 40)} {value}"
 
     def _has_no_effect(self, key: str, value: object) -> bool:
         """True for a key that says again what was read, or that layers of the kinds that there are have no use for."""

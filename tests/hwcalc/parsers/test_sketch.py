@@ -110,6 +110,9 @@ CONFIGS: Final[Mapping[str, tuple[Json, int]]] = {
     "mla in other words": (
         {"n_layers": 24, "d_model": 2048, "n_heads": 16, "kv_latent_dim": 384, "rope_head_dim": 64, "nope_head_dim": 64, "d_value": 64}, 24 * N * (384 + 64) * 2,
     ),
+    # As the paper of DeepSeek-V2 calls the widths of the latent and of the rotary key.
+    "mla as in the paper": ({"n_layers": 24, "d_model": 2048, "n_heads": 16, "d_c": 384, "d_r": 64}, 24 * N * (384 + 64) * 2),
+    "mla in an object": ({"num_layers": 24, "d_model": 2048, "attention": {"type": "mla", "heads": 16, "latent": 384, "rope": 64, "nope": 128}}, 24 * N * (384 + 64) * 2),
     "mla beside states": (ATTENTION | LATENT | SSM | {"layer_types": ["ssm", "ssm", "ssm", "mla"] * 6}, 18 * MAMBA2 + 6 * N * (512 + 64) * 2),
     "the last layers share": (ATTENTION | {"num_kv_shared_layers": 8}, 16 * N * KV),
     "cross attention in a decoder": ({"is_encoder_decoder": True, "decoder_layers": 6, "encoder_layers": 12, "decoder_attention_heads": 8, "d_model": 512}, 6 * (N + 100) * 2 * 512 * 2),
@@ -361,6 +364,11 @@ def test_the_hint_says_where_each_number_is_from() -> None:
         load_model({"model_type": "of_ones_own", **CONFIGS["odd names"][0], "cla_share_factor": 2})
     assert "24 x gqa: heads=16 (n_query_heads), kv_heads=4 (n_kv), head_dim=64 (per_head_width)" in caught.value.hint
     assert "not read: cla_share_factor" in caught.value.hint
+    with pytest.raises(UnknownArchitectureError) as caught:
+        load_model(
+            {"model_type": "of_ones_own", **CONFIGS["odd names"][0], "d_zeta": 384, "zeta": {"blocks": 3}, "eos_token_id": 7}
+        )
+    assert "numbers whose meaning kvplan does not know: d_zeta 384, zeta.blocks 3\n" in caught.value.hint
     with pytest.raises(UnknownArchitectureError, match="of_ones_own") as caught:
         load_model({"model_type": "of_ones_own", "L": 12})
     assert "by hand: kvplan help layers" in caught.value.hint
