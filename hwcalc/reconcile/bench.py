@@ -20,6 +20,7 @@ from msgspec import field
 from hwcalc.errors import LogError
 from hwcalc.files import opened
 from hwcalc.formulas.record import Record
+from hwcalc.reconcile.facts import mix_in_words
 from hwcalc.text import brief, printable
 
 MOST_BYTES: Final = 64 * 1024**2
@@ -270,23 +271,6 @@ def _find(config: Any, keys: Iterable[str], depth: int = 4) -> Iterator[str]:
         yield from _find(value, keys, depth - 1)
 
 
-_MIX: Final = re.compile(r"\b(I?Q[0-9]_?[A-Z0-9_]*|F16|BF16|F32|MXFP4 MoE|TQ[0-9]_0)(?: - (Small|Medium|Large))?")
-_LETTER: Final = {"Small": "_s", "Medium": "_m", "Large": "_l", None: ""}
-
-
-def _mix(words: Any) -> str | None:
-    """The format of weights in llama.cpp's words for a file.
-
-    >>> _mix("llama 8B Q4_K - Medium"), _mix("qwen3 4B F16"), _mix("gpt-oss 20B MXFP4 MoE"), _mix("llama")
-    ('q4_k_m', 'fp16', 'mxfp4', None)
-    """
-    found = _MIX.search(words) if isinstance(words, str) else None
-    if found is None:
-        return None
-    name = f"{found[1].lower()}{_LETTER[found[2]]}"
-    return {"f16": "fp16", "f32": "fp32", "mxfp4 moe": "mxfp4"}.get(name, name)
-
-
 def _of_llama_bench(data: Mapping[str, Any]) -> BenchRun | None:
     """A test of ``llama-bench``: ``pp`` is a prompt alone, ``tg`` tokens alone. Both together have one rate, which is left out."""
     rate = _number(data.get("avg_ts"))
@@ -304,7 +288,7 @@ def _of_llama_bench(data: Mapping[str, Any]) -> BenchRun | None:
         depth=depth,
         engine="llamacpp",
         gpu=_word(data.get("gpu_info")),
-        weights=_mix(data.get("model_type")),
+        weights=mix_in_words(data.get("model_type")),
         options=options,
         measured={"prefill_tokens_per_s" if prompt else "decode_tokens_per_s": rate},
     )

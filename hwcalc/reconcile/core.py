@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -155,7 +156,7 @@ _STATED_AS: Final = {
     "prompt": ("prompt_tokens",), "batch": ("n_seq_max",), "tp": ("tensor_parallel_size",), "pp": ("pipeline_parallel_size",),
     "dp": ("data_parallel_size",), "dcp": ("decode_context_parallel_size",), "ep": ("enable_expert_parallel",),
     "memory_utilization": ("gpu_memory_utilization",), "kv_memory": ("pool_mb",), "dtype": ("kv_cache_dtype",),
-    "weights": ("quantization",), "gpu": ("device",),
+    "weights": ("quantization", "file_type"), "gpu": ("device",),
 }  # fmt: skip
 
 
@@ -282,11 +283,14 @@ def _compared(
     stated: dict[str, Any]
     stated, options = dialect.inputs()
     foreign = _foreign_format(spec, dialect)
-    if spec.quantization is None and (online := dialect.online_format() or _nearest_format(foreign)) is not None:
+    of_file = spec.gguf is not None and spec.gguf.tensors
+    if spec.quantization is None and not of_file and (online := dialect.online_format() or _nearest_format(foreign)) is not None:
         stated["weights"] = online
     named = None if {"gpu", "instance"} & set(keywords) else _gpu_of(dialect.facts)
     if named is not None:
         stated["gpu"] = named
+        if (count := len(dialect.facts.ranks("used"))) > 1 and "gpus" not in keywords:
+            stated["gpus"] = count
     stated["engine_options"] = options
 
     def planned(given: Mapping[str, Any]) -> Occupancy:
@@ -316,6 +320,10 @@ def _compared(
     if foreign is not None and "weights" not in keywords:
         rows = [*_unjudged(rows, "--weights", lambda row: row.name in _OF_WEIGHTS and row.definition != "profile")]
         message = f"The {dialect.source}'s weights are in {foreign}, and which of them that is, only the files say: they are not compared. Set --weights."
+        remarks = [*remarks, Note(code="weights-unknown", message=message)]
+    elif "weights" not in keywords and dialect.lacks_format(spec):
+        rows = [*_unjudged(rows, "--weights", lambda row: row.name in _OF_WEIGHTS)]
+        message = f"The {dialect.source} does not say in which format its weights are: they are not compared. Set --weights."
         remarks = [*remarks, Note(code="weights-unknown", message=message)]
     if occupancy.setup.hardware.gpu is None and occupancy.engine.facts.assumed_gpu is not None:
         seen = [_or_nothing(partial(beside, gpu=gpu))[1] for gpu in _OTHER_GPUS]
@@ -407,18 +415,22 @@ def _models_of(dialect: Dialect) -> tuple[str | None, str | None]:
     from hwcalc.profiles.catalog import is_model_id, list_models
     from hwcalc.quantization.planned import named_format
 
-    name = (dialect.facts.word("model") or "").replace("\\", "/").rstrip("/")
+    name, own_name = (dialect.facts.word("model") or "").replace("\\", "/").rstrip("/"), dialect.facts.word("general_name")
     hint = f"Name it: kvplan reconcile MODEL --log {'FILE' if dialect.source == 'log' else 'URL'}"
-    if not name:
+    if not name and not own_name:
         raise LogError(f"the {dialect.source} does not name its model.", hint=hint)
-    if name.lower().endswith(".gguf"):
+    if name.lower().endswith(".gguf") or own_name:
         from hwcalc.sources.gguf.hub import base_models
         from hwcalc.sources.gguf.names import quantization_of
 
         file = name.rpartition("/")[2]
-        found = base_models(f"{file.partition(quantization_of(file) or '.gguf')[0].rstrip('-._')}-GGUF")
-        if len(found) == 1:
-            return None, found[0]
+        stems = [file.partition(quantization_of(file) or ".gguf")[0].rstrip("-._")] if file.lower().endswith(".gguf") else []
+        # A file has the name of its model in itself, too.
+        for stem in (*stems, *([own_name.replace(" ", "-")] if own_name else ())):
+            found = base_models(f"{stem}-GGUF")
+            if len(found) == 1:
+                return None, found[0]
+        name = name or str(own_name)
     cached = re.search(r"models--([A-Za-z0-9_.-]{1,96}?)--([A-Za-z0-9_.-]{1,96})(?:/|$)", name)
     name = name if cached is None else f"{cached[1]}/{cached[2]}"
     last, known = name.rpartition("/")[2].lower(), list_models()
@@ -549,6 +561,9 @@ def _same_model(dialect: Dialect, spec: ModelSpec) -> list[Note]:
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
     if not last or last == spec.id.rpartition("/")[2].lower() or "snapshots" in name:
         return []
+    with suppress(LogError):
+        if last.endswith(".gguf") and spec.id in _models_of(dialect):
+            return []
     return [Note(code="other-model", message=f"The {dialect.source} names {brief(name, 80)}; it is compared with {spec.id}.")]
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import PoolInfo
+    from hwcalc.model import ModelSpec
 
 T = TypeVar("T")
 Number = int | float
@@ -293,6 +294,10 @@ class Dialect:
         """The name of the format in which the weights are stored, as the engine spells it; ``None`` if the log states none."""
         return self.facts.word("quantization")
 
+    def lacks_format(self, spec: ModelSpec) -> bool:
+        """True if the files of the engine may be in any format, and neither what is read nor the model says which that is."""
+        return False
+
     def compare(self, occupancy: Any, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         raise NotImplementedError
@@ -312,6 +317,23 @@ class Dialect:
         return occupancy.forward_tokens()[1], occupancy.request.replica_batch
 
 
+_MIX: Final = re.compile(r"\b(I?Q[0-9]_?[A-Z0-9_]*|F16|BF16|F32|MXFP4 MoE|TQ[0-9]_0)(?: - (Small|Medium|Large))?")
+_LETTER: Final = {"Small": "_s", "Medium": "_m", "Large": "_l", None: ""}
+
+
+def mix_in_words(words: Any) -> str | None:
+    """The format of weights in llama.cpp's words for a file (``llama_model_ftype_name``).
+
+    >>> mix_in_words("llama 8B Q4_K - Medium"), mix_in_words("all F32"), mix_in_words("gpt-oss 20B MXFP4 MoE"), mix_in_words("llama")
+    ('q4_k_m', 'fp32', 'mxfp4', None)
+    """
+    found = _MIX.search(words) if isinstance(words, str) else None
+    if found is None:
+        return None
+    name = f"{found[1].lower()}{_LETTER[found[2]]}"
+    return {"f16": "fp16", "f32": "fp32", "mxfp4 moe": "mxfp4"}.get(name, name)
+
+
 def served_model(document: Any, *owners: str) -> Mapping[str, Any]:
     """The first model of an answer to ``/v1/models`` that one of these programs serves, and that is no adapter of another; empty without one."""
     match document:
@@ -325,13 +347,16 @@ _LONGEST_NUMBER: Final = 6
 _DEVICES: Final = (
     re.compile(r"\bdevice_name=([A-Za-z0-9][A-Za-z0-9_.-]{2,60}?)(?:,|\.json|['\"\]) ]|$)"),
     re.compile(r"\bDevice [0-9]{1,2}: ([A-Za-z][A-Za-z0-9 ()./-]{2,60}?), (?:compute capability|gfx|VMM)"),
+    re.compile(
+        r"\busing device [A-Za-z]{2,10}[0-9]{0,2} \(([A-Za-z][A-Za-z0-9 ()./-]{2,60}?)\) (?:\([0-9A-Fa-f:.]{1,20}\) |\(unknown id\) )?- "
+    ),
 )
-"""A device by its driver's name: in the file names of tuned kernels, and in ggml's list of CUDA devices."""
+"""A device by its driver's name: in the file names of tuned kernels, in ggml's list of CUDA devices, and in llama.cpp's line on each that it uses."""
 
 
 def add_device(facts: Facts, text: str) -> None:
     """Add the name of the accelerator that this line states, as its driver spells it."""
-    for pattern, sign in zip(_DEVICES, ("device_name=", "Device "), strict=True):
+    for pattern, sign in zip(_DEVICES, ("device_name=", "Device ", "using device "), strict=True):
         found = pattern.search(text) if sign in text else None
         if found is not None:
             name = found[1].replace("_", " ")

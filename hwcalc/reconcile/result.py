@@ -28,9 +28,9 @@ _PARTS: Final = ("memory", "cache", "block", "graph", "mamba", "kernel", "max", 
 
 _NO_SIZE: Final = re.compile(
     r"^[0-9]+\.[0-9.]{4,20} D |token to piece cache|: n_rot_[kv] =|resolve_fused_ops:|: graph: nodes =|creating +(?:non-)?SWA KV cache"
-    r"|common_param: |memory breakdown \[MiB\]"
+    r"|common_param: |memory breakdown \[MiB\]|init engine \(profile, create kv cache"
 )
-"""What llama.cpp says for its developers (its level D), and lines whose sizes other lines give as well."""
+"""What llama.cpp says for its developers (its level D), lines whose sizes other lines give as well, and how long vLLM took to start."""
 
 
 def about_memory(text: str) -> bool:

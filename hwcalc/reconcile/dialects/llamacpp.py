@@ -24,7 +24,7 @@ from hwcalc.engines.llamacpp.layers import divided
 from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.formulas import Role
-from hwcalc.model import Note
+from hwcalc.model import ModelSpec, Note
 from hwcalc.reconcile.facts import (
     BINARY,
     Dialect,
@@ -32,8 +32,10 @@ from hwcalc.reconcile.facts import (
     Facts,
     Range,
     Row,
+    add_device,
     compared,
     device_memory,
+    mix_in_words,
     number_after,
     number_at,
     served_model,
@@ -71,6 +73,9 @@ _GPU_ROW: Final = re.compile(
     r"\| *([0-9]{1,9}) = +(-?[0-9]{1,20}) \+ \( *([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9})\) \+ +(-?[0-9]{1,20})"
 )
 _HOST_ROW: Final = re.compile(r"\| +([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9}) +\|")
+_FILE: Final = re.compile(r"tensors from (.{1,1000}?) \(version ")
+_USED: Final = re.compile(r"\busing device ([A-Za-z]{2,10}[0-9]{0,2}) \(")
+_FILE_TYPE: Final = re.compile(r"(?:print_info|llm_load_print_meta): (?:file type|model ftype) *= *(.{1,60})")
 _BUILD: Final = re.compile(r"\bbuild(?:_info)?: (?:b)?([0-9]{1,6})\b")
 _OLLAMA_RELEASE: Final = re.compile(r'msg="Listening on [^ "]{1,60} \(version ([0-9]{1,3}(?:\.[0-9]{1,4}){1,2})')
 _OLLAMA: Final = re.compile(
@@ -239,8 +244,15 @@ class LlamacppLog(Dialect):
             self.facts.add_bytes("file_bytes", number_after(text, "file size"))
         elif "model size" in text and "llm_load_print_meta" in text:
             self.facts.add_bytes("file_bytes", number_after(text, "model size"))
-        elif "general.name" in text and "print_info" in text:
-            self.facts.add("general_name", text.rpartition("=")[2].strip()[:80])
+        elif "general.name " in text and " = " in text:
+            self.facts.add("general_name", text.rpartition(" = ")[2].strip()[:80])
+        elif "using device " in text and (used := _USED.search(text)) is not None:
+            self.facts.add("used", used[1], rank=used[1])
+            add_device(self.facts, text)
+        elif "loaded meta data with" in text and (file := _FILE.search(text)) is not None:
+            self.facts.add("model", file[1])
+        elif "type" in text and (words := _FILE_TYPE.search(text)) is not None:
+            self.facts.add("file_type", words[1].strip())
 
     def _ollama(self, text: str) -> None:
         found = _OLLAMA.search(text)
@@ -286,13 +298,22 @@ class LlamacppLog(Dialect):
         return nearest(said)
 
     def online_format(self) -> str | None:
-        """The format that the name of a server's file ends with."""
-        from hwcalc.sources.gguf.hub import other_format
-        from hwcalc.sources.gguf.names import quantization_of
+        """The format that the log states for its file, and the one that the file's name ends with; ``None`` where the two are not one.
 
-        word = quantization_of((self.facts.word("model") or "").replace("\\", "/"))
-        form, known = other_format(word) if word else (None, False)
-        return form if known else None
+        Mixes that are made by hand, such as ``UD-Q4_K_XL``, state the type of a mix that they are not.
+        """
+        from hwcalc.sources.gguf.hub import other_format
+        from hwcalc.sources.gguf.names import is_gguf, quantization_of
+
+        file = (self.facts.word("model") or "").replace("\\", "/")
+        named = quantization_of(file) if is_gguf(file) else ""
+        words = [word for word in (named, mix_in_words(self.facts.word("file_type"))) if word]
+        forms = {form if known else None for form, known in map(other_format, words)}
+        return forms.pop() if len(forms) == 1 else None
+
+    def lacks_format(self, spec: ModelSpec) -> bool:
+        """True but for a model that was read from a GGUF file, and one that has a format of its own."""
+        return spec.quantization is None and spec.gguf is None and spec.weights_format is None and self.online_format() is None
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The options of a plan that the log states: the length of a slot and the slots, and llama.cpp's own options."""

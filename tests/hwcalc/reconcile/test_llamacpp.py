@@ -18,6 +18,90 @@ def figures(result: Reconciliation) -> dict[str, bool | None]:
     return {row.name: row.within for row in result.rows}
 
 
+OWN: Final = """
+build: 6700 (3df2244) with cc (Ubuntu 13.3.0) 13.3.0 for x86_64-linux-gnu
+llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 4070) (0000:01:00.0) - 11000 MiB free
+llama_model_loader: loaded meta data with 28 key-value pairs and 399 tensors from ./Qwen3-8B-Q4_K_M.gguf (version GGUF V3 (latest))
+llama_model_loader: - kv   2:                               general.name str              = Qwen3-8B
+print_info: file format = GGUF V3 (latest)
+print_info: file type   = Q4_K - Medium
+print_info: file size   = 4.68 GiB (4.91 BPW)
+print_info: general.name     = Qwen3-8B
+load_tensors: offloaded 37/37 layers to GPU
+llama_context: constructing llama_context
+llama_context: n_seq_max     = 1
+llama_context: n_ctx         = 4096
+llama_context: n_ctx_seq     = 4096
+llama_context: n_batch       = 2048
+llama_context: n_ubatch      = 512
+llama_context: kv_unified    = false
+llama_kv_cache:      CUDA0 KV buffer size =   576.00 MiB
+llama_kv_cache: size =  576.00 MiB (  4096 cells,  36 layers,  1/1 seqs), K (f16):  288.00 MiB, V (f16):  288.00 MiB
+"""
+"""Lines of src/llama.cpp, llama-model-loader.cpp and llama-model.cpp. The file of ``Qwen/Qwen3-8B-GGUF`` has 4.68 GiB."""
+
+
+def stated(result: Reconciliation) -> dict[str, str]:
+    """What the log stated for the plan."""
+    return {one.name: one.value for one in result.inputs if one.source == "log"}
+
+
+def test_a_log_names_its_model_its_format_and_its_device() -> None:
+    """As llama.cpp prints them; nothing more is asked for, and no line about memory is left."""
+    result = reconcile(None, OWN)
+    assert (result.model, result.within, result.unread_lines) == ("Qwen/Qwen3-8B", True, 0)
+    assert stated(result).items() >= {("weights", "q4_k_m"), ("gpu", "rtx-4070")}
+    assert figures(result) == {"cells": True, "cells of a slot": True, "cache": True, "weights": True, "layers": True}
+    assert not {"other-model", "lines-unread", "no-gpu"} & {note.code for note in result.notes}
+
+    # The name within the file is enough, as of a blob of Ollama.
+    blob = OWN.replace("./Qwen3-8B-Q4_K_M.gguf", "/root/.ollama/models/blobs/sha256-a3de86cd1c13")
+    assert (reconcile(None, blob).model, stated(reconcile(None, blob))["weights"]) == ("Qwen/Qwen3-8B", "q4_k_m")
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "format_"),
+    [
+        ("Q4_K - Medium", "x-Q4_K_M", "q4_k_m"),
+        ("Q8_0", "x", "q8_0"),
+        ("IQ4_XS - 4.25 bpw", "x", "iq4_xs"),
+        ("(guessed) Q6_K", "x", "q6_k"),
+        ("BF16", "x", "bf16"),
+        ("all F32", "x", "fp32"),
+        ("unknown, may not work", "x", None),
+        # Unsloth's own mix states the type of another one.
+        ("Q4_K - Medium", "x-UD-Q4_K_XL", None),
+    ],
+)
+def test_the_format_of_a_file(words: str, file: str, format_: str | None) -> None:
+    """llama_model_ftype_name's words are read; where no known mix is stated, the weights are not judged."""
+    log = OWN.replace("Q4_K - Medium", words).replace("Qwen3-8B-Q4_K_M.gguf", f"{file}.gguf")
+    result = reconcile("Qwen/Qwen3-8B", log)
+    assert stated(result).get("weights") == format_
+    row = next(row for row in result.rows if row.name == "weights")
+    assert (row.needs, row.within is None) == (("--weights", True) if format_ is None else (None, False))
+
+
+def test_a_log_without_a_format_is_not_judged_by_its_weights() -> None:
+    """A plan in the format of the config would be a guess: a GGUF file may have any."""
+    log = "\n".join(line for line in LLAMA_8B.splitlines() if "file type" not in line)
+    result = reconcile("meta-llama/Llama-3.1-8B", log, gpu="rtx-4090")
+    assert result.within
+    assert {row.name for row in result.rows if row.needs == "--weights"} == {"weights", "weights on GPUs"}
+    assert reconcile("meta-llama/Llama-3.1-8B", LLAMA_8B).within
+
+
+def test_two_devices_are_two_gpus() -> None:
+    """Each has a line of its own; of unlike ones none is planned."""
+    line = OWN.splitlines()[2]
+    second = line.replace("CUDA0", "CUDA1").replace("01:00", "02:00")
+    result = reconcile(None, OWN.replace(line, f"{line}\n{second}"))
+    assert stated(result)["gpu"] == "rtx-4070"
+    assert (result.within, figures(result)["layers"]) == (True, True)
+    unlike = reconcile(None, OWN.replace(line, f"{line}\n{second.replace('4070', '3090')}"))
+    assert "gpu" not in stated(unlike)
+
+
 def test_everything_on_one_gpu() -> None:
     """Cells, caches and layers are exact, and model and compute buffers agree."""
     result = reconcile("meta-llama/Llama-3.1-8B", LLAMA_8B, gpu="rtx-4090", weights="q4_k_m", engine_options={"defaults": "api"})
@@ -40,7 +124,8 @@ def test_everything_on_one_gpu() -> None:
 
 def test_without_a_gpu_only_the_context_is_compared() -> None:
     """What a GPU holds needs its name."""
-    result = reconcile("meta-llama/Llama-3.1-8B", LLAMA_8B, weights="q4_k_m", engine_options={"defaults": "api"})
+    unnamed = LLAMA_8B.replace("NVIDIA GeForce RTX 4090", "CUDA device")
+    result = reconcile("meta-llama/Llama-3.1-8B", unnamed, weights="q4_k_m", engine_options={"defaults": "api"})
     assert figures(result) == {"cells": True, "cells of a slot": True, "cache": True, "weights": True}
     assert "no-gpu" in {note.code for note in result.notes}
 

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from hwcalc.reconcile import reconcile
+from hwcalc.reconcile.result import about_memory
 from hwcalc.report.reconcile import reconcile_text, verdict
 from hwcalc.report.view import View
 from tests.hwcalc.reconcile.logs import GIB, LLAMA, figures
@@ -202,3 +203,9 @@ def test_the_kernel_of_gated_delta_nets(kernel: str, block: int) -> None:
     assert found.within
     stated = {one.name: (one.value, one.source) for one in found.inputs}.get("engine_options.gdn_prefill_backend")
     assert stated == ({"": None, "U": ("triton" if "Triton" in kernel else "flashinfer", "log")}[kernel[:1]])
+
+
+def test_the_time_of_a_start_is_not_about_memory() -> None:
+    """vllm/v1/engine/core.py, which says how long it took."""
+    line = "(EngineCore_DP0 pid=9) INFO 11-02 10:00:00 [core.py:218] init engine (profile, create kv cache, warmup model) took 41.94 seconds"
+    assert not about_memory(line)
