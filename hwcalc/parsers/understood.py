@@ -701,6 +701,12 @@ def _warned(raw: RawModel, config: Config, found: Trial, assumed: Assumption, mo
     filled = {**found.filled, **found.filled_weights}
     if filled and not assumed.plain:
         yield Note(code=LEFT_OUT, message=f"{left_out_text(config, filled)} That is an assumption too.{so}")
+    if not guessed and not assumed.plain and config.assumed_defaults().get("tie_word_embeddings") is True:
+        tied = left_out_text(config, {"tie_word_embeddings": "true"})
+        yield Note(
+            code=LEFT_OUT,
+            message=f"{tied} The head is the embedding then, and is counted once: say false in the file if it is not.",
+        )
     if guessed:
         message = f"Parameters are not counted: by {named_keys(guessed)} the weights of {raw.id} are not those of {reader}."
         yield Note(code="weights-unknown", message=message)

@@ -427,3 +427,18 @@ def test_published_files_leave_out_what_they_may() -> None:
     for path in sorted(Path(built_in("models")).glob("*/*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         assert all(note.code != LEFT_OUT for note in load_model(document["id"], offline=True).warnings), path.stem
+
+
+def test_a_head_that_the_class_ties_is_said() -> None:
+    """Youtu ties its head, which this file does not say. With one of its own it has 32,000 x 2,048 parameters more, as the written layers have."""
+    config = {
+        "model_type": "of_ones_own", "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "kv_lora_rank": 384, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+        "intermediate_size": 8192, "vocab_size": 32_000,
+    }  # fmt: skip
+    silent, said = load_model(config, assume="youtu"), load_model(config | {"tie_word_embeddings": False}, assume="youtu")
+    assert any("tie_word_embeddings true" in note.message for note in silent.warnings)
+    assert not any("tie_word_embeddings" in note.message for note in said.warnings)
+    assert silent.counted is not None
+    assert said.counted is not None
+    assert said.counted.total - silent.counted.total == 32_000 * 2_048
