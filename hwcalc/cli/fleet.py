@@ -132,7 +132,7 @@ def fleet(
         from hwcalc.text import shown
 
         write_file(plot, picture.data(format_of(plot, "--plot")), "--plot", read=[file])
-        remarks = () if view.quiet else (f"{picture.chart.title}: {shown(plot)}",)
+        remarks = () if view.quiet else (f"wrote {shown(plot)}: {picture.chart.title}",)
     if emit is not None:
         return Answer(text=fleet_emitted(planned, emit), status=status, remarks=remarks, commands=True)
     return formatted(planned.fleet, view, fleet_text, status=status, remarks=remarks)

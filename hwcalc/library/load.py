@@ -144,7 +144,8 @@ def load_each(given: Sequence[ModelLike | None], asked: Asked, *, keep_going: bo
     """
     models: list[ModelSpec | Missing] = []
     for number, model in enumerate(given, 1):
-        tell(f"reading model {number:,} of {len(given):,}")
+        # One that is read alone may be one of several that are asked for.
+        tell(f"reading model {number:,} of {len(given):,}" if len(given) > 1 else "reading a model")
         try:
             models.append(load(model, asked.access, revision=asked.revision, assume=asked.assume, dimensions=asked.dimensions))
         except KvplanError as error:

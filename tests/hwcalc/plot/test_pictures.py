@@ -239,7 +239,9 @@ def test_the_command_writes_a_file(capsys: Capture, tmp_path: Path) -> None:
     """The format is that of the suffix; a wrong one writes nothing."""
     target = tmp_path / "memory.svg"
 
-    assert run(capsys, "plot", QWEN, "--seq", "4k", "-o", str(target))[0] == 0
+    status, out, said = run(capsys, "plot", QWEN, "--seq", "4k", "-o", str(target))
+    assert (status, out) == (0, "")
+    assert said.startswith(f"kvplan: wrote {str(target)!r}: ")
     assert target.read_bytes() == hwcalc.plot(QWEN, seq="4k").data("svg")
     status, _, said = run(capsys, "plot", QWEN, "-o", str(tmp_path / "memory.gif"))
     assert (status, [path.name for path in tmp_path.iterdir()]) == (2, ["memory.svg"])
