@@ -418,9 +418,14 @@ def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, 
 
 def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *, live: bool = False) -> Page:
     """As :func:`explore`, from a dict of all keywords. With ``live`` a server is behind the page."""
-    from hwcalc.hardware.named import gpu_ids
+    from hwcalc.hardware.named import counted, gpu_ids
 
     notes: list[Note] = []
+    named = words(given.get("gpu"), "gpu")
+    if len(named) == 1 and given.get("gpus") is None:
+        # A node as plans take it: 4xl40s.
+        one, count = counted(named[0])
+        given = {**given, **({} if count is None else {"gpu": one, "gpus": count})}
     _, asked = take_options("explore", {name: value for name, value in given.items() if name != "gpu"})
     refuse_auto(asked.weights, "explore")
     if asked.seq is not None and asked.seq < LEAST_TOKENS:

@@ -210,3 +210,10 @@ def test_names_in_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (model,) = _payload(hwcalc.explore(name, gpu="l4"))["models"]
 
     assert model["argument"] == word
+
+
+def test_a_node_is_named_as_of_a_plan() -> None:
+    """``4xl40s`` is four of them; several nodes of several GPUs are no choice of accelerators."""
+    assert hwcalc.explore(QWEN, gpu="4xl40s") == hwcalc.explore(QWEN, gpu="l40s", gpus=4)
+    with pytest.raises(UsageError, match="names more than one accelerator"):
+        hwcalc.explore(QWEN, gpu="l4,2xl40s")
