@@ -291,6 +291,11 @@ def usual_beside_host(names: Sequence[str | None]) -> str | None:
     return _USUAL if _USUAL in names else next((name for name in reversed(names) if name in AT_LEAST_FOUR_BITS), None)
 
 
+def keeps_experts(model: ModelSpec) -> bool:
+    """True for a checkpoint whose experts are MXFP4, which the converter repacks as they are."""
+    return model.gguf is None and model.counted is not None and set(converted(model).kept.values()) == {_FOUR_BITS}
+
+
 def published_formats(model: ModelSpec) -> tuple[str | None, ...]:
     """The formats in which people publish a model for llama.cpp: its own, if it has one, and the mixes that make that smaller.
 
@@ -298,10 +303,7 @@ def published_formats(model: ModelSpec) -> tuple[str | None, ...]:
     bits, which every mix makes smaller, nor for NVFP4: such checkpoints are copies of models in 16 bits, of which the published files are
     made.
     """
-    own: str | None = None
-    if model.gguf is None:
-        kept = set(() if model.counted is None else converted(model).kept.values())
-        own = _REPACKED if kept == {_FOUR_BITS} else None
+    own = _REPACKED if keeps_experts(model) else None
     if own is None and (model.gguf is None or not model.gguf.tensors):
         return PUBLISHED_MIXES
     return model.once("published formats", lambda: (own, *_smaller(model, own)))

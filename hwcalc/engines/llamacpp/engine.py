@@ -471,6 +471,11 @@ class LlamacppRequests(RequestRules):
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model as the file has it: without layers for multi-token prediction if the options say so (``mtp_layers=0``)."""
+        from hwcalc.quantization.gguf import keeps_experts, published_formats
+
+        if self.engine.name == "llamacpp" and request.setup.weights is None and model.gguf is None:
+            # Of experts in MXFP4 the files that people run keep these, and have eight bits for the rest.
+            request = request.changed(weights=published_formats(model)[0]) if keeps_experts(model) else request
         if request.setup.options.get("mtp_layers") is None or model.gguf is not None:
             return model, request
         from hwcalc.parsers.gguf.from_config import without_prediction

@@ -94,10 +94,10 @@ def test_experts_that_the_checkpoint_has_in_four_bits_stay(mix: str, published: 
 
 @pytest.mark.parametrize(
     ("weights", "published"),
-    [("mxfp4_moe", 12.1), ("f16", 13.8), (None, 13.8)],
+    [("mxfp4_moe", 12.1), ("f16", 13.8), (None, 12.1)],
 )
 def test_experts_stay_in_files_that_are_not_quantised(weights: str | None, published: float) -> None:
-    """In GB: gpt-oss-20b of ggml-org, and of unsloth in 16 bits. The converter repacks the experts whatever --outtype it is given."""
+    """In GB: gpt-oss-20b of ggml-org, which is planned without a format, and of unsloth in 16 bits. The converter repacks the experts whatever --outtype it is given."""
     found = plan("openai/gpt-oss-20b", engine="llamacpp", seq=512, weights=weights).memory.weights.bytes
     assert found is not None
     assert found / 1e9 == pytest.approx(published, abs=0.05)
@@ -134,3 +134,15 @@ def test_whole_files(mix: str, published: float) -> None:
     # Tokens, their types and merges take about 45 bytes a token.
     header = 45 * (spec.vocab_size or 0) + 64 * len(tensors)
     assert (sum(one.bytes for one in tensors) + header) / 1e9 == pytest.approx(published, abs=0.011)
+
+
+def test_a_plan_without_a_format_is_of_the_published_file() -> None:
+    """The start line names gpt-oss-20b-MXFP4_MOE.gguf, so that its bytes are planned, with --weights mxfp4_moe or without.
+
+    Ollama's own gpt-oss:20b keeps 16 bits beside the experts, and its plan does too.
+    """
+    named, plain = (plan("openai/gpt-oss-20b", engine="llamacpp", seq=512, weights=name) for name in ("mxfp4_moe", None))
+
+    assert plain.memory == named.memory
+    ollama = plan("openai/gpt-oss-20b", engine="ollama", seq=512).memory.weights.bytes or 0
+    assert ollama > (plain.memory.weights.bytes or 0)
