@@ -114,7 +114,7 @@ def plan_memory(
         if size is not None and parallel.gpus * parallel.ep > 1:
             parts = opened.weights.value
             size = None if parts is None else sum(part.expected for part in parts)
-            loaded = loaded if size is None else _on_all_ranks(opened, size)
+            loaded = loaded if size is None else on_all_ranks(opened, size)
         total = None if size is None else size + rank_bytes
         return result.MemoryInfo(
             weights=weights,
@@ -130,7 +130,7 @@ def plan_memory(
         return _placed(placement, weights, cache, budget)
     activations, overhead = _beside(budget, opened.setup.gpus)
     sizes = {section.value: sum(part.expected for part in _of(budget, section)) for section in Section}
-    loaded = _on_all_ranks(opened, sizes[Section.WEIGHTS.value])
+    loaded = on_all_ranks(opened, sizes[Section.WEIGHTS.value])
     return result.MemoryInfo(
         weights=weights,
         cache=cache,
@@ -142,7 +142,7 @@ def plan_memory(
     )
 
 
-def _on_all_ranks(opened: Occupancy, fullest: int) -> int:
+def on_all_ranks(opened: Occupancy, fullest: int) -> int:
     """Bytes of weights on all GPUs together, of which the fullest holds ``fullest``.
 
     Ranks of a pipeline stage hold the same. Stages are in the proportion of their tensors: with 3 GiB and 1 GiB of tensors on two stages

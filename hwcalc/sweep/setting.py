@@ -37,7 +37,7 @@ from hwcalc.planner.expected import speed_of
 from hwcalc.planner.forecast import quantity_of
 from hwcalc.planner.layouts import has_experts, layouts, node_of, sizes_for
 from hwcalc.planner.options import WITHIN
-from hwcalc.planner.plan import lasting_warnings, plan_memory, plan_opened
+from hwcalc.planner.plan import lasting_warnings, on_all_ranks, plan_memory, plan_opened
 from hwcalc.planner.step_time import StepTimes, step_times
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.sweep.grid import (
@@ -87,6 +87,8 @@ class Family(Record):
     """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
     times: StepTimes | None
     """The steps, where something like them was measured."""
+    loaded_bytes: int | None
+    """The weights on all GPUs, where no form of their memory says more."""
 
     def agrees(self, piece: Piece, refused: Any) -> bool:
         """True if every point of the piece that the form refuses is among the ``refused`` ones."""
@@ -138,7 +140,9 @@ class Family(Record):
         if weights is None:
             return None
         others = sum(memory.parts_bytes("expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD))
-        return memory.total_bytes + weights + self.opened.setup.gpus * others
+        # Weights do not follow from length or batch.
+        loaded = on_all_ranks(self.opened, int(memory.parts_bytes("expected", Section.WEIGHTS.value)))
+        return memory.total_bytes + loaded + self.opened.setup.gpus * others
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """All columns but length and batch."""
@@ -164,8 +168,8 @@ class Family(Record):
             arrays["fits"] = _verdicts(*map(memory.holds, ENDS))
         if memory is None or self.opened.setup.hardware.kv_memory is not None:
             # A budget that the user gives holds the cache alone.
-            weights, on_gpu = (self.row[name] for name in _WEIGHTS)
-            arrays["total_bytes"] = None if weights is None else cache + weights
+            on_gpu = self.row["weights_per_gpu_bytes"]
+            arrays["total_bytes"] = None if self.loaded_bytes is None else cache + self.loaded_bytes
             arrays["total_per_gpu_bytes"] = None if on_gpu is None else needed + on_gpu
         else:
             parts = {section: memory.parts_bytes("expected", section.value) for section in Section}
@@ -236,7 +240,9 @@ def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
     times = step_times(opened)
     if times is not None and times.speed_class is None:
         times = None
-    return Family(opened=opened, curve=curve, form=form, row=row, warnings=codes, grown=grown, times=times)
+    return Family(
+        opened=opened, curve=curve, form=form, row=row, warnings=codes, grown=grown, times=times, loaded_bytes=memory.loaded_bytes
+    )
 
 
 def _verdicts(low: Any, expected: Any, high: Any) -> Any:
