@@ -90,7 +90,9 @@ def test_a_row_written_out(capsys: Capture) -> None:
         assert row["cache_total_bytes"] == str(3 * int(row["seq"]) * token)
         assert row["cache_per_gpu_bytes"] == str(3 * int(row["seq"]) * token // 2)
         assert row["weights_bytes"] == str(2 * 8_190_735_360)
-        assert row["total_bytes"] == str(2 * 8_190_735_360 + 3 * int(row["seq"]) * token)
+        # Each rank has all norms: two of 4,096 and two of 128 a layer, and the last.
+        norms = 36 * (2 * 4096 + 2 * 128) + 4096
+        assert row["total_bytes"] == str(2 * (8_190_735_360 + norms) + 3 * int(row["seq"]) * token)
 
 
 def test_a_thousand_points_are_their_plans(models: tuple[ModelSpec, ...]) -> None:
