@@ -129,10 +129,9 @@ def fleet(
 
             return Answer(text=characters(picture, color=view.color), color=view.color, status=status)
         from hwcalc.files import write_file
-        from hwcalc.text import shown
 
         write_file(plot, picture.data(format_of(plot, "--plot")), "--plot", read=[file])
-        remarks = () if view.quiet else (f"wrote {shown(plot)}: {picture.chart.title}",)
+        remarks = () if view.quiet else (f"wrote {str(plot)!r}: {picture.chart.title}",)
     if emit is not None:
         return Answer(text=fleet_emitted(planned, emit), status=status, remarks=remarks, commands=True)
     return formatted(planned.fleet, view, fleet_text, status=status, remarks=remarks)

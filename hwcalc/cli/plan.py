@@ -171,7 +171,7 @@ def plot(
     from hwcalc.files import write_file
 
     write_file(output, data, "--output", read=[name.removeprefix("@") for name in models or ()])
-    return Answer(text="", remarks=() if quiet else (*picture.chart.remarks, f"wrote {shown(output)}: {picture.chart.title}"))
+    return Answer(text="", remarks=() if quiet else (*picture.chart.remarks, f"wrote {str(output)!r}: {picture.chart.title}"))
 
 
 def _refuse_kind(words: Sequence[str], kinds: Collection[str]) -> None:

@@ -311,7 +311,10 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
             lacking = occupancy.changed(**{name: value + 1}).devices.lacking(end)
             if lacking is not None:
                 return lacking
-    first, beyond = (tried(occupancy, **{name: number}) for number in (1, max(2, value + 1)))
+    planned = occupancy.tokens if name == "seq" else occupancy.batch
+    # A policy may need more than one token.
+    first = next(filter(None, (_measured(occupancy, **{name: number}) for number in (1, planned))), None)
+    beyond = _measured(occupancy, **{name: max(2, value + 1)})
     if first is None or occupancy.setup.hardware.kv_memory is not None:
         return "cache"
     if first.budget is None:
@@ -324,6 +327,17 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
     grown = {section.value: size - least[section] for section, size in _section_bytes(beyond.budget, end).items()}
     sizes = {"cache": beyond.needed_bytes - first.needed_bytes, **grown}
     return max(sizes, key=sizes.__getitem__)
+
+
+def _measured(occupancy: Occupancy, **changed: int) -> Occupancy | None:
+    """The occupancy with these numbers; ``None`` where the engine or the policy refuses them."""
+    with suppress(KvplanError):
+        found = tried(occupancy, **changed)
+        if found is not None:
+            # The policy is asked for with the budget.
+            _ = found.budget
+        return found
+    return None
 
 
 def _section_bytes(budget: Budget, end: str) -> dict[Section, int]:
