@@ -385,7 +385,9 @@ def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed
         if static:
             from transformers import StaticCache
 
-            started = {"past_key_values": StaticCache(config=model.config, max_cache_len=prompt + decode)}
+            taken = inspect.signature(model.forward).parameters
+            name = "cache" if "cache" in taken else "past_key_values"
+            started = {name: StaticCache(config=model.config, max_cache_len=prompt + decode)}
         step = reader.begin(prompt, **started)
         cache = cache_of(step)
         logits = [_scores(step)[:, -1:]]
@@ -401,7 +403,8 @@ def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed
 
 def cache_of(output: Any) -> dict[str, Any]:
     """The cache of an output, by the name under which the model takes it again."""
-    for key in ("past_key_values", "cache_params", "state"):
+    # Since transformers 5.24 it has one name everywhere.
+    for key in ("cache", "past_key_values", "cache_params", "state"):
         cache = getattr(output, key, None)
         if cache is not None:
             return {key: cache}
