@@ -55,7 +55,7 @@ def test_a_log_names_its_model_its_format_and_its_device() -> None:
     assert not {"other-model", "lines-unread", "no-gpu"} & {note.code for note in result.notes}
 
     # The name within the file is enough, as of a blob of Ollama.
-    blob = OWN.replace("./Qwen3-8B-Q4_K_M.gguf", "/root/.ollama/models/blobs/sha256-a3de86cd1c13")
+    blob = OWN.replace("./Qwen3-8B-Q4_K_M.gguf", "./blobs/sha256-a3de86cd1c13")
     assert (reconcile(None, blob).model, stated(reconcile(None, blob))["weights"]) == ("Qwen/Qwen3-8B", "q4_k_m")
 
 
