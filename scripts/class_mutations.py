@@ -46,6 +46,8 @@ APART: Final[Mapping[str, str]] = {
     "deepseek_v2": "with biases and 0 shared experts the class keeps the bias of an empty expert",
     "ovis2": "the class's head has the document's hidden_size and vocab_size, which in files are those of the language model",
     "inkling_mm_model": "the class rounds the padded vocabulary otherwise than the published files",
+    "inkling2": "5.24 leaves out the rows of the head that pad the vocabulary, which files have and 5.23 built",
+    "inkling2_text": "as inkling2",
 }
 """Types whose parameters differ from the class's, on purpose."""
 
