@@ -48,6 +48,8 @@ APART: Final[Mapping[str, str]] = {
     "inkling_mm_model": "the class rounds the padded vocabulary otherwise than the published files",
     "inkling2": "5.24 leaves out the rows of the head that pad the vocabulary, which files have and 5.23 built",
     "inkling2_text": "as inkling2",
+    "mistral_large4": "5.24 keeps the factors of rotary frequencies as a parameter, a buffer before",
+    "mistral_large4_text": "as mistral_large4",
 }
 """Types whose parameters differ from the class's, on purpose."""
 
