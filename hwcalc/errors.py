@@ -59,6 +59,14 @@ class UsageError(KvplanError, ValueError):
     type = "usage"
 
 
+class UnmadeFormatError(UsageError):
+    """An engine does not make the planned format of the published weights: a checkpoint has to have it. Exit 2. ``weights`` is its name."""
+
+    def __init__(self, message: str, *, weights: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.weights = weights
+
+
 class NoRoomError(KvplanError):
     """The hardware leaves no memory for a cache, so that there is nothing to replay. Exit 1."""
 

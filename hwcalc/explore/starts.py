@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from hwcalc.engines.options import CommandInput
 from hwcalc.errors import KvplanError
 from hwcalc.explore.runs import AS_PUBLISHED, every, grid_of
 from hwcalc.explore.tables import Place
-from hwcalc.planner.command_input import command_input
+from hwcalc.planner.command_input import command_input, startable
 from hwcalc.planner.plan import plan_opened
 from hwcalc.text import shell_word
 
@@ -41,9 +42,16 @@ def starts_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
     # A server is given a repository of the Hub; of a file or a config here the plan has the command.
     if "curve" not in runs or not rules.known or model.source not in _PUBLISHED or model.gguf is not None or model.assumed:
         return None
-    given = _input(requests.plain)
+    given, remarks = _input(requests.plain), []
     sizes = (len(runs["dtypes"]), len(runs["weights"]), len(axes.layouts))
-    stored = [replace(given, weights=None if name == AS_PUBLISHED else name) for name in runs["weights"]]
+    stored = []
+    for name in runs["weights"]:
+        planned = replace(given, weights=None if name == AS_PUBLISHED else name)
+        remark = ""
+        with suppress(KvplanError):
+            planned, remark = startable(rules, planned)
+        stored.append(planned)
+        remarks.append(pools.text(remark))
     cells: dict[Place, int | None] = {}
     layouts = requests.layouts
     for place in every(sizes):
@@ -53,12 +61,12 @@ def starts_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
             cells[place] = cells[dtype, weights, alike]
             continue
         planned = replace(stored[weights], kv_dtype=runs["dtypes"][dtype], kv_dtype_named=dtype > 0, parallel=layouts[layout])
-        template = template_of(engine, planned)
+        template = template_of(engine, planned, given.model)
         cells[place] = None if template is None else pools.text(template)
     grid = grid_of(cells, sizes)
     if grid is None:
         return None
-    return {"commands": grid, "remarks": [pools.text(rules.first(planned)[1]) for planned in stored]}
+    return {"commands": grid, "remarks": remarks}
 
 
 def _input(opened: Occupancy) -> CommandInput:
@@ -67,8 +75,11 @@ def _input(opened: Occupancy) -> CommandInput:
     return replace(command_input(plan_opened(opened, limits=False)), requires=(), environment=(), on_host=False)
 
 
-def template_of(engine: str, planned: CommandInput) -> str | None:
-    """The command line, behind what has to run before, with ``{model}``, ``{seq}``, ``{batch}`` and ``{cells}``, their product, in it; ``None`` if it has no such form, or there is none."""
+def template_of(engine: str, planned: CommandInput, model: str) -> str | None:
+    """The command line, behind what has to run before, with ``{model}``, ``{seq}``, ``{batch}`` and ``{cells}``, their product, in it; ``None`` if it has no such form, or there is none.
+
+    ``{model}`` stands for ``model``; another is named as it is.
+    """
     rules = find_engine(engine)[0].command
     lines = []
     for seq, batch in _SAMPLES:
@@ -79,7 +90,7 @@ def template_of(engine: str, planned: CommandInput) -> str | None:
             both = [list(rules.first(one)[0]), rules.words(one)]
         except KvplanError:
             return None
-        typed = [["{model}" if word == planned.model else shell_word(word) for word in words] for words in both if words]
+        typed = [["{model}" if word == model else shell_word(word) for word in words] for words in both if words]
         if any("{" in word and word != "{model}" for words in typed for word in words):
             return None
         line = "\n".join(" ".join(words) for words in typed)

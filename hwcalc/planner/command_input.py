@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines import find_engine
 from hwcalc.engines.devices import HOST
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
+from hwcalc.errors import UnmadeFormatError
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import Plan
+from hwcalc.quantization.planned import checkpoint_in
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hwcalc.engines.facts import Command
 
 _GGUF: Final = "gguf"
 """The source of models that are GGUF files."""
@@ -56,6 +62,21 @@ def command_input(plan: Plan) -> CommandInput:
         on_host=bool(plan.memory.devices) and all(device.device == HOST for device in plan.memory.devices),
         **_model(plan),
     )
+
+
+def startable(command: Command, planned: CommandInput) -> tuple[CommandInput, str]:
+    """What the command line that starts a plan is made of, and a sentence on it.
+
+    It is ``planned``, unless the engine does not make the planned format of the published weights: then a checkpoint in it is loaded.
+    Raises :class:`~hwcalc.errors.KvplanError` for what the engine cannot be told.
+    """
+    try:
+        if command.file(planned) is None:
+            command.words(planned)
+    except UnmadeFormatError as error:
+        model, remark = checkpoint_in(planned.model, error.weights)
+        return replace(planned, model=model, revision=None, path=None, weights=None), remark
+    return planned, command.first(planned)[1]
 
 
 def command_text(plan: Plan, words: Sequence[str] | None = None) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.errors import UnknownNameError
+from hwcalc.errors import UnknownNameError, UnmadeFormatError, UsageError
 from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.weights import Part, WeightRole, Weights
 from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
@@ -224,6 +224,64 @@ def named_format(model_id: str) -> tuple[str, str] | None:
     word = re.search(_WORD, lower) if any(word in lower for word in _FORMATS) else None
     return None if word is None else (name[word.start() : word.end()], _FORMATS[word[0]])
 
+
+_MAKERS: Final = by_word({
+    "llm-compressor": "awq gptq fp8 fp8_block fp8_channel mxfp8 mxfp4 nvfp4 int8 int4",
+    "transformers": "bnb4 bnb4_double bnb8",
+})  # fmt: skip
+"""A format of checkpoints -> the program that makes one (docs.vllm.ai/projects/llm-compressor; BitsAndBytesConfig of transformers)."""
+
+
+def hub_search(model: str, name: str) -> str:
+    """The address of a search on the Hub for the copies of a model in a format, by the last part of its id or path, and the format's word.
+
+    >>> hub_search("Qwen/Qwen3-32B", "awq"), hub_search("./Qwen3-8B/", "bnb4")
+    ('https://huggingface.co/models?search=Qwen3-32B-awq', 'https://huggingface.co/models?search=Qwen3-8B-bnb')
+    """
+    word = next((word for word, form in _FORMATS.items() if form == name), name.partition("_")[0])
+    return f"https://huggingface.co/models?search={_last(model)}-{word}"
+
+
+def published_as(model: str, name: str) -> str | None:
+    """The id in the catalog of a model's copy in a format, by its name; ``None`` if there is none.
+
+    >>> published_as("Qwen/Qwen3-235B-A22B", "nvfp4"), published_as("Qwen/Qwen3-32B", "fp8_block"), published_as("Qwen/Qwen3-32B", "awq")
+    ('nvidia/Qwen3-235B-A22B-NVFP4', 'Qwen/Qwen3-32B-FP8', None)
+    """
+    from hwcalc.profiles.catalog import list_models
+
+    words = [word for word, form in _FORMATS.items() if form == name.removesuffix("_block")]
+    copies = {f"{_last(model)}-{word}".lower() for word in words}
+    return next((other for other in list_models() if _last(other).lower() in copies), None)
+
+
+def _last(model: str) -> str:
+    return model.rstrip("/").rpartition("/")[2]
+
+
+def unmade(engine: str, name: str, model: str, *made: str) -> UnmadeFormatError | UsageError:
+    """The error of an engine that does not make a format of the published weights, with what to type; ``made`` are formats that it makes."""
+    message = f"{engine} does not make {name} weights of the published ones."
+    others = f", use: --weights {' or '.join(made)}" if made else ""
+    if name not in _MAKERS:
+        return UsageError(message, hint=f"Leave out --weights{others}, or name a model that is published so.")
+    known = published_as(model, name) or f"see {hub_search(model, name)}"
+    return UnmadeFormatError(
+        message, weights=name, hint=f"Leave out --weights{others}, or name a model that is published so: {known}"
+    )
+
+
+def checkpoint_in(model: str, name: str) -> tuple[str, str]:
+    """A repository with a model in a format, where the catalog has none ``REPOSITORY``, and a sentence on where it comes from."""
+    known = published_as(model, name)
+    if known is not None:
+        return known, f"Its weights are published in {name}. Plan them as they are stored: kvplan {known}"
+    where = f"find one on {hub_search(model, name)} or make one with {_MAKERS[name]}."
+    return REPOSITORY, f"{REPOSITORY} is a checkpoint in {name}: {where}"
+
+
+REPOSITORY: Final = "REPOSITORY"
+"""Stands in a command line for a repository of the Hub that the user has to choose."""
 
 LEAST_PERCENT: Final = 98
 """Files with less than this share of the parameters that every copy of a model has are not the whole model.

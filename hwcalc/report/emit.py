@@ -13,7 +13,7 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import CommandInput
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import WRITTEN
-from hwcalc.planner.command_input import command_input, command_text, environment_of
+from hwcalc.planner.command_input import command_input, command_text, environment_of, startable
 from hwcalc.planner.result import Plan
 from hwcalc.report.manifest import CHART, CHART_ENGINE, FORMS, manifest
 from hwcalc.report.text import plural
@@ -95,16 +95,20 @@ def emitted_document(plan: Plan, what: str) -> EmittedDocument:
 
 
 def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
-    """Commands that start a plan, each with its label (``first``, ``start``) and a remark; none if nothing can."""
+    """Commands that start a plan, each with its label (``first``, ``start``) and a remark; without a command the remark says why there is none."""
     engine = plan.request.engine
     try:
+        if not find_engine(engine)[0].command.known:
+            message = f"{find_engine(engine)[0].label} is a library, which no command starts."
+            raise UsageError(message, hint="Servers are --engine vllm, --engine llamacpp and others.")
         rules, given = _planned(plan, engine)
+        given, remark = startable(rules.command, given)
         file = rules.command.file(given)
         words = rules.command.words(given) if file is None else file.command
-    except KvplanError:
+    except KvplanError as error:
         # A plan is an answer also where the engine has no flag for what it plans.
-        return []
-    before, remark = rules.command.first(given)
+        return [("start", "", " ".join(filter(None, ("none:", error.message, error.hint))))]
+    before = rules.command.first(given)[0]
     remark = " ".join(filter(None, (remark, _on_nodes(plan, rules, given))))
     lines = [("first", _quoted(before), "")] if before else []
     if file is None:
@@ -153,6 +157,9 @@ def _planned(plan: Plan, what: str) -> tuple[Engine, CommandInput]:
         raise UsageError(f"no command starts {name}.", hint=f"Add: --engine {CHART_ENGINE}")
     if plan.request.engine != name:
         raise UsageError(f"the plan is of engine {plan.request.engine}, not {name}.", hint=f"Add: --engine {name}")
+    if plan.policy is not None and not plan.policy.offered:
+        message = f"{find_engine(name)[0].label} has no cache policy {brief(plan.policy.name, 40)}: no command starts the plan."
+        raise UsageError(message, hint="Leave out --policy.")
     if plan.model.source == "options" or any(note.code == WRITTEN for note in plan.notes):
         message = f"no command starts {brief(plan.model.id, 60)}: its layers were written down, and there are no weights of it."
         raise UsageError(message, hint="Leave out --emit.")

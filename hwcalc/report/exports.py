@@ -32,7 +32,7 @@ def plan_markdown(plan: Plan, *, quiet: bool = False, detail: str = "usual", **_
         # Whether the plan fits, why, and what would help.
         lines = [f"- {label}: {escaped(text)}\n" for several in first_lines(plan, full=full) for label, text in several]
         for label, words, remark in start_lines(plan):
-            lines.append(f"- {label}: {code(words)}{' ' if remark else ''}{escaped(remark)}\n")
+            lines.append(f"- {label}: {code(words) if words else ''}{' ' if words and remark else ''}{escaped(remark)}\n")
         advice = advice_items(plan.fit.suggestions, plan.request.engine)
         parts += [f"**{escaped(verdict(plan))}**\n", "".join(lines) + advice]
     if detail == "brief":

@@ -573,8 +573,8 @@ def kept_lines(plan: Plan) -> list[tuple[str, str]]:
 
 
 def start_lines(plan: Plan) -> list[tuple[str, str, str]]:
-    """Commands that start a plan that fits, each with its label and a remark; none if there is nothing to type."""
-    if plan.fit is None or plan.fit.gpu is None or plan.refutes or not find_engine(plan.request.engine)[0].command.known:
+    """Commands that start a plan that fits, each with its label and a remark, or why there is none; nothing without a GPU or an engine."""
+    if plan.fit is None or plan.fit.gpu is None or plan.refutes or plan.request.engine == DEFAULT:
         return []
     from hwcalc.report.emit import commands_to_start
 

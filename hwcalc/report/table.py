@@ -179,6 +179,8 @@ def _command(label: str, command: str, remark: str) -> list[Piece]:
     """A command to copy, which no line break cuts, and what it does: beside it, or below if they are longer than a line."""
     words: tuple[str | tuple[str, str], ...] = (f"  {label:<7}  ", (clean(command), "bold cyan"))
     text = Text(*words, whole=True)
+    if not command:
+        return hanging([(label.ljust(7), clean(remark), "")])
     if not remark:
         return [text]
     if text.cell_len + len(remark) + 4 <= SCREEN[1]:

@@ -56,8 +56,9 @@ class LmdeployCommand(Command):
             message = "LMDeploy has no flag for the bytes of its cache."
             raise UnsupportedError(message, hint="Leave out --kv-memory, or use: --engine-option cache_max_entry_count=0.8")
         if planned.weights is not None and planned.weights != "fp8":
-            message = f"LMDeploy does not make {planned.weights} weights of the published ones."
-            raise UsageError(message, hint="Leave out --weights, use --weights fp8, or name a model that is published so.")
+            from hwcalc.quantization.planned import format_name, unmade
+
+            raise unmade("LMDeploy", format_name(planned.weights) or "", planned.model, "fp8")
         if planned.lora is not None:
             what = "LMDeploy names adapters by their paths: --adapters NAME=PATH."
             raise UnsupportedError(what, hint="Leave out --lora for --emit.")

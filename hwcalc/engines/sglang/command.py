@@ -10,7 +10,6 @@ from hwcalc.engines.options import AUTO, is_on, parse_lora
 from hwcalc.engines.sglang.settings import LONGER, MAX_LENGTH, eagle_of
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.profiles.engine_flags import engine_flags
-from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.options import CommandInput
@@ -119,8 +118,9 @@ class SglangCommand(Command):
             raise UnsupportedError(message, hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N")
         if planned.weights is not None:
             if planned.weights not in _AS_LOADED:
-                message = f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model."
-                raise UnsupportedError(message, hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}")
+                from hwcalc.quantization.planned import format_name, unmade
+
+                raise unmade("SGLang", format_name(planned.weights) or "", planned.model, *_AS_LOADED)
             words += of(*_AS_LOADED[planned.weights])
         if planned.lora is not None:
             lora = parse_lora(planned.lora)

@@ -485,10 +485,15 @@ class TensorrtCommand(Command):
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``trtllm-serve``. What has no flag stands in the settings file, which is named last."""
-        for name in ("weights", "lora", "draft"):
+        if planned.weights is not None:
+            from hwcalc.quantization.planned import format_name, unmade
+
+            raise unmade("TensorRT-LLM", format_name(planned.weights) or "", planned.model)
+        for name in ("lora", "draft"):
             if getattr(planned, name) is not None:
-                message = f"kvplan cannot write {name} on the command line of trtllm-serve."
-                raise UsageError(message, hint=f"Leave out --{name}, or name a model that is published so.")
+                raise UsageError(
+                    f"kvplan cannot write --{name} on the command line of trtllm-serve.", hint=f"Leave out --{name}."
+                )
         parallel, options = planned.parallel, dict(planned.options)
         tp = parallel.tp
         if is_attention_dp(options):

@@ -251,15 +251,12 @@ class VllmCommand(Command):
             if getattr(planned, name) is not None:
                 words += flag_words(name, version, str(getattr(planned, name)))
         if planned.weights is not None:
-            from hwcalc.quantization.planned import format_name
+            from hwcalc.quantization.planned import format_name, unmade
 
             weights = format_name(planned.weights) or ""
             made = quantizing_flag(weights, version)
             if made is None:
-                raise UsageError(
-                    f"vLLM does not make {weights} weights of the published ones.",
-                    hint="Leave out --weights, or name a model that is published so.",
-                )
+                raise unmade("vLLM", weights, planned.model)
             words += flag_words(made[0], version, made[1])
         if planned.lora is not None:
             from hwcalc.engines.options import parse_lora

@@ -12,6 +12,7 @@ from hwcalc import plan
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.report.emit import commands_to_start, emitted, emitters, remarks_on
+from hwcalc.report.plan import plan_report
 from tests.hwcalc.command import QWEN
 
 VALUES: Final = (
@@ -103,3 +104,53 @@ def test_a_server_over_two_nodes_says_so(engine: str, sizes: dict[str, int], fla
 def test_a_rented_machine_of_sixteen_is_one_node() -> None:
     """Google's a2-megagpu-16g has sixteen A100, where servers usually have eight."""
     assert commands_to_start(plan(QWEN, engine="vllm", instance="a2-megagpu-16g", seq=4096))[0][2] == ""
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "vllm serve REPOSITORY --max-model-len 4096"),
+        ("sglang", "python -m sglang.launch_server --model-path REPOSITORY"),
+        ("tensorrt-llm", "trtllm-serve REPOSITORY --max_seq_len 4096"),
+        ("lmdeploy", "lmdeploy serve api_server REPOSITORY --backend pytorch --session-len 4096"),
+    ],
+)
+def test_a_checkpoint_that_no_engine_makes_is_to_be_put_in(engine: str, words: str) -> None:
+    """The server is told of no format, since a checkpoint says its own, and the remark says where checkpoints are."""
+    [(label, command, remark)] = commands_to_start(plan(QWEN, engine=engine, gpu="h100", seq=4096, weights="awq"))
+
+    assert (label, command) == ("start", words)
+    assert "https://huggingface.co/models?search=Qwen3-8B-awq" in remark
+    assert "llm-compressor" in remark
+
+
+def test_a_checkpoint_of_the_catalog_is_named() -> None:
+    """NVIDIA publishes Qwen3-235B-A22B in NVFP4, which the catalog has."""
+    made = plan("Qwen/Qwen3-235B-A22B", engine="vllm", gpu="b200", gpus=4, seq=4096, weights="nvfp4")
+    [(_, command, remark)] = commands_to_start(made)
+
+    assert command == "vllm serve nvidia/Qwen3-235B-A22B-NVFP4 --max-model-len 4096 --tensor-parallel-size 4"
+    assert remark.endswith("kvplan nvidia/Qwen3-235B-A22B-NVFP4")
+    with pytest.raises(UsageError, match="published so: nvidia/Qwen3-235B-A22B-NVFP4"):
+        emitted(made, "vllm")
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "why"),
+    [
+        ("llamacpp", {"lora": "rank=16"}, "--lora names no GGUF file"),
+        ("sglang", {"kv_memory": "10GiB"}, "no flag for the bytes of its pools"),
+        ("sglang", {"weights": "q4_k_m"}, "does not make q4_k_m weights"),
+        ("vllm", {"policy": "snapkv:budget=1024"}, "vLLM has no cache policy snapkv:budget=1024"),
+        ("transformers", {}, "transformers is a library"),
+    ],
+)
+def test_a_plan_that_no_command_starts_says_why(engine: str, asked: dict[str, Any], why: str) -> None:
+    """In the line where the command would stand, with what to leave out."""
+    made = plan(QWEN, engine=engine, gpu="h100", seq=4096, **asked)
+    [(label, command, remark)] = commands_to_start(made)
+
+    assert (label, command, remark[:6]) == ("start", "", "none: ")
+    assert why in remark
+    for form in ("table", "markdown"):
+        assert why in plan_report(made, form, color=False, width=400).replace("\\", ""), form
