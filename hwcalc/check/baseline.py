@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class Baseline(Record):
 class Subject(Record):
     """A check that was planned, its file, the names its model may have, its setup, and the figures to compare.
 
-    ``asked`` and ``versions`` are as in :class:`Baseline`.
+    ``asked`` and ``versions`` are as in :class:`Baseline`. ``status_with`` is the status of the check with some options changed.
     """
 
     check: Check
@@ -76,6 +76,7 @@ class Subject(Record):
     models: tuple[str, ...]
     setup: tuple[object, ...]
     figures: Figures
+    status_with: Callable[[Mapping[str, str | None]], str]
     asked: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 

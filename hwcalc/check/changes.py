@@ -6,7 +6,7 @@ Both are in the words of the check file, and a finding is placed at the key that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import Try
 
 MOST_EDITS: Final = 5
-_NUMBERS: Final = ("seq", "batch")
+NUMBERS: Final = ("seq", "batch")
 """Keys with a largest value that fits: the first edits to offer."""
+PROBABLY: Final = "probably"
+"""What is said of an edit that holds by the expected value alone."""
 _ROUNDED: Final = 8 * 1024
 """From so many tokens on, an edit has whole thousands (1,024) of them, which people write and remember."""
 _LONGEST: Final = 200
@@ -76,54 +78,105 @@ def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged
     return judged
 
 
-def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place]) -> tuple[Edit, ...]:
-    """The changes that a plan offers, as edits of the check: the largest length and the most sequences first."""
+def taken_back(
+    check: Check, changes: Sequence[KeyChange], status_with: Callable[[Mapping[str, str | None]], str]
+) -> tuple[Edit, ...]:
+    """The edits to values of the baseline or the lock with each of which the check passes; if none does alone, to all of them together.
+
+    ``status_with`` is the status of the check with some options changed.
+    """
+    options = [change for change in changes if change.key.partition(".")[0] in OPTIONS]
+    alone = [[change] for change in options]
+    together = [[change for change in options if change.since == since] for since in dict.fromkeys(one.since for one in options)]
+    for tried in (alone, together):
+        out = list[Edit]()
+        for group in tried:
+            settings = {change.key: change.before for change in group}
+            status = status_with(settings)
+            if status in {"pass", "warning"}:
+                as_before = f"as the {group[0].since} has {'it' if len(group) == 1 else 'them'}"
+                effect = as_before if status == "pass" else f"{PROBABLY}; {as_before}"
+                out.append(replace(edit(settings, "", check.places), effect=effect))
+        if out:
+            return tuple(out)
+    return ()
+
+
+def with_edits(judged: Sequence[Judged], edits: Sequence[Edit]) -> tuple[Judged, ...]:
+    """The requirements, where the first that fails has these edits as well, behind its own first. The same edit is told once."""
+    failing = [one for one in judged if one.name in REQUIREMENTS and not (one.holds and one.certain)]
+    first = min(failing, key=lambda one: one.holds, default=None)
+    if first is None or not edits:
+        return tuple(judged)
+    told, more = {one.yaml: one for one in first.edits}, list[Edit]()
+    for one in edits:
+        same = told.get(one.yaml)
+        if same is None:
+            more.append(one)
+        else:
+            effect = one.effect.removeprefix(f"{PROBABLY}; ")
+            told[one.yaml] = replace(same, effect="; ".join(filter(None, (same.effect, effect))))
+    own = tuple(told.values())
+    offered = (*own[:1], *more, *own[1:])[:MOST_EDITS]
+    return tuple(replace(one, edits=offered) if one is first else one for one in judged)
+
+
+def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place], numbers: Sequence[Edit] = ()) -> tuple[Edit, ...]:
+    """The changes that a plan offers, as edits of the check: the largest length and the most sequences first.
+
+    Where there are ``numbers``, they stand in the place of those that the plan offers.
+    """
     with_settings = [suggestion for suggestion in suggestions if suggestion.settings]
-    numbers = [one for name in _NUMBERS for one in with_settings if list(one.settings) == [name]]
-    others = [one for one in with_settings if one not in numbers]
-    return tuple(replace(edit(one.settings, one.effect, places), flags=one.flag) for one in (*numbers, *others)[:MOST_EDITS])
+    offered = [one for name in NUMBERS for one in with_settings if list(one.settings) == [name]]
+    others = [one for one in with_settings if one not in offered]
+    told = [replace(edit(one.settings, one.effect, places), flags=one.flag) for one in (*(() if numbers else offered), *others)]
+    return (*numbers, *told)[:MOST_EDITS]
 
 
-def number_edit(name: str, value: int | None, planned: int, places: Mapping[str, Place]) -> tuple[Edit, ...]:
-    """The edit that sets ``seq`` or ``batch`` to the largest value that holds.
+def number_edit(
+    name: str, value: int | None, planned: int, places: Mapping[str, Place], is_sure: Callable[[int], bool] = lambda _: True
+) -> tuple[Edit, ...]:
+    """The edit that sets ``seq`` or ``batch`` to the largest value that holds; ``is_sure`` says of one whether it surely does.
 
     There is none if nothing smaller than planned does, or for ``seq`` if the check has ``lengths`` in its place.
     """
     if value is None or not 0 < value < planned or (name == "seq" and "lengths" in places):
         return ()
-    return (edit({name: str(value)}, "", places),)
+    written = rounded(value) if name == "seq" else value
+    return (edit({name: str(value)}, "" if is_sure(written) else PROBABLY, places),)
 
 
 def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:
     """The edit of a check that makes these settings, by the words that it has for them."""
-    written, of_engine, without, most = list[str](), list[str](), list[str](), ""
+    written, pairs, without, most = list[str](), dict[str, list[str]](), list[str](), ""
     for name, value in settings.items():
         text = value or ""
         if name == "seq" and value is not None:
-            text, most = _tokens(value)
-        inner = name.partition(".")[2]
-        if inner:
-            of_engine.append(f"{inner}: {text}")
+            tokens = read_options({"seq": value}).values["seq"]
+            text = TYPES["tokens"].write(rounded(tokens))
+            most = f"at most {tokens:,} tokens" if rounded(tokens) != tokens else ""
+        key, _, inner = name.partition(".")
+        if inner and value is None:
+            without.append(f"without {inner}")
+        elif inner:
+            pairs.setdefault(key, []).append(f"{inner}: {text}")
         else:
             word = places[name].word if name in places else name
             written += [] if value is None else [f"{word}: {text}"]
             without += [f"without {word}"] if value is None else []
-    written += [f"engine_options: {{{', '.join(of_engine)}}}"] if of_engine else []
-    return Edit(yaml=", ".join([*written, *without]), effect=most or _effect(settings, effect))
+    written += [f"{key}: {{{', '.join(each)}}}" for key, each in pairs.items()]
+    return Edit(yaml=", ".join([*written, *without]), effect="; ".join(filter(None, (_effect(settings, effect), most))))
 
 
-def _tokens(value: str) -> tuple[str, str]:
-    """A length as people write it, and the exact one where that is another."""
-    tokens = read_options({"seq": value}).values["seq"]
-    if tokens < _ROUNDED or tokens % 1024 == 0:
-        return TYPES["tokens"].write(tokens), ""
-    return TYPES["tokens"].write(tokens // 1024 * 1024), f"at most {tokens:,} tokens"
+def rounded(tokens: int) -> int:
+    """A length as people write it."""
+    return tokens if tokens < _ROUNDED else tokens // 1024 * 1024
 
 
 def _effect(settings: Mapping[str, str | None], effect: str) -> str:
     """The effect of the edit in words, without those that its key says already."""
-    if settings.keys() <= {*_NUMBERS}:
-        return "probably fits" if effect.endswith("probably fits") else ""
+    if settings.keys() <= {*NUMBERS}:
+        return PROBABLY if effect.endswith("probably fits") else effect if effect == PROBABLY else ""
     # How many it holds now is in the edit that takes fewer.
     effect = re.sub(r" instead of [0-9,]+(?=;|$)", "", effect)
     return effect.partition("; ")[2] if settings.keys() <= _HARDWARE else effect

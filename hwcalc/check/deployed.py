@@ -197,7 +197,7 @@ class ServerCheck(Check):
         edits: tuple[Edit, ...] = (Edit(yaml=f"seq: {longest}", effect="", flags=flag),)
         shorter = replan(advise=True, **of_server)
         if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
-            [item] = (self._blamed(each, shorter) for each in judge(self.required, shorter, replan, self.places))
+            [item] = (self._blamed(each, shorter) for each in judge(self.required, shorter, replan, self.places, sure=True))
             refused += f" With {longest:,} tokens it {item.message}"
             length = flag.partition(" ")[0]
             with_length = tuple(edit for edit in item.edits if length in edit.flags.split())

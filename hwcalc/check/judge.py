@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.check.changes import edit, edits_of, number_edit
+from hwcalc.check.changes import NUMBERS, edit, edits_of, number_edit
 from hwcalc.check.fields import OF_TIME, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import Edit, Figures, Fit, Judged, figures_of, verdict_in_words
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas.record import Record
 from hwcalc.hardware.candidates import instances_with
 from hwcalc.hardware.prices import money
 from hwcalc.planner.layouts import counts
@@ -29,16 +31,37 @@ Replan = Callable[..., Plan]
 """Makes the same plan with some options changed."""
 
 
+class Case(Record):
+    """A plan that is judged, with its figures, what makes it again with a change, and the requirements of its check.
+
+    ``places`` are those of the check's keys. With ``sure``, what is offered holds at both ends of an estimate.
+    """
+
+    plan: Plan
+    figures: Figures
+    replan: Replan
+    required: tuple[Required, ...]
+    places: Mapping[str, Place]
+    sure: bool
+
+    @property
+    def headroom(self) -> Headroom | None:
+        """The headroom that is required beside the verdict."""
+        return next((one.limit for one in self.required if one.name == "headroom"), None)
+
+
 def judge(
-    required: tuple[Required, ...], plan: Plan, replan: Replan, places: Mapping[str, Place] | None = None
+    required: tuple[Required, ...], plan: Plan, replan: Replan, places: Mapping[str, Place] | None = None, *, sure: bool = False
 ) -> tuple[Judged, ...]:
     """Judge every requirement, in order. ``replan(batch=4)`` is the plan with that one change, ``places`` are those of the check's keys.
+
+    Numbers that are offered hold by the expected value, as the check does; with ``sure`` at both ends of the estimate.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` if the plan lacks a figure that is required, and
     :class:`~hwcalc.check.file.NoVerdictError` if it lacks the verdict.
     """
-    figures = figures_of(plan)
-    return tuple(_JUDGES[item.name](item, figures, plan, replan, places or {}) for item in required)
+    case = Case(plan=plan, figures=figures_of(plan), replan=replan, required=required, places=places or {}, sure=sure)
+    return tuple(_JUDGES[item.name](item, case) for item in required)
 
 
 def with_unit(count: float, unit: str) -> str:
@@ -53,42 +76,46 @@ def with_unit(count: float, unit: str) -> str:
     return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}" if count < UNLIMITED else f"any number of {unit}"
 
 
-def _fit_of(item: Required, figures: Figures, plan: Plan) -> Fit:
-    if figures.fit is None:
-        reasons = [note.message for note in plan.warnings if note.code == NO_VERDICT]
-        reason = f"there is no verdict with --engine {figures.engine}: what the model needs beside its cache is not known."
+def _fit_of(item: Required, case: Case) -> Fit:
+    if case.figures.fit is None:
+        reasons = [note.message for note in case.plan.warnings if note.code == NO_VERDICT]
+        reason = f"there is no verdict with --engine {case.figures.engine}: what the model needs beside its cache is not known."
         raise NoVerdictError(
             f"{item.name}: {' '.join(reasons) or reason}",
             hint="In a check the bytes are kv_memory: SIZE; or demand no verdict: fits: null",
         )
-    return figures.fit
+    return case.figures.fit
 
 
-def _known(item: Required, value: Any, figures: Figures) -> Any:
+def _known(item: Required, value: Any, case: Case) -> Any:
     if value is None:
         raise UnsupportedError(
-            f"{item.name} cannot be checked: a plan of this model with --engine {figures.engine} has no such figure.",
+            f"{item.name} cannot be checked: a plan of this model with --engine {case.figures.engine} has no such figure.",
             hint=f"Leave {item.name} out, or choose another engine. See: kvplan engines",
         )
     return value
 
 
-def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-    fit = _fit_of(item, figures, plan)
-    assert plan.fit is not None
-    holds = plan.fit.fits is item.limit
-    message = verdict_in_words(plan.fit.verdict, fit)
-    if not plan.fit.fits and plan.fit.message:
-        message += f"; {plan.reason.removesuffix('.')}"
+def _fits(item: Required, case: Case) -> Judged:
+    fit = _fit_of(item, case)
+    told = case.plan.fit
+    assert told is not None
+    holds, certain = told.fits is item.limit, told.verdict.certain
+    message = verdict_in_words(told.verdict, fit)
+    if not told.fits and told.message:
+        message += f"; {case.plan.reason.removesuffix('.')}"
     if not item.limit:
         message += "; required: that it does not fit"
-    certain = plan.fit.verdict.certain
     judged = Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)
-    return replace(judged, edits=edits_of(plan.fit.suggestions, places)) if item.limit and not (holds and certain) else judged
+    if not item.limit or (holds and certain):
+        return judged
+    # The plan's own numbers surely fit.
+    own = () if holds or (case.sure and case.headroom is None) else _numbers(case)
+    return replace(judged, edits=edits_of(told.suggestions, case.places, own))
 
 
-def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-    fit = _fit_of(item, figures, plan)
+def _headroom(item: Required, case: Case) -> Judged:
+    fit = _fit_of(item, case)
     limit: Headroom = item.limit
     least = limit.of(fit.usable_bytes)
     got, worst, best = (fit.usable_bytes - n for n in (fit.needed_bytes, fit.needed_high_bytes, fit.needed_low_bytes))
@@ -96,7 +123,36 @@ def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan, plac
     span = "" if worst == best else f" ({human_bytes(worst)} to {human_bytes(best)})"
     message = f"{human_bytes(got)} free{span}, at least {asked} required"
     certain, holds = (worst >= least) is (best >= least), got >= least
-    return Judged(name=item.name, unit="bytes", limit=least, got=max(0, got), holds=holds, certain=certain, message=message)
+    judged = Judged(name=item.name, unit="bytes", limit=least, got=max(0, got), holds=holds, certain=certain, message=message)
+    # What does not fit is told as that, with the numbers that leave the headroom.
+    refuted = case.plan.fit is not None and not case.plan.fit.fits and any(one.name == "fits" for one in case.required)
+    return judged if holds or refuted else replace(judged, edits=_numbers(case))
+
+
+def _numbers(case: Case) -> tuple[Edit, ...]:
+    """The longest sequences, and the most of them, that fit and leave the headroom that is required. Each is planned again."""
+    from hwcalc.planner.advice import least_sensible
+
+    fit, out = case.plan.fit, list[Edit]()
+    assert fit is not None
+    headroom = case.headroom or Headroom()
+
+    def holds(name: str, value: int, *, sure: bool) -> bool:
+        with suppress(KvplanError):  # what the engine or a policy refuses is not offered
+            found = case.replan(**{name: value}).fit
+            if found is None or not found.fits or (sure and found.verdict is not Verdict.FITS):
+                return False
+            needed = found.needed_high_bytes if sure else found.needed_bytes
+            return found.usable_bytes - needed >= headroom.of(found.usable_bytes)
+        return False
+
+    for name in NUMBERS:
+        planned, most = getattr(case.figures, name), getattr(fit, f"max_{name}" if case.sure else f"expected_max_{name}")
+        bound = min(most or 0, planned - 1)
+        most = last_yes(partial(holds, name, sure=case.sure), bound, bound)
+        if name == "batch" or most >= least_sensible(planned) or not fit.suggestions:
+            out += number_edit(name, most, planned, case.places, partial(holds, name, sure=True))
+    return tuple(out)
 
 
 Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
@@ -106,22 +162,23 @@ Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
 def _at_most(read: Read, unit: str = "bytes", *, grows: bool = False) -> Callable[..., Judged]:
     """A judge of a limit on a figure. With ``grows``, what fails is planned shorter, for the longest that holds."""
 
-    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-        expected, low, high = (_known(item, value, figures) for value in read(figures, plan))
+    def judged(item: Required, case: Case) -> Judged:
+        expected, low, high = (_known(item, value, case) for value in read(case.figures, case.plan))
         certain = (low <= item.limit) is (high <= item.limit)
         found = _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
         if found.holds or not grows:
             return found
-        seq = figures.seq
+        seq = case.figures.seq
 
-        def holds(tokens: int) -> bool:
-            changed = replan(seq=tokens)
-            value = read(figures_of(changed), changed)[0]
+        def holds(tokens: int, *, sure: bool) -> bool:
+            changed = case.replan(seq=tokens)
+            value = read(figures_of(changed), changed)[2 if sure else 0]
             return value is not None and value <= item.limit
 
         with suppress(KvplanError):  # a length that the engine or a policy refuses: no edit is offered
-            most = last_yes(holds, seq - 1, min(seq - 1, max(1, int(seq * item.limit / expected))))
-            return replace(found, edits=number_edit("seq", most, seq, places))
+            guess = min(seq - 1, max(1, int(seq * item.limit / expected)))
+            most = last_yes(partial(holds, sure=case.sure), seq - 1, guess)
+            return replace(found, edits=number_edit("seq", most, seq, case.places, partial(holds, sure=True)))
         return found
 
     return judged
@@ -141,33 +198,35 @@ def _at_least(figure: str, option: str, other: str, unit: str) -> Callable[..., 
     What fails is planned at the limit, where the high end of the budget may hold it, and less of the ``other`` number is offered.
     """
 
-    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-        fit = _fit_of(item, figures, plan)
-        sure, got = (_known(item, getattr(fit, name), figures) for name in (figure, f"expected_{figure}"))
+    def judged(item: Required, case: Case) -> Judged:
+        fit = _fit_of(item, case)
+        sure, got = (_known(item, getattr(fit, name), case) for name in (figure, f"expected_{figure}"))
         holds = got >= item.limit
         certain = sure >= item.limit
         edits: tuple[Edit, ...] = ()
         if not holds:
             exact, at_limit = fit.needed_low_bytes == fit.needed_high_bytes, None
             with suppress(*([KvplanError] if exact else [])):  # the limit is needed for the verdict of an estimate alone
-                at_limit = replan(**{option: item.limit}).fit
+                at_limit = case.replan(**{option: item.limit}).fit
             certain = exact or at_limit is None or at_limit.verdict.certain
             if at_limit is not None:
-                edits = number_edit(other, getattr(at_limit, f"max_{other}"), getattr(figures, other), places)
+                most = getattr(at_limit, f"max_{other}" if case.sure else f"expected_max_{other}")
+                surely = getattr(at_limit, f"max_{other}") or 0
+                edits = number_edit(other, most, getattr(case.figures, other), case.places, lambda value: value <= surely)
         return replace(_compared(item, unit, got, sure, got, holds=holds, certain=certain), edits=edits)
 
     return judged
 
 
-def _max_gpus(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-    fit = _fit_of(item, figures, plan)
+def _max_gpus(item: Required, case: Case) -> Judged:
+    fit = _fit_of(item, case)
     if fit.gpu is None:
-        _known(item, None, figures)
+        _known(item, None, case)
     if fit.min_gpus is not None:
         count = fit.min_gpus
         holds = count <= item.limit
         exact = fit.needed_low_bytes == fit.needed_high_bytes
-        certain = not holds or exact or _held_for_certain(fit, count, item.limit, plan, replan)
+        certain = not holds or exact or _held_for_certain(fit, count, item.limit, case.plan, case.replan)
         return _compared(item, "GPUs", count, count, count, holds=holds, certain=certain)
     message = f"no number of {fit.gpu} that was tried holds it, at most {item.limit:,} required"
     return Judged(name=item.name, unit="GPUs", limit=item.limit, got=None, holds=False, certain=True, message=message)
@@ -194,9 +253,9 @@ def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Repla
     return False
 
 
-def _overrun(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-    _fit_of(item, figures, plan)
-    overrun = _known(item, plan.overrun, figures)
+def _overrun(item: Required, case: Case) -> Judged:
+    _fit_of(item, case)
+    overrun = _known(item, case.plan.overrun, case)
     chance, holds = overrun.chance, overrun.chance <= item.limit
     certain = (overrun.chance - overrun.chance_error <= item.limit) is (overrun.chance_high <= item.limit)
     span = "" if overrun.chance_high == chance else f" (up to {human_chance(overrun.chance_high)})"
@@ -204,7 +263,7 @@ def _overrun(item: Required, figures: Figures, plan: Plan, replan: Replan, place
     judged = Judged(name=item.name, unit="chance", limit=item.limit, got=chance, holds=holds, certain=certain, message=message)
     if holds:
         return judged
-    return replace(judged, edits=number_edit("batch", overrun.expected_max_users, overrun.users, places))
+    return replace(judged, edits=number_edit("batch", overrun.expected_max_users, overrun.users, case.places))
 
 
 def _of_speed(item: Required, plan: Plan, unit: str, expected: float, low: float, high: float) -> Judged:
@@ -218,13 +277,13 @@ def _of_speed(item: Required, plan: Plan, unit: str, expected: float, low: float
     return replace(judged, certain=certain, message=f"{judged.message}; {fit.verdict.text}")
 
 
-def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-    found = None if plan.speed is None else plan.speed.decode_tokens_per_s
+def _decode(item: Required, case: Case) -> Judged:
+    found = None if case.plan.speed is None else case.plan.speed.decode_tokens_per_s
     if found is None or found.expected is None or found.low is None or found.high is None:
         # Where nothing like it was measured, what it cannot be faster than.
-        bound = _known(item, figures.decode_tokens_per_s_bound, figures)
-        return _of_speed(item, plan, "tokens/s", bound, bound, bound)
-    return _of_speed(item, plan, "tokens/s", found.expected, found.low, found.high)
+        bound = _known(item, case.figures.decode_tokens_per_s_bound, case)
+        return _of_speed(item, case.plan, "tokens/s", bound, bound, bound)
+    return _of_speed(item, case.plan, "tokens/s", found.expected, found.low, found.high)
 
 
 def limits_of(required: tuple[Required, ...]) -> dict[str, Any]:
@@ -242,12 +301,12 @@ def limits_of(required: tuple[Required, ...]) -> dict[str, Any]:
     return given | costs
 
 
-def _max_cost(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
+def _max_cost(item: Required, case: Case) -> Judged:
     """The price an hour. Where it is too high, fewer GPUs or a cheaper instance of the cloud that holds it is offered."""
-    fit = _fit_of(item, figures, plan)
-    cost, limit = plan.cost, item.limit
+    fit = _fit_of(item, case)
+    cost, limit = case.plan.cost, item.limit
     if cost is None:
-        what = next((note.message for note in plan.notes if note.code == NO_PRICE), "no price of the hardware is known.")
+        what = next((note.message for note in case.plan.notes if note.code == NO_PRICE), "no price of the hardware is known.")
         raise UnsupportedError(f"max_cost cannot be checked: {what}", hint="In a check: price: {h100: 2.50/h}")
     message = f"{money(cost.usd_per_hour)} an hour ({cost.price.text}), at most {money(limit)} an hour ({item.text}) required"
     holds = cost.usd_per_hour <= limit
@@ -257,43 +316,43 @@ def _max_cost(item: Required, figures: Figures, plan: Plan, replan: Replan, plac
 
     def suits(**change: Any) -> bool:
         with suppress(KvplanError):  # what the engine refuses is not offered
-            other = replan(**change)
+            other = case.replan(**change)
             return other.fit is not None and other.fit.fits and other.cost is not None and other.cost.usd_per_hour <= limit
         return False
 
-    if "instance" in places:
+    if "instance" in case.places:
         others = instances_with(cost.price.provider, str(fit.gpu), fit.gpus)
         name = next((name for name in others if suits(instance=name)), None)
-        return judged if name is None else replace(judged, edits=(edit({"instance": name}, "", places),))
+        return judged if name is None else replace(judged, edits=(edit({"instance": name}, "", case.places),))
     fewest = next((gpus for gpus in range(1, fit.gpus) if suits(gpus=gpus)), None)
-    if fewest is None or "gpus" in places:
-        return replace(judged, edits=number_edit("gpus", fewest, fit.gpus, places))
-    return replace(judged, edits=(edit({"gpu": f"{fewest}x{fit.gpu}"}, "", places),))
+    if fewest is None or "gpus" in case.places:
+        return replace(judged, edits=number_edit("gpus", fewest, fit.gpus, case.places))
+    return replace(judged, edits=(edit({"gpu": f"{fewest}x{fit.gpu}"}, "", case.places),))
 
 
-def _within(item: Required, figures: Figures, plan: Plan) -> WithinInfo:
-    _fit_of(item, figures, plan)
-    found: WithinInfo = _known(item, plan.within, figures)
-    return _known(item, None, figures) if found.users is None else found
+def _within(item: Required, case: Case) -> WithinInfo:
+    _fit_of(item, case)
+    found: WithinInfo = _known(item, case.plan.within, case)
+    return _known(item, None, case) if found.users is None else found
 
 
 def _served(figure: str) -> Callable[..., Judged]:
     """A judge of a time of each user, where all that the check plans are served at once. What does not fit is not served."""
 
-    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-        time: TimeInfo = getattr(_within(item, figures, plan).at_batch, figure)
+    def judged(item: Required, case: Case) -> Judged:
+        time: TimeInfo = getattr(_within(item, case).at_batch, figure)
         assert time.expected is not None
         assert time.low is not None
         assert time.high is not None
         if item.name.startswith("min"):
-            return _of_speed(item, plan, "tokens/s", 1 / time.expected, 1 / time.high, 1 / time.low)
-        return _of_speed(item, plan, "s", time.expected, time.low, time.high)
+            return _of_speed(item, case.plan, "tokens/s", 1 / time.expected, 1 / time.high, 1 / time.low)
+        return _of_speed(item, case.plan, "s", time.expected, time.low, time.high)
 
     return judged
 
 
-def _min_users(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
-    found = _within(item, figures, plan)
+def _min_users(item: Required, case: Case) -> Judged:
+    found = _within(item, case)
     users, low = found.users or 0, found.users_low or 0
     holds = users >= item.limit
     return _compared(item, "users", users, low, users, holds=holds, certain=(low >= item.limit) is holds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from hwcalc.check.baseline import (
     setup_of,
     versions_of,
 )
-from hwcalc.check.changes import asked_of, changed_keys, placed
+from hwcalc.check.changes import asked_of, changed_keys, placed, taken_back, with_edits
 from hwcalc.check.deployed import Deployment, ServerCheck, Told, files_in, read_any, read_deployment
 from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread
 from hwcalc.check.judge import judge, limits_of
@@ -178,7 +179,9 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 planned.append((replace(at, requirements=told), None))
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
-    done = [check for check, _ in planned] if options.baselines is None else _compared(planned, options.baselines, options)
+    if options.baselines is not None:
+        planned = _compared(planned, options.baselines, options)
+    done = [check if subject is None else _placed(check, subject) for check, subject in planned]
     count = Counter(check.status for check in done)
     codes = [check.error.code for check in done if check.error is not None]
     summary = Summary(
@@ -265,7 +268,9 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
     try:
         spec, replan = _planner(check, models)
         planned = check.started(replan(advise=True), replan)
-        judged = list(check.settled(judge(check.required, planned, replan, check.places), planned, replan))
+        # A change of a server that runs is offered only where it surely does.
+        sure = options.strict or check.document is not None
+        judged = list(check.settled(judge(check.required, planned, replan, check.places, sure=sure), planned, replan))
         for model, of in _named(check):
             lock = models.changed(model, of, check.options.get("assume") if model == check.model else None)
             judged += [] if lock is None else [lock]
@@ -289,13 +294,49 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         source=spec.source,
         revision=spec.revision,
         plan=figures,
-        requirements=tuple(placed(item, check, changes) for item in judged),
+        requirements=tuple(judged),
         warnings=tuple(check.warned(planned)),
         notes=planned.notes,
     )
+
+    def status_with(settings: Mapping[str, str | None]) -> str:
+        with suppress(KvplanError):  # what the engine refuses now is not offered
+            again = partial(replan, **_changed(check.options, settings))
+            return _status(judge(check.required, again(), again, check.places), strict=options.strict)
+        return "error"
+
     versions = versions_of(figures.engine_version, spec.revision, __version__)
-    setup = setup_of(planned)
-    return made, Subject(check=check, file=known.file, models=names, setup=setup, figures=figures, asked=asked, versions=versions)
+    return made, Subject(
+        check=check,
+        file=known.file,
+        models=names,
+        setup=setup_of(planned),
+        figures=figures,
+        asked=asked,
+        versions=versions,
+        status_with=status_with,
+    )
+
+
+def _changed(options: Mapping[str, Any], settings: Mapping[str, str | None]) -> dict[str, Any]:
+    """The keywords that make these settings: one of an engine is named ``engine_options.NAME``, and ``None`` takes it back."""
+    out: dict[str, Any] = {}
+    for name, value in settings.items():
+        key, _, inner = name.partition(".")
+        if inner:
+            pairs = {**(out.get(key) or options.get(key) or {}), inner: value}
+            out[key] = {each: text for each, text in pairs.items() if text is not None}
+        else:
+            out[key] = value
+    return out
+
+
+def _placed(check: Checked, subject: Subject) -> Checked:
+    """The check with each requirement at its place; where it fails, with what to take back of its changes."""
+    judged: Sequence[Judged] = check.requirements
+    if check.status == "fail" and subject.check.document is None:
+        judged = with_edits(judged, taken_back(subject.check, check.changes, subject.status_with))
+    return replace(check, requirements=tuple(placed(item, subject.check, check.changes) for item in judged))
 
 
 def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Plan]]:
@@ -335,7 +376,7 @@ def _unmade(file: CheckFile, check: Check) -> Checked:
 
 def _compared(
     planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline], options: CheckOptions
-) -> list[Checked]:
+) -> list[tuple[Checked, Subject | None]]:
     """The checks, with a requirement for the growth of each figure. A check without a baseline gets a warning; ``strict`` fails it."""
     # A check looks at those of its name and at single plans: thousands of checks may have thousands of baselines.
     of_name: dict[str | None, list[Baseline]] = {}
@@ -344,23 +385,23 @@ def _compared(
         # A single plan is compared with the check that repeats it, if there is one.
         repeats = any(same_request(item, subject) and item.setup == subject.setup for subject in subjects)
         of_name.setdefault(item.name, []).append(replace(item, exact=item.name is None and repeats))
-    done = []
+    done = list[tuple[Checked, Subject | None]]()
     for check, subject in planned:
         if subject is None:
-            done.append(check)
+            done.append((check, None))
             continue
         grown = compare([*of_name.get(subject.name, ()), *of_name.get(None, ())], subject, options.growth)
         if grown is None and not options.strict:
             note = Note(code="no-baseline", message=_NEW_NAMELESS if subject.check.nameless else _NEW)
-            done.append(replace(check, warnings=(*check.warnings, note)))
+            done.append((replace(check, warnings=(*check.warnings, note)), subject))
             continue
         growth, since = ((_NO_BASELINE,), ()) if grown is None else grown
         # What the baseline says already is not said again of the lock.
         told = {(change.key, change.before, change.after) for change in since}
         changes = (*since, *(one for one in check.changes if (one.key, one.before, one.after) not in told))
-        judged = tuple(placed(item, subject.check, changes) for item in (*check.requirements, *growth))
+        judged = (*check.requirements, *growth)
         status = _status(judged, strict=options.strict)
-        done.append(replace(check, requirements=judged, status=status, changes=changes))
+        done.append((replace(check, requirements=judged, status=status, changes=changes), subject))
     return done
 
 

@@ -531,8 +531,12 @@ class _Adviser:
 
 def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:
     """The offers without those that cut the length to a small part of the planned one; all offers if nothing else is left."""
-    least = max(opened.tokens / _LEAST_SHARE, min(opened.tokens, _LEAST_TOKENS))
-    return [offer for offer in offers if offer.found.tokens >= least] or offers
+    return [offer for offer in offers if offer.found.tokens >= least_sensible(opened.tokens)] or offers
+
+
+def least_sensible(tokens: int) -> float:
+    """The shortest length that is advice to who plans so many tokens, where there is other advice."""
+    return max(tokens / _LEAST_SHARE, min(tokens, _LEAST_TOKENS))
 
 
 def _without_wholes(offers: list[Offer]) -> list[Offer]:

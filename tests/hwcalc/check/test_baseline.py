@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,54 @@ checks:
     # 1,000 tokens are 32 blocks of 32, which hold 1,024; 2,048 are 128 of 16, with twice the bytes for each.
     cache = next(item for item in check.requirements if item.name == "growth.cache_bytes")
     assert cache.message == "cache 2.00 MiB -> 8.00 MiB (+6.00 MiB, x 4)"
+
+
+_PROBABLE = {
+    "name": "one", "model": "meta-llama/Llama-3.3-70B-Instruct", "engine": "vllm", "gpu": "h100", "gpus": 4, "dtype": "fp8",
+    "seq": "16k", "concurrency": 54,
+}  # fmt: skip
+"""It probably fits: less is sure, more does not, and 5 % do not stay free."""
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("since", ["lock", "baseline"])
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ({"seq": "32k"}, "seq: 16k"),
+        ({"seq": "32k", "headroom": "5%"}, None),
+        ({"dtype": "bf16"}, "dtype: fp8"),
+        ({"seq": "32k", "dtype": "bf16"}, "seq: 16k, dtype: fp8"),
+    ],
+)
+def test_what_is_offered_passes_and_more_does_not(
+    tmp_path: Path, now: dict[str, Any], before: str | None, since: str, strict: bool
+) -> None:
+    """Length and sequences by the rule of the run, with the headroom that is required; the value of before where it passes."""
+
+    def checked(lock: str = "ignore", baseline: str | None = None, **change: Any) -> Checked:
+        file = read_check_file(check_file(tmp_path, _PROBABLE | change))
+        baselines = None if baseline is None else read_baseline(baseline)
+        return run_checks([file], CheckOptions(strict=strict, lock=lock, baselines=baselines)).checks[0]
+
+    baseline = saved(tmp_path, _PROBABLE) if since == "baseline" else None
+    checked("write")
+    fits = checked("use", baseline, **now).requirements[0]
+    told = [edit for edit in fits.edits if "as the" in edit.effect]
+    numbers = {name: edit for edit in fits.edits for name in ("seq", "concurrency") if re.fullmatch(rf"{name}: \d+k?", edit.yaml)}
+
+    assert not fits.holds
+    assert [edit.yaml for edit in told] == ([before] if before and not strict else [])
+    assert all(f"as the {since} has" in edit.effect for edit in told)
+    for name, edit in numbers.items():
+        most = re.search(r"at most ([\d,]+) tokens", edit.effect)
+        number = int(most[1].replace(",", "")) if most else int(edit.yaml.partition(": ")[2])
+        assert checked(**now | {name: number}).status == ("pass" if strict else "warning")
+        assert checked(**now | {name: number + 1}).status == "fail"
+        # What is written may be shorter, and is not called probable where it is sure.
+        written = checked(**now | {name: edit.yaml.partition(": ")[2]}).status
+        assert written == ("warning" if "probably" in edit.effect else "pass")
+    assert {*numbers} == {"seq", "concurrency"}
 
 
 def test_the_same_length_written_otherwise_is_no_change(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_of_a_verdict(required: str, holds: bool, got: int) -> None:
 def test_fits(wanted: str, verdict: Verdict, fits: bool, holds: bool, certain: bool) -> None:
     """The expected value decides; where the ends disagree it is not certain."""
     ends = {"needed_low_bytes": 17 * GIB, "needed_high_bytes": 21 * GIB} if not verdict.certain else {}
-    found = judged(f"fits: {wanted}", made(fit(verdict=verdict, fits=fits, message="because", **ends)))
+    found = judged(f"fits: {wanted}", made(fit(verdict=verdict, fits=fits, message="because", **ends)), again)
 
     assert (found.holds, found.certain) == (holds, certain)
     assert found.message.startswith(f"{verdict.text}: 18.00 GiB needed")
@@ -146,7 +146,7 @@ def test_what_would_help_is_said() -> None:
     )
     share = Try(flag="", effect="the default", settings={"memory_utilization": None, "dtype": "fp8"})
     of = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=tries))
-    found = judged("fits: true, concurrency: 50", of)
+    found = judged("fits: true, concurrency: 50", of, again)
 
     assert found.message.endswith("; because")
     # 17,472 tokens are 17 x 1,024 = 17,408 and 64 more; five edits are enough.
@@ -160,7 +160,7 @@ def test_what_would_help_is_said() -> None:
     assert judged("fits: false", of).edits == ()
     # What is taken back is left out of the file, where null is not what people write.
     back = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=(share,)))
-    assert [one.yaml for one in judged("fits: true", back).edits] == ["dtype: fp8, without memory_utilization"]
+    assert [one.yaml for one in judged("fits: true", back, again).edits] == ["dtype: fp8, without memory_utilization"]
 
 
 def test_the_longest_that_a_limit_allows() -> None:
@@ -178,9 +178,11 @@ def test_fewer_of_the_other_number() -> None:
 
     def at_limit(**change: int) -> Plan:
         asked.append(change)
-        return made(fit(max_seq=500, max_batch=0))
+        return made(fit(max_seq=500, expected_max_seq=600, max_batch=0, expected_max_batch=0))
 
-    assert [one.yaml for one in judged("min_concurrency: 9", made(fit()), at_limit).edits] == ["seq: 500"]
+    (shorter,) = judged("min_concurrency: 9", made(fit()), at_limit).edits
+    # A check passes by the expected value.
+    assert (shorter.yaml, shorter.effect) == ("seq: 600", "probably")
     assert judged("min_seq: 8k", made(fit()), at_limit).edits == ()
     assert asked == [{"batch": 9}, {"seq": 8192}]
 
@@ -202,9 +204,9 @@ def test_headroom_at_the_ends() -> None:
     """3 GiB free at best, none at worst: 2 GiB are there by the expected value alone."""
     of = made(fit(verdict=Verdict.PROBABLY, needed_low_bytes=17 * GIB, needed_high_bytes=21 * GIB))
 
-    assert (judged("headroom: 2GiB", of).holds, judged("headroom: 2GiB", of).certain) == (True, False)
-    assert (judged("headroom: 4GiB", of).holds, judged("headroom: 4GiB", of).certain) == (False, True)
-    assert (judged("headroom: 3GiB", of).holds, judged("headroom: 3GiB", of).certain) == (False, False)
+    assert (judged("headroom: 2GiB", of, again).holds, judged("headroom: 2GiB", of, again).certain) == (True, False)
+    assert (judged("headroom: 4GiB", of, again).holds, judged("headroom: 4GiB", of, again).certain) == (False, True)
+    assert (judged("headroom: 3GiB", of, again).holds, judged("headroom: 3GiB", of, again).certain) == (False, False)
 
 
 @pytest.mark.parametrize(("limit", "holds", "certain"), [(5, True, True), (6, True, False), (8, True, False)])
