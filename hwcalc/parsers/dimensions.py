@@ -13,7 +13,7 @@ from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, M
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.key_words import Keys
 from hwcalc.parsers.parse import parse
-from hwcalc.parsers.understood import HOW_TO_CHANGE, language_config, language_level
+from hwcalc.parsers.unknown import HOW_TO_CHANGE, language_config, language_level
 from hwcalc.parsers.written import KEYS, by_number, is_written, parse_written
 from hwcalc.text import brief
 

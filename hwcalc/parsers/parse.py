@@ -137,7 +137,12 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     for key, name in (("model_type", top.model_type), ("architectures", architecture)):
         if name is not None and len(name) > MAX_NAME:
             raise top.error(key, name, f"a name of at most {MAX_NAME} characters")
-    read, unread = understood(raw, top, architecture, assume)
+    own = understood(top, architecture)
+    read, unread = own.read, own.unread
+    if read is None or unread or assume is not None:
+        from hwcalc.parsers.unknown import resolved
+
+        read, unread = resolved(raw, top, own, assume)
     config, reading, language = read.config, read.reading, read.reading.config
     # A config that somebody has published leaves out on purpose what its class fills in.
     published = raw.source not in _BY_HAND or raw.weights is not None

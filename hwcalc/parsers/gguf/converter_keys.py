@@ -314,7 +314,7 @@ def _heads(part: LayerKind) -> Heads | None:
 
 def source_of(model: ModelSpec) -> Source:
     """The model with the level of its config that the layers were read from."""
-    from hwcalc.parsers.understood import language_config
+    from hwcalc.parsers.unknown import language_config
 
     raw = RawModel(id=model.id, config=model.config, source=model.source, weights=model.weights)
     try:

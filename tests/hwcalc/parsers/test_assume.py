@@ -18,7 +18,7 @@ from hwcalc.model import LEFT_OUT, UNREAD_KEYS, ModelSpec
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.known_types import family_of, known_types
 from hwcalc.parsers.registry import find_language_model, known_families
-from hwcalc.parsers.understood import nearest
+from hwcalc.parsers.unknown import nearest
 from hwcalc.profiles.catalog import built_in
 from tests import paths
 from tests.effort import sample

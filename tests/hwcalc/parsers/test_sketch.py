@@ -21,7 +21,7 @@ from hwcalc.formulas import Layer, NoCache
 from hwcalc.model import RawModel
 from hwcalc.parsers.key_words import words_of
 from hwcalc.parsers.sketch import UNKNOWN, Sketch, sketched
-from hwcalc.parsers.understood import language_config
+from hwcalc.parsers.unknown import language_config
 from hwcalc.parsers.written import read_layers
 from hwcalc.profiles.catalog import built_in
 from tests.hwcalc.command import Capture, run
