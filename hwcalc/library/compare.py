@@ -19,6 +19,7 @@ from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
 from hwcalc.engines import every_engine
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, models_or_equation, numbers, policies_of, words
@@ -85,7 +86,7 @@ class Variant(Record):
     than the policy saves. ``gpus`` are those of the node, ``layout`` is how the model lies on several: ``dp 8, ep 8``. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
     says what this one stores, what its numbers are, and why they are not those of the formulas. Within limits of time ``users_within`` are
     served by the expected times and ``users_within_low`` by the slow end of their range, and ``limited_by`` binds; the times are the expected
-    ones of the planned sequences. ``cost`` is what the hardware costs. ``command`` is the line that plans it alone, which says what to try where it does not fit.
+    ones of the planned sequences. ``cost`` is what the hardware costs. ``command`` is the line that plans it alone, and ``suggestions`` are the changes that make it fit, as that plan has them.
     """
 
     model: str
@@ -143,6 +144,7 @@ class Variant(Record):
     e2e_s: float | None = None
     cost: CostInfo | None = None
     command: str | None = None
+    suggestions: Sequence[Try] = ()
 
 
 class Comparison(Answer, Record):
@@ -164,7 +166,7 @@ class Comparison(Answer, Record):
         """
         rows = []
         for variant in self.variants:
-            row = {name: value for name, value in document_of(variant).items() if name not in ("row", "cost")}
+            row = {name: value for name, value in document_of(variant).items() if name not in ("row", "cost", "suggestions")}
             row |= cost_row(variant.cost)
             row["fits"] = document_of(variant.verdict)
             own = variant.row
@@ -330,7 +332,8 @@ def _planned(
             if isinstance(model, Missing):
                 raise model.error
             opened, request = open_loaded(model, keywords, draft_of(asked["engine"]))
-            planned = plan_opened(opened, without_effect(request))
+            line = command_line(model, read_options(keywords).values, asked=given)
+            planned = plan_opened(opened, without_effect(request), line)
         except KvplanError as error:
             errors.append((asked, error))
             variants.append(_failed(asked, error))
@@ -341,8 +344,7 @@ def _planned(
             assumed[opened.engine.label] = opened.engine.facts.assumed_gpu or ""
         base = planned.cache.total_bytes if base is None else base
         row = _row(model, opened, planned, formulas) if len(axes["engine"]) > 1 else None
-        line = command_line(model, read_options(keywords).values, asked=given).text
-        variants.append(_variant(planned, node, base, row, line))
+        variants.append(_variant(planned, node, base, row, line.text))
     for gpu in dict.fromkeys(assumed.values()):
         engines = ", ".join(label for label, other in assumed.items() if other == gpu)
         message = f"No GPU given: what {engines} would set by it is that of {gpu}. Set it with --gpu."
@@ -433,6 +435,7 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None, command: 
             "expected_max_batch",
             "gpu_layers",
             "all_layers",
+            "suggestions",
         )
         known = {name: getattr(fit, name) for name in same}
         known |= {"total_per_gpu_low_bytes": fit.needed_low_bytes, "total_per_gpu_high_bytes": fit.needed_high_bytes}

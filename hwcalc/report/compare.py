@@ -13,6 +13,7 @@ from typing import Any, Final
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
 from hwcalc.planner.diff import Change, Difference, KeyChange
+from hwcalc.planner.verdict import Verdict
 from hwcalc.report.columns import (
     GAP,
     HOURLY,
@@ -33,7 +34,7 @@ from hwcalc.report.columns import (
     width_of,
 )
 from hwcalc.report.summary import footnotes
-from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many, parameters
+from hwcalc.report.text import PIPED_WIDTH, broken, csv_text, filled, how_many, parameters
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
 from hwcalc.text import clean, cut_beside
@@ -43,6 +44,9 @@ _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "me
 _AS_THE_FORMULAS: Final = "as the formulas"
 _MOST: Final = 3
 """Reasons in a row; JSON and CSV have all."""
+_MOST_HELPED: Final = 12
+"""Lines of what makes rows fit."""
+_NO_HELP: Final = "nothing that was tried"
 _NUMBER: Final = "number: exact by the formulas, or by the rule of the engine's own code"
 _ALL_GPUS: Final = "; on several GPUs each counted as the fullest"
 _POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory"
@@ -105,14 +109,31 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts.append(view.paragraphs(told))
     if dropped and not view.quiet:
         parts.append(f"{filled(left_out(dropped), view.width)}\n")
-    refused = next((variant for variant in variants if variant.fits is False and variant.command), None)
-    if refused is not None and not view.quiet:
-        parts.append(view.command("What to try where it does not fit", refused.command or ""))
+    refused = [place for place in planned if variants[place].fits is False]
+    if refused and not view.quiet:
+        parts += _what_helps([(", ".join(names[place]), variants[place]) for place in refused], view)
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [view.paragraphs(_lacking(as_if))] if as_if else []
     pairs = ((variant.model, variant.definition) for variant in variants if variant not in as_if)
     below = footnotes(pairs, view)
     return "\n".join([*parts, *([below] if below else [])])
+
+
+def _what_helps(refused: Sequence[tuple[str, Variant]], view: View) -> list[str]:
+    """What makes each row fit that does not, once for all rows that it makes fit; and the line that says more of the first."""
+    helped: dict[str, list[str]] = {}
+    for name, variant in refused:
+        parts = variant.suggestions[0].effect.split("; ") if variant.suggestions else [_NO_HELP]
+        cure = "; ".join((parts[0], *(part for part in parts[1:] if part == Verdict.PROBABLY.text)))
+        helped.setdefault(cure, []).append(name)
+    lines = [f"{'; '.join(names)}: {cure}" for cure, names in helped.items()][:_MOST_HELPED]
+    lines += [f"{len(helped) - _MOST_HELPED:,} more: --json"] if len(helped) > _MOST_HELPED else []
+    if view.format == "markdown":
+        told = f"\n{view.paragraphs(lines)}"
+    else:
+        told = "".join(f"  {line}\n" for text in lines for line in broken(clean(text), view.width - 2, 2))
+    of = "" if len(refused) == 1 else " the first of them"
+    return [f"What makes it fit:\n{told}", view.command(f"What else helps{of}", refused[0][1].command or "")]
 
 
 def _lacking(variants: Sequence[Variant]) -> list[str]:

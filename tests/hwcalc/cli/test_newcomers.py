@@ -178,18 +178,37 @@ def test_what_does_not_fit_is_led_to_what_to_try(capsys: Capture) -> None:
     nodes = ("--gpu", "4xh100,l4", "--engine", "vllm", "--engine-option", "max_num_seqs=64")
     _, out, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B", *words, *nodes)
     _, small, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-1.7B", *words, "--gpu", "l4")
-    line = out.partition("What to try where it does not fit: ")[2].partition("\n")[0]
+    line = out.partition("What else helps: ")[2].partition("\n")[0]
     told, plan, _ = run(capsys, *shlex.split(line)[1:])
 
     assert line == "kvplan Qwen/Qwen3-32B --seq 8k --batch 2 --engine vllm --gpu l4 --engine-option max_num_seqs=64 --offline"
     assert told == 1
     assert "\n  try " in plan
-    assert "What to try" not in small
+    assert "helps" not in small
     comparison = hwcalc.compare("Qwen/Qwen3-32B", gpu="4xh100,l4", engine="vllm,sglang", seq="8k")
     for variant in comparison.variants:
         told, plan, _ = run(capsys, *shlex.split(variant.command or "")[1:], "--json")
         assert json.loads(plan)["memory"]["per_gpu"]["total"] == variant.total_per_gpu_bytes
         assert told == (0 if variant.fits else 1)
+
+
+def test_each_row_that_does_not_fit_has_what_makes_it_fit(capsys: Capture) -> None:
+    """The first change that its plan offers, which fits when it is typed; rows with the same change share a line."""
+    words = ("Qwen/Qwen3-8B", "--engine", "vllm,sglang,mlx,llamacpp", "--gpu", "l4", "--seq", "32k", "--batch", "4", "--offline")
+    _, out, _ = run(capsys, "compare", *words)
+    told = dict(line.strip().split(": ") for line in out.partition("What makes it fit:\n")[2].partition("\n\n")[0].splitlines())
+    comparison = json.loads(run(capsys, "compare", *words, "--json")[1])["variants"]
+    helped: dict[str, list[str]] = {}
+    for variant in comparison:
+        if not variant["fits"]:
+            first = variant["suggestions"][0]
+            helped.setdefault(first["effect"].partition(";")[0], []).append(variant["engine"])
+            status, _, _ = run(capsys, *shlex.split(first["command"])[1:])
+            assert status == 0
+
+    assert told == {"; ".join(engines): cure for cure, engines in helped.items()}
+    assert any(len(engines) > 1 for engines in helped.values())
+    assert comparison[-1]["fits"]
 
 
 def test_the_help_of_a_page_says_where_it_is_written(capsys: Capture) -> None:
