@@ -311,7 +311,7 @@ def why_not(plan: Plan) -> tuple[str, ...]:
     if not plan.refutes:
         return ()
     from hwcalc.planner.result import NO_VERDICT
-    from hwcalc.report.summary import verdict
+    from hwcalc.report.verdict import verdict
 
     if plan.fit is None:
         return tuple(note.message for note in plan.warnings if note.code == NO_VERDICT)

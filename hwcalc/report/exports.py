@@ -11,16 +11,15 @@ from hwcalc.report.summary import (
     definition,
     device_rows,
     figures,
-    first_lines,
     is_room,
     model_lines,
     notes_of,
     request_line,
     shares,
     start_lines,
-    verdict,
 )
 from hwcalc.report.text import csv_text, escaped, exact, markdown_table, percent, plural
+from hwcalc.report.verdict import first_lines, verdict
 from hwcalc.units import human_bytes
 
 

@@ -22,17 +22,15 @@ from hwcalc.report.summary import (
     definition,
     device_rows,
     figures,
-    first_lines,
     is_room,
-    kept_lines,
     model_lines,
     notes_of,
     request_line,
     shares,
     start_lines,
-    verdict,
 )
 from hwcalc.report.text import PIPED_WIDTH, abbreviated, exact, filled, layer_words, percent, plural
+from hwcalc.report.verdict import first_lines, kept_lines, verdict
 from hwcalc.report.view import Detail
 from hwcalc.text import clean
 from hwcalc.units import human_bytes

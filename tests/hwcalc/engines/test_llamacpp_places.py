@@ -19,8 +19,8 @@ from hwcalc.engines.llamacpp.layers import ON_HOST, Fitting, Runs, Weighed, divi
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import DeviceInfo, FitInfo
 from hwcalc.planner.verdict import Verdict
-from hwcalc.report.summary import host_line, places
 from hwcalc.report.table import plan_table
+from hwcalc.report.verdict import host_line, places
 from hwcalc.units import MIB
 from tests.hwcalc.sources.gguf.given import TYPES, gguf_bytes
 from tests.paths import GOLDEN

@@ -28,7 +28,7 @@ from hwcalc.parsers.written import (
     parse_written,
     read_layers,
 )
-from hwcalc.report.summary import verdict
+from hwcalc.report.verdict import verdict
 from tests.formulas.strategies import kinds
 from tests.hwcalc.command import Capture, run
 from tests.paths import ROOT

@@ -6,7 +6,7 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.planner.verdict import Layout, Verdict
-from hwcalc.report.summary import fit_lines
+from hwcalc.report.verdict import fit_lines
 
 QWEN = "Qwen/Qwen3-8B"
 

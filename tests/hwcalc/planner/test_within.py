@@ -19,7 +19,7 @@ from hwcalc.planner.step_time import step_times
 from hwcalc.planner.within import Limits, lengths_of, waiting
 from hwcalc.planner.within_result import WithinInfo
 from hwcalc.report.emit import commands_to_start
-from hwcalc.report.summary import verdict
+from hwcalc.report.verdict import verdict
 from hwcalc.report.within import within_lines
 
 LLAMA = "meta-llama/Llama-3.1-8B"

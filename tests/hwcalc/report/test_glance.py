@@ -20,8 +20,9 @@ from hwcalc.planner.result import Plan
 from hwcalc.profiles.gpus import EXAMPLES, find_gpu
 from hwcalc.report.drawing import SCREEN
 from hwcalc.report.exports import plan_markdown
-from hwcalc.report.summary import FEW_NOTES, model_lines, notes_of, verdict
+from hwcalc.report.summary import FEW_NOTES, model_lines, notes_of
 from hwcalc.report.table import plan_table
+from hwcalc.report.verdict import verdict
 from hwcalc.units import human_bytes
 from tests.effort import sample
 from tests.hwcalc.command import QWEN

@@ -19,8 +19,8 @@ from hwcalc.planner.result import Plan, SharingInfo
 from hwcalc.report.exports import plan_csv, plan_markdown
 from hwcalc.report.policy import policy_lines, sharing_lines
 from hwcalc.report.schema import json_schema
-from hwcalc.report.summary import kept_lines, verdict
 from hwcalc.report.table import plan_table
+from hwcalc.report.verdict import kept_lines, verdict
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
 

@@ -7,7 +7,7 @@ from typing import Any
 from hwcalc import compare, fit, plan
 from hwcalc.report.compare import comparison_text
 from hwcalc.report.fitting import fit_text
-from hwcalc.report.summary import fit_lines
+from hwcalc.report.verdict import fit_lines
 from hwcalc.report.view import View
 
 CARD = "rtx-4060-ti-16gb"
