@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import AT_HOME
+from hwcalc.engines.options import is_auto
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.candidates import EMBEDDING, Candidate, catalog, folded, from_folder, on_this_machine, pretrained_of
@@ -114,6 +115,9 @@ def fit(
         if each or of_family[row.family] <= OF_A_FAMILY:
             kept.append(row)
     listed = tuple(search.listed(kept, most))
+    if not kept and not given and not is_auto(asked.weights) and len(search.refusals) == 1:
+        # A format that the engine reads of no model.
+        raise next(iter(search.refusals.values()))
     return Runnables(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -253,6 +257,8 @@ class Search:
     def __init__(self, host: Hosting, wishes: Wishes) -> None:
         self.counts = dict.fromkeys(("considered", "filtered", "embeddings", "refused", "short", "too_large", "slow"), 0)
         self.unread: list[Unread] = []
+        self.refusals: dict[str, KvplanError] = {}
+        """The engine's errors by their messages."""
         self._host = host
         self._wishes = wishes
         self.late = 0
@@ -488,6 +494,7 @@ class Search:
         except KvplanError as error:
             if candidate.source != "catalog":
                 self.unread.append(_unread(candidate, error))
+            self.refusals[error.message] = error
             return self._left_out("refused", candidate)
         return self._judged(candidate, fitted, parameters, active)
 

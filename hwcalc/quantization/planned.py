@@ -232,6 +232,10 @@ _MAKERS: Final = by_word({
 """A format of checkpoints -> the program that makes one (docs.vllm.ai/projects/llm-compressor; BitsAndBytesConfig of transformers)."""
 
 
+HUB_MODELS: Final = "https://huggingface.co/models"
+"""The Hub's page of all repositories of models, which takes a search."""
+
+
 def hub_search(model: str, name: str) -> str:
     """The address of a search on the Hub for the copies of a model in a format, by the last part of its id or path, and the format's word.
 
@@ -239,7 +243,7 @@ def hub_search(model: str, name: str) -> str:
     ('https://huggingface.co/models?search=Qwen3-32B-awq', 'https://huggingface.co/models?search=Qwen3-8B-bnb')
     """
     word = next((word for word, form in _FORMATS.items() if form == name), name.partition("_")[0])
-    return f"https://huggingface.co/models?search={_last(model)}-{word}"
+    return f"{HUB_MODELS}?search={_last(model)}-{word}"
 
 
 def published_as(model: str, name: str) -> str | None:

@@ -117,7 +117,7 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
         own = any(note.code == "ollama-context" for note in plan.notes)
         variables = file.environment if own or not file.context else (file.context, *file.environment)
         served = f"with the server started so: {_quoted(variables)} ollama serve" if variables else ""
-        return [*lines, ("start", _quoted(file.as_is), " ".join(filter(None, (served, remark))))]
+        return [*lines, ("start", _quoted(file.as_is), "; ".join(filter(None, (served, remark))))]
     write = f"--emit {engine} > {file.name} writes the {file.name}; then {_quoted(file.run)}."
     served = f"The server needs {_quoted(file.environment)}." if file.environment else ""
     return [*lines, ("start", _quoted(words), " ".join(filter(None, (write, remark, served))))]

@@ -15,6 +15,7 @@ from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import ollama_name
+from hwcalc.quantization.planned import HUB_MODELS, REPOSITORY
 from hwcalc.text import brief
 
 _FLAGS: Final = engine_flags("llamacpp")
@@ -99,8 +100,8 @@ def _last_name(path: str) -> str:
     return next((part for part in reversed(path.replace(os.sep, "/").split("/")) if part not in ("", ".")), "")
 
 
-def _made(planned: CommandInput) -> str:
-    """The name that ``convert_hf_to_gguf.py`` and ``llama-quantize`` give a file."""
+def _stem(planned: CommandInput) -> str:
+    """The name of a file that is made of the model, without its folder, format and suffix."""
     name = _last_name((planned.path or planned.model).partition(":")[0]).removesuffix(".gguf")
     for place, sign in enumerate(name):
         # The format at the end is another one now: model-Q4_K_M, model.f16. In large letters the sharp s is two that a format may have.
@@ -108,9 +109,31 @@ def _made(planned: CommandInput) -> str:
         large = word.upper() if sign in "-._" and word.isascii() else ""
         mix = large[1:] if large[:1] in ("I", "T") else large
         if large in _FLOATS or (mix[:1] == "Q" and "1" <= mix[1:2] <= "8" and mix.replace("_", "").isalnum()):
-            name = name[:place]
-            break
-    return f"./{name}-{(planned.weights or planned.published).upper()}.gguf"
+            return name[:place]
+    return name
+
+
+def _file_format(planned: CommandInput) -> str:
+    """The format of the model's file, as names of files and tags have it."""
+    return cache_type(planned.weights or planned.published).upper()
+
+
+def _made(planned: CommandInput) -> str:
+    """The name that ``convert_hf_to_gguf.py`` and ``llama-quantize`` give a file."""
+    return f"./{_stem(planned)}-{_file_format(planned)}.gguf"
+
+
+def where_files_are(planned: CommandInput) -> tuple[str, str]:
+    """What names a published file of the planned format, and the address of a search for repositories that have them."""
+    return f"{REPOSITORY}:{_file_format(planned)}", f"{HUB_MODELS}?library=gguf&search={_stem(planned)}"
+
+
+def how_to_make(planned: CommandInput) -> str:
+    """The commands of llama.cpp that make the planned file of a checkpoint."""
+    file, form = _made(planned).removeprefix("./"), _file_format(planned)
+    if form in _FLOATS:
+        return f"convert_hf_to_gguf.py FOLDER --outtype {form.lower()} --outfile {file}"
+    return f"convert_hf_to_gguf.py FOLDER --outfile F.gguf, llama-quantize F.gguf {file} {form}"
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:
@@ -218,10 +241,7 @@ _NOT_OLLAMAS: Final = ("n_rs_seq", "load_mtp", "fit_target", "ctx_type", "main_g
 
 def in_library(planned: CommandInput) -> str | None:
     """The name of the model in Ollama's library, which ``ollama run`` fetches; ``None`` if it has none in the planned format."""
-    if not planned.made:
-        return planned.library
-    as_published = planned.weights is None or planned.weights.upper() == planned.published
-    return ollama_name(planned.model, None if as_published else planned.weights)
+    return ollama_name(planned.model, planned.weights) if planned.made else planned.library
 
 
 def modelfile(planned: CommandInput) -> EmittedFile:
@@ -241,6 +261,8 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     library = in_library(planned)
     fetched = library or (None if planned.made or planned.path else f"hf.co/{planned.model}")
     source = fetched or (_made(planned) if planned.made else planned.path)
+    # The user may choose a repository of the Hub in place of a file that is to be made.
+    run = f"hf.co/{where_files_are(planned)[0]}" if fetched is None and planned.made else fetched
     own = []
     layers, batch = options.get("n_gpu_layers", "auto"), options.get("n_ubatch", options.get("n_batch"))
     if layers not in ("auto", "-1"):
@@ -265,7 +287,7 @@ def modelfile(planned: CommandInput) -> EmittedFile:
         environment=tuple(variables),
         command=("ollama", "create", made, "-f", "Modelfile"),
         run=("ollama", "run", made),
-        as_is=None if own or fetched is None else ("ollama", "run", fetched),
+        as_is=None if own or run is None else ("ollama", "run", run),
         context=f"OLLAMA_CONTEXT_LENGTH={context}",
     )
 

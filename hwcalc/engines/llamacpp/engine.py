@@ -457,13 +457,12 @@ class LlamacppCommand(Command):
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
         """The commands that fetch a file that the model's publisher does not have, and a comment."""
+        from hwcalc.engines.llamacpp.command import how_to_make, where_files_are
+
         if not planned.made:
             return (), ""
-        weights = (planned.weights or planned.published).upper()
-        return (
-            (),
-            f"A published file in place of -m: -hf USER/NAME-GGUF:{weights}. To make it: convert_hf_to_gguf.py, llama-quantize.",
-        )
+        file, search = where_files_are(planned)
+        return (), f"Published: {search} (-hf {file} in place of -m). To make it: {how_to_make(planned)}"
 
 
 class LlamacppRequests(RequestRules):

@@ -159,7 +159,6 @@ _NO_PROJECTOR: Final = (
     "Planned is text alone. With --mmproj a projector takes its file and its buffers besides: llama-server's log says how much "
     "(estimated worst-case memory usage of mmproj), and --engine-option mmproj=SIZE counts it."
 )
-_AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
 
 
 class LlamacppOccupancy(GeneralOccupancy):
@@ -170,6 +169,11 @@ class LlamacppOccupancy(GeneralOccupancy):
     deployment: LlamacppDeployment
     cuts_prompts: bool = False
     """True if a prompt that is longer than the context is cut."""
+
+    @property
+    def as_published(self) -> str:
+        """A sentence on a plan without a format of the weights."""
+        return "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
 
     @property
     def hparams(self) -> Hparams:
@@ -275,7 +279,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         ):
             self.tell(Note(code="no-projector", message=_NO_PROJECTOR))
         if self.setup.weights is None and self.model.gguf is None and self.setup.hardware.gpu is not None:
-            self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
+            self.tell(Note(code="default-weights", message=self.as_published))
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         settings = self.settings if kind.kept is not None else self.uncut.settings

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hwcalc.engines.facts import Command, IdleRules, Rest, Told, Turns
 from hwcalc.engines.llamacpp.builds import NEWEST, OLDEST, ollama_build, rules_of
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
-from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, LlamacppRequests
+from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, LlamacppRequests, LlamacppWeights
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import choice_option, integer_option, is_on, options_of
@@ -26,6 +26,7 @@ from hwcalc.engines.versions import unknown_version
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
 from hwcalc.model import ModelSpec, Note, Noted
+from hwcalc.profiles.engines import ollama_name
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -253,6 +254,17 @@ class OllamaOccupancy(LlamacppOccupancy):
     cuts_prompts = True
     """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
 
+    @property
+    def as_published(self) -> str:
+        if stored := ollama_name(self.model.id, None):
+            return f"Planned is the file of Ollama's library, {stored}."
+        name = ollama_name(self.model.id, _PULLED)
+        if name is None:
+            return super().as_published
+        return (
+            f"Planned are weights as the checkpoint has them. ollama run {name} runs others: plan them with --weights {_PULLED}."
+        )
+
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)
 
@@ -298,11 +310,26 @@ class OllamaCommand(Command):
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
         """The commands and the comment for a Modelfile that names a file that the model's publisher does not have."""
-        from hwcalc.engines.llamacpp.command import in_library
+        from hwcalc.engines.llamacpp.command import in_library, where_files_are
 
         if not planned.made or in_library(planned):
             return (), ""
-        return (), f"For a published file write FROM hf.co/USER/NAME-GGUF:{(planned.weights or planned.published).upper()} in it."
+        file, search = where_files_are(planned)
+        where = f"hf.co/{file}, which a Modelfile takes too, is one of {search}"
+        pulled = None if planned.weights is not None else ollama_name(planned.model, _PULLED)
+        return (), where if pulled is None else f"ollama run {pulled} runs other weights: --weights {_PULLED} plans them. {where}"
+
+
+_PULLED: Final = "q4_k_m"
+"""The format of what ``ollama run NAME`` pulls for the models of its library that are not stored as they were published."""
+
+
+class OllamaWeights(LlamacppWeights):
+    """The formats of GGUF files. What Ollama's library has as it was published is its own file, in place of the one that llama.cpp's users run."""
+
+    def of(self, model: ModelSpec) -> tuple[str | None, ...]:
+        names = super().of(model)
+        return names if ollama_name(model.id, None) is None else (None, *names[1:])
 
 
 class OllamaRequests(LlamacppRequests):
@@ -383,6 +410,7 @@ class Ollama(Llamacpp):
     label = "Ollama"
     versions = ("0.33", "0.32", "0.31", "0.30")
     facts = replace(Llamacpp.facts, choices=None, idle=OllamaIdle())
+    weights = OllamaWeights()
     command = OllamaCommand()
     source = "Ollama 0.33.0, llm/llama_server.go, server/sched.go"
     options = MappingProxyType({**_OWN} | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT})

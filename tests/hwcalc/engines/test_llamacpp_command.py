@@ -192,12 +192,15 @@ def test_every_written_flag_is_read() -> None:
         ({"library": "llama3.1:8b", "options": {"n_gpu_layers": "20"}}, None),
         ({"path": "/models/a.gguf"}, None),
         ({"model": "Qwen/Qwen3-14B", "made": True, "weights": "q4_k_m"}, ("ollama", "run", "qwen3:14b-q4_K_M")),
-        ({"model": "Qwen/Qwen3-14B", "made": True, "weights": "iq3_xxs"}, None),
-        ({"model": "Qwen/Qwen3-14B", "made": True}, None),
+        ({"model": "Qwen/Qwen3-14B", "made": True, "weights": "iq3_xxs"}, ("ollama", "run", "hf.co/REPOSITORY:IQ3_XXS")),
+        ({"model": "Qwen/Qwen3-14B", "made": True}, ("ollama", "run", "hf.co/REPOSITORY:BF16")),
         ({"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE"}, ("ollama", "run", "gpt-oss:20b")),
-        ({"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE", "weights": "q8_0"}, None),
+        (
+            {"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE", "weights": "q8_0"},
+            ("ollama", "run", "hf.co/REPOSITORY:Q8_0"),
+        ),
     ],
 )
 def test_a_model_of_ollama_runs_as_it_is(change: dict[str, Any], words: tuple[str, ...] | None) -> None:
-    """Who plans what Ollama does by itself needs no Modelfile."""
+    """Who plans what Ollama does by itself needs no Modelfile: it fetches files of its library, and of repositories of the Hub."""
     assert modelfile(planned(**change)).as_is == words

@@ -7,13 +7,15 @@ unsloth's dynamic kind (UD-...), and files whose name is not known, are left out
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model, plan
+from hwcalc import fit, load_model, plan
+from hwcalc.errors import UnsupportedError
 from hwcalc.quantization.gguf import file_tensors, mix_bytes
 from hwcalc.quantization.planned import format_name
+from hwcalc.report.emit import commands_to_start
 
 GIB: Final = 2**30
 
@@ -146,3 +148,23 @@ def test_a_plan_without_a_format_is_of_the_published_file() -> None:
     assert plain.memory == named.memory
     ollama = plan("openai/gpt-oss-20b", engine="ollama", seq=512).memory.weights.bytes or 0
     assert ollama > (plain.memory.weights.bytes or 0)
+
+
+def test_ollamas_own_file_is_planned_everywhere() -> None:
+    """gpt-oss:20b of ollama.com/library has 14 GB: plan, ``--weights auto`` and fit have its bytes, and no other file starts by its name."""
+    options: dict[str, Any] = {"engine": "ollama", "gpu": "h100", "seq": 4096}
+    plain, auto, other = (plan("openai/gpt-oss-20b", weights=name, **options) for name in (None, "auto", "mxfp4_moe"))
+    [listed] = fit("openai/gpt-oss-20b", **options).models
+
+    assert (plain.memory.weights.bytes or 0) / 1e9 == pytest.approx(13.8, abs=0.05)
+    assert plain.memory.per_gpu == auto.memory.per_gpu
+    assert (listed.weights, listed.needed_bytes) == (None, plain.memory.per_gpu.total)
+    assert [commands_to_start(one)[0][1] for one in (plain, auto)] == ["ollama run gpt-oss:20b"] * 2
+    assert commands_to_start(other)[0][1] == "ollama run hf.co/REPOSITORY:MXFP4_MOE"
+
+
+def test_a_format_that_no_model_can_have_is_an_error_of_the_list() -> None:
+    """As it is for one model, and not a list of nothing."""
+    with pytest.raises(UnsupportedError, match="makes none in mxfp4") as raised:
+        fit("gpt-oss", engine="ollama", gpu="h100", weights="mxfp4", seq=4096)
+    assert "--weights mxfp4_moe" in raised.value.hint

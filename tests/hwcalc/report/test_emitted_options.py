@@ -154,3 +154,28 @@ def test_a_plan_that_no_command_starts_says_why(engine: str, asked: dict[str, An
     assert why in remark
     for form in ("table", "markdown"):
         assert why in plan_report(made, form, color=False, width=400).replace("\\", ""), form
+
+
+@pytest.mark.parametrize(("weights", "form"), [("q4_k_m", "Q4_K_M"), ("fp16", "F16"), (None, "BF16")])
+def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str) -> None:
+    """The Hub finds repositories of GGUF files by library and name; convert_hf_to_gguf.py writes 16 bits, of which llama-quantize makes mixes."""
+    [(_, command, remark)] = commands_to_start(plan(QWEN, engine="llamacpp", gpu="l4", seq=4096, weights=weights))
+
+    assert command == f"llama-server -m ./Qwen3-8B-{form}.gguf -c 4096 -np 1"
+    assert "https://huggingface.co/models?library=gguf&search=Qwen3-8B" in remark
+    assert f"-hf REPOSITORY:{form}" in remark
+    made = f"convert_hf_to_gguf.py FOLDER --outtype {form.lower()} --outfile Qwen3-8B-{form}.gguf"
+    mixed = "convert_hf_to_gguf.py FOLDER --outfile F.gguf, llama-quantize F.gguf Qwen3-8B-Q4_K_M.gguf Q4_K_M"
+    assert remark.endswith(mixed if weights == "q4_k_m" else made)
+
+
+def test_ollama_says_what_its_library_runs() -> None:
+    """``ollama run qwen3.5:9b`` is Q4_K_M: a plan of the checkpoint's 16 bits starts other weights, and says which the library has."""
+    options: dict[str, Any] = {"engine": "ollama", "gpu": "h100", "seq": 4096}
+    [(_, whole, remark)] = commands_to_start(plan("Qwen/Qwen3.5-9B", **options))
+    [(_, mixed, _)] = commands_to_start(plan("Qwen/Qwen3.5-9B", weights="q4_k_m", **options))
+
+    assert whole == "ollama run hf.co/REPOSITORY:BF16"
+    assert mixed == "ollama run qwen3.5:9b-q4_K_M"
+    assert "ollama run qwen3.5:9b-q4_K_M runs other weights: --weights q4_k_m plans them." in remark
+    assert "library=gguf&search=Qwen3.5-9B" in remark
