@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
@@ -100,10 +100,49 @@ MOST_ROWS: Final = 60
 """As many rows as a notebook shows; :meth:`Answer.records` has all."""
 
 
+_DEPTH: Final = 3
+"""Records within records that a guessed attribute is looked for in."""
+
+
+def _paths(value: Record, depth: int = _DEPTH) -> Iterator[tuple[str, str]]:
+    """The names of the fields of a record and of the records in it, each with how it is written; of several alike the first."""
+    inner: list[tuple[str, Record]] = []
+    for name in value.__struct_fields__:
+        yield name, name
+        item = getattr(value, name)
+        several = isinstance(item, tuple) and bool(item)
+        if isinstance(first := item[0] if several else item, Record):
+            inner.append((f"{name}[0]" if several else name, first))
+    for path, record in inner if depth > 1 else ():
+        yield from ((name, f"{path}.{more}") for name, more in _paths(record, depth - 1))
+
+
+def no_attribute(value: Any, name: str) -> AttributeError:
+    """The error of an attribute that a record does not have. It says where attributes of this name are, or of names that resemble it."""
+    message = f"{type(value).__name__} has no attribute {name!r}."
+    if name.startswith("_") or not isinstance(value, Record):
+        return AttributeError(message)
+    from difflib import get_close_matches
+
+    paths = sorted(_paths(value), key=lambda each: each[1].count("."))
+    names = [name] if any(name == each for each, _ in paths) else get_close_matches(name, dict(paths), 2)
+    known = [path for near in names for each, path in paths if each == near][:4]
+    return AttributeError(
+        f"{message} Did you mean {' or '.join(known)}?"
+        if known
+        else f"{message} Its fields: {', '.join(value.__struct_fields__)}."
+    )
+
+
 class Answer:
     """A result. Its class says in :meth:`headline` what it is, and in :meth:`records` which rows it has."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+        # A type checker would let every attribute pass.
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
     def headline(self) -> str:
         """The answer in one line."""
@@ -157,6 +196,11 @@ def _cell(value: object) -> str:
 
 class Part(Record):
     """A part of an answer, such as the verdict of a plan. Its text for a programmer has the plain fields; ``to_dict`` of the answer has all."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
     def __repr__(self) -> str:
         values = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in self._plain().items()}

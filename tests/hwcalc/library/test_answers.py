@@ -252,3 +252,36 @@ def test_every_function_takes_the_names_that_people_use() -> None:
     for ask in (sweep, compare, hwcalc.plot, plan):
         with pytest.raises(UsageError, match="batch and users are the same option"):
             ask(QWEN, batch=2, users=3)
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        ("weights", "memory.weights"),
+        ("kv_cache", "Did you mean cache"),
+        ("max_batch", "Did you mean fit.max_batch?"),
+        ("tokens", "Did you mean pool.tokens?"),
+        ("total_bytes", "cache.total_bytes or memory.total_bytes"),
+        ("xyzzy", "Its fields: schema_version, "),
+        ("__array__", "has no attribute '__array__'."),
+    ],
+)
+def test_a_guessed_attribute_is_answered_with_where_it_is(guess: str, said: str) -> None:
+    """What a user of a notebook would type first."""
+    made = ANSWERS["plan on a GPU"]()
+
+    assert not hasattr(made, guess)
+    with pytest.raises(AttributeError) as raised:
+        getattr(made, guess)
+    assert said in str(raised.value)
+
+
+def test_the_attribute_that_an_answer_names_is_there() -> None:
+    """Of a part of a plan, and of the rows of a comparison."""
+    compared = compare(QWEN, gpu="l4", seq=4096)
+
+    with pytest.raises(AttributeError, match=r"variants\[0\].fits\?"):
+        getattr(compared, "fits")  # noqa: B009 - a type checker knows that it is not there
+    assert compared.variants[0].fits in (True, False, None)
+    with pytest.raises(AttributeError, match=r"Did you mean per_gpu\.total"):
+        getattr(plan(QWEN, seq=4096).memory, "total")  # noqa: B009 - as above
