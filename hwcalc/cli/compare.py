@@ -225,7 +225,12 @@ _RECOMMEND_CHOICE: Final = (
             short="Only of these: datacenter, consumer.",
         ),
         Option("instances", ("--instances",), "CLOUD", _INSTANCES, complete="clouds"),
-        Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
+        Option(
+            "max_gpus",
+            ("--max-gpus",),
+            "N",
+            "At most so many GPUs together. Default: 8; 32 in several nodes of vLLM or SGLang for --sort cost, for --budget and where 8 are not enough, but not within limits of time.",
+        ),
     ),
     Option("sort", ("--sort",), "S", _SORT, complete="sorts", short="By common, cost, memory, gpus, speed or headroom."),
     *grouped(

@@ -186,6 +186,8 @@ class Command:
 
     known: ClassVar[bool] = False
     """True if :meth:`words` can write a plan as the engine's command line."""
+    joins_nodes: ClassVar[bool] = False
+    """True if :meth:`on_nodes` has the flags that make one server of several nodes."""
 
     def flag(self, name: str, value: object) -> str:
         """The engine's spelling of an option of kvplan; by default kvplan's own, such as ``--seq 4096``."""

@@ -22,7 +22,7 @@ def recommend(
     vendor: str | Sequence[str] = (),
     category: str | Sequence[str] = (),
     instances: str | None = None,
-    max_gpus: int | str = 8,
+    max_gpus: int | str | None = None,
     sort: str = "common",
     strict: bool = False,
     limit: int | str = 20,
@@ -34,7 +34,7 @@ def recommend(
     """List hardware that holds ``batch`` sequences of ``seq`` tokens: of each kind as little as does, what people can get first.
 
     These are accelerators, or with ``instances`` those of a cloud, or of all clouds (``"all"``). ``gpu``, ``vendor`` and ``category``
-    narrow the choice; ``max_gpus`` is the most GPUs that may work together. What is sure to fit comes first, by ``sort``: ``common``
+    narrow the choice; ``max_gpus`` is the most GPUs that may work together: without it 8, and 32 in several nodes of an engine that joins them where the cheapest are wanted or 8 are not enough, but not within limits of time. What is sure to fit comes first, by ``sort``: ``common``
     (what clouds rent, what is sold, what few can get; of each the newest), ``memory`` (least), ``gpus`` (fewest), ``speed`` (fastest by the
     bound), ``cost`` (least dollars an hour) or ``headroom`` (most of a GPU free); ``strict`` leaves out the rest. With ``weights="auto"`` each kind of hardware has the best
     format with which its fewest GPUs hold them.
@@ -55,7 +55,7 @@ def recommend(
     names, makers, kinds = (
         words(texts(given, name), name) for given, name in ((gpu, "gpu"), (vendor, "vendor"), (category, "category"))
     )
-    most, rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
+    most, rows = None if max_gpus is None else parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
     if not isinstance(sort, str):
         raise UsageError(f"sort must be a string (got {quoted(sort)}).", hint='Write sort="speed".')
     wishes = Wishes(max_gpus=most, limit=rows, sort=sort.strip().lower())

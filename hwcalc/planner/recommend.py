@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
+from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
 from hwcalc.engines.runs_on import OPEN
@@ -29,7 +30,7 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.options import PRICED
+from hwcalc.planner.options import PRICED, WITHIN
 from hwcalc.planner.result import SPEED_COLUMNS, CostInfo, cost_row
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 DEFAULT_MOST: Final = 8
+MOST_JOINED: Final = 32
+"""GPUs where several nodes are worth a look: the cheapest are wanted, or no node holds the sequences."""
 DEFAULT_LIMIT: Final = 20
 LARGEST_MOST: Final = 64
 DEFAULT_SORT: Final = "common"
@@ -167,9 +170,10 @@ class Wishes(Record):
 
     ``strict`` leaves out what is not sure to fit. A ``limit`` of 0 lists every offer. ``every`` lists instances with the same accelerator
     one by one. ``any_layout`` tries odd numbers of GPUs and every tp x pp x dp as well. ``budget`` is the most dollars an hour.
+    Without ``max_gpus`` they are up to :data:`DEFAULT_MOST`, and up to :data:`MOST_JOINED` of an engine that joins nodes where it matters.
     """
 
-    max_gpus: int = DEFAULT_MOST
+    max_gpus: int | None = None
     sort: str = DEFAULT_SORT
     strict: bool = False
     limit: int = DEFAULT_LIMIT
@@ -178,7 +182,7 @@ class Wishes(Record):
     budget: Decimal | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_gpus <= LARGEST_MOST:
+        if self.max_gpus is not None and not 1 <= self.max_gpus <= LARGEST_MOST:
             raise UsageError(f"max-gpus is {self.max_gpus:,}.", hint=f"Allowed: a whole number from 1 to {LARGEST_MOST}.")
         if self.limit < 0:
             raise UsageError(f"limit is {self.limit:,}.", hint="Allowed: a whole number; 0 lists all.")
@@ -310,7 +314,15 @@ def recommend_model(
     wishes = wishes or Wishes()
     priced = wishes.sort == "cost" or wishes.budget is not None or not options.keys().isdisjoint(PRICED)
     options |= {"cost": True} if priced else {}
-    search = _searched(model, candidates, wishes, options)
+    by_cost = wishes.sort == "cost" or wishes.budget is not None
+    # No time counts the network between nodes, so that limits of time take several only where they are asked for.
+    joins = find_engine(options.get("engine") or DEFAULT)[0].command.joins_nodes and options.keys().isdisjoint(WITHIN)
+    several = (MOST_JOINED,) if by_cost else (DEFAULT_MOST, MOST_JOINED)
+    for most in (wishes.max_gpus,) if wishes.max_gpus else several if joins else (DEFAULT_MOST,):
+        wishes = replace(wishes, max_gpus=most)
+        search = _searched(model, candidates, wishes, options)
+        if search.matches:
+            break
     opened, holding = search.opened, [_with_price(match, options) if priced else match for match in search.matches]
     holding.sort(key=lambda match: match.cost if wishes.sort == "cost" or wishes.budget is not None else match.rank)
     _check_known(model, search, len(candidates))
@@ -348,7 +360,7 @@ def recommend_model(
         kv_dtype=dtypes.pop() if len(dtypes) == 1 else None,
         weights=AUTO if is_auto(options.get("weights")) else opened.setup.weights or "as published",
         policy=None if opened.setup.policy is None else opened.setup.policy.chosen.text,
-        max_gpus=wishes.max_gpus,
+        max_gpus=wishes.max_gpus or DEFAULT_MOST,
         sort=wishes.sort,
         considered=len(candidates),
         refused=search.refused,
@@ -477,7 +489,7 @@ class _Search:
     """Tries candidates one by one, and counts those that it rejects. ``matches`` has what :meth:`all` said."""
 
     def __init__(self, opened: Occupancy, wishes: Wishes) -> None:
-        self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
+        self.opened, self.most, self.any_layout = opened, wishes.max_gpus or DEFAULT_MOST, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
         self._serves = serving(opened)

@@ -107,7 +107,9 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
         if limit is not None and recommendation.over_budget + recommendation.unpriced:
             blocks.append(f"Nothing that holds it is known to cost {_limit(limit)} or less.\n")
         else:
-            blocks.append(f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}.\n")
+            blocks.append(
+                f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}{_larger(recommendation)}.\n"
+            )
         if recommendation.nearest is not None:
             blocks += ["Nearest:\n", table([recommendation.nearest])]
             blocks += [view.paragraphs([recommendation.message])] if recommendation.message else []
@@ -135,7 +137,7 @@ _GROUPS: Final = {
     Availability.BUY: "Sold as cards, computers and servers:",
     Availability.RARE: "Few people can get:",
 }
-_NODES: Final = "N in M nodes: the network between the nodes is in no bound"
+_NODES: Final = "N in M nodes: no speed and no cost of tokens counts the network between them"
 
 
 def _offers(offers: Sequence[Offer], view: View, recommendation: Recommendation) -> tuple[list[str], list[list[str]]]:
@@ -205,9 +207,7 @@ def hardware_left_out(recommendation: Recommendation) -> list[str]:
     """Reasons for what is not listed."""
     out, of = [], f"of {recommendation.considered:,}"
     if recommendation.too_small and recommendation.offers:
-        more = recommendation.could_be_more and recommendation.max_gpus < LARGEST_MOST
-        larger = f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}" if more else ""
-        out.append(f"{recommendation.too_small:,} {of} do not hold it{_up_to(recommendation)}{larger}.")
+        out.append(f"{recommendation.too_small:,} {of} do not hold it{_up_to(recommendation)}{_larger(recommendation)}.")
     if recommendation.one_at_a_time:
         machines = "single machines, such as laptops and Macs, that are never joined"
         out.append(f"{recommendation.one_at_a_time:,} of those are {machines}.")
@@ -225,6 +225,12 @@ def hardware_left_out(recommendation: Recommendation) -> list[str]:
     if recommendation.unsure_left_out:
         out.append(f"{recommendation.unsure_left_out:,} that probably fit left out (--strict).")
     return out
+
+
+def _larger(recommendation: Recommendation) -> str:
+    """The option that takes more GPUs, where some of the hardware could have more."""
+    more = recommendation.could_be_more and recommendation.max_gpus < LARGEST_MOST
+    return f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}" if more else ""
 
 
 def _limit(usd_per_hour: float) -> str:

@@ -31,6 +31,7 @@ class SglangCommand(Command):
     """``python -m sglang.launch_server`` for a plan."""
 
     known: ClassVar[bool] = True
+    joins_nodes: ClassVar[bool] = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """With attention data parallelism the replicas lie inside the ranks of tensor parallelism, and a draft is said by several flags.

@@ -174,6 +174,7 @@ class VllmCommand(Command):
     """``vllm serve`` for a plan."""
 
     known: ClassVar[bool] = True
+    joins_nodes: ClassVar[bool] = True
 
     def asked(self, said: Told) -> Mapping[str, Any]:
         """Experts are dealt out over all ranks of tensor and data parallelism, and a draft and adapters are said by several flags."""

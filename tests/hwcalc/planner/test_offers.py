@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import recommend
-from hwcalc.planner.recommend import Offer
+from hwcalc.planner.recommend import Offer, Recommendation
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.planner.test_recommend import LLAMA_70B, everything, offers
 
@@ -112,7 +112,7 @@ def test_offers_over_several_nodes_say_so(capsys: Capture) -> None:
 
     assert (offer.gpus, offer.nodes) == (32, 4)
     assert "32 in 4 nodes" in out
-    assert "the network between the nodes is in no bound" in out.replace("\n  ", " ")
+    assert "no speed and no cost of tokens counts the network between them" in out.replace("\n  ", " ")
     assert {one.nodes for one in rented} == {1}
     assert {one.availability.value for one in rented} == {"rent"}
 
@@ -127,3 +127,20 @@ def test_the_cache_is_that_of_each_accelerator(capsys: Capture) -> None:
     assert {one["gpu"].partition("-")[0]: one["kv_dtype"] for one in document["offers"]} == {"v100": "fp16", "a100": "bf16"}
     assert "cache by the accelerator" in out
     assert document["offers"][0]["kv_dtype"] in out
+
+
+def test_several_nodes_are_tried_where_they_matter() -> None:
+    """For the least money, and where one node is not enough; not for an engine that joins none, nor where times must be kept."""
+
+    def found(**asked: Any) -> Recommendation:
+        return recommend("meta-llama/Llama-3.3-70B-Instruct", **{"engine": "vllm", "seq": "16k", "batch": 200, **asked})
+
+    cheapest, node, large = (found(sort="cost", **most) for most in ({}, {"max_gpus": 8}, {"max_gpus": 32}))
+    prices = [each.offers[0].cost.usd_per_hour for each in (cheapest, node, large) if each.offers[0].cost is not None]
+    timed = found(sort="cost", ttft="10s", itl="200ms")
+    beyond = recommend("deepseek-ai/DeepSeek-V3", engine="vllm", seq="64k", batch=400)
+
+    assert prices[0] == prices[2] < prices[1]
+    assert cheapest.offers[0].nodes == -(-cheapest.offers[0].gpus // 8) > 1
+    assert node.max_gpus == timed.max_gpus == found(engine="tgi", sort="cost").max_gpus == found().max_gpus == 8
+    assert {offer.gpus for offer in beyond.offers} == {16, 32}
