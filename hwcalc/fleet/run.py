@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
-from itertools import islice
 from math import ceil, floor, gcd
 from pathlib import Path
 from typing import Any, Final
@@ -59,7 +58,7 @@ PARTS: Final = 4
 
 
 _JOINED: Final = (2, 4, 8)
-"""The whole nodes over which a replica goes where one is not enough."""
+"""The whole nodes over which a replica goes where one is not enough, or where each serves more than with fewer."""
 
 
 class Replica(Record):
@@ -91,7 +90,7 @@ def load_wanted(wanted: Wanted, access: Access) -> Loaded:
 
 
 def replicas(model: Loaded, node: NodeType, *, joined: bool) -> tuple[tuple[Replica, ...], str]:
-    """The ways to run a model on a node of this type, and where there is none, why not; on several nodes if they may be ``joined`` and none is enough."""
+    """The ways to run a model on a node of this type, and where there is none, why not; on several nodes if they may be ``joined`` and each serves more so."""
     try:
         opened = open_request(model.spec, **model.request, **node.hardware, gpus=1)
     except KvplanError as error:
@@ -109,12 +108,17 @@ def replicas(model: Loaded, node: NodeType, *, joined: bool) -> tuple[tuple[Repl
     several = node.mig is None and node.gpus == node.device.node > 1
     alone = "" if joined else ", which rolling keeps a replica within"
     alone = "; the time that a network between nodes takes is not known" if limited else alone
-    if not found and several and not alone:
+    if several and not alone:
         # An instance has the GPUs of one node.
         hardware = {"gpu": node.device.id, "instance": None}
-        wide = ((nodes, _best(opened, nodes * node.gpus, node.gpus)) for nodes in _JOINED)
-        joint = (replace(way, nodes=nodes, options={**hardware, **way.options}) for nodes, way in wide if way is not None)
-        found = tuple(islice(joint, 1))
+        of_node = max((Fraction(way.users * (node.gpus * PARTS // way.units)) for way in found), default=Fraction(0))
+        for nodes in _JOINED:
+            way = _best(opened, nodes * node.gpus, node.gpus)
+            if way is not None and Fraction(way.users, nodes) <= of_node:
+                break
+            if way is not None:
+                of_node = Fraction(way.users, nodes)
+                found += (replace(way, nodes=nodes, options={**hardware, **way.options}),)
     if found:
         return found, ""
     within = " within the limits" if limited else ""

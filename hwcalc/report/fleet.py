@@ -62,7 +62,8 @@ def _head(fleet: Fleet) -> list[str]:
     on = f" on {' and '.join(filter(None, (where, cost)))}" if used else ""
     lines = [f"{served}{on}{f' ({under})' if under else ''}."]
     # What was tried: hwcalc.fleet.run.replicas.
-    beyond = ", or whole nodes where one is not enough," if any(nodes.joined > 1 for nodes in fleet.nodes) else ""
+    joined = sorted({nodes.joined for nodes in fleet.nodes if nodes.joined > 1})
+    beyond = f", or on {' or '.join(map(str, joined))} whole nodes joined," if joined else ""
     others = f"other way with each replica on 1, 2, 4 or all GPUs of one node{beyond}"
     if not fleet.holds:
         lacking = [
@@ -88,7 +89,7 @@ def _head(fleet: Fleet) -> list[str]:
         )
     else:
         lines.append(f"No {others} costs less. The search was cut short: perhaps fewer nodes or GPUs would do.")
-    return lines
+    return [*lines, *(["The time of the network between joined nodes is not counted."] if joined else [])]
 
 
 def _added(rented: Rented) -> str:

@@ -184,8 +184,8 @@ def test_a_model_that_needs_several_nodes(capsys: Capture, tmp_path: Path) -> No
     assert (status, "--emit command" in err) == (2, True)
 
 
-def test_a_replica_over_nodes_may_cost_less_and_the_answer_claims_nothing_else(capsys: Capture, tmp_path: Path) -> None:
-    """Four nodes of eight A40 hold a replica for all 200 users, and the fleet rents more nodes, since a replica stays within one."""
+def test_a_replica_over_nodes_is_tried_where_each_serves_more_so(capsys: Capture, tmp_path: Path) -> None:
+    """Four nodes of eight A40 hold a replica for all 200 users at $3.52/h each; seven would be needed one by one. Rolling keeps to one."""
     model: dict[str, Any] = {"model": "meta-llama/Llama-3.3-70B-Instruct", "users": 200, "seq": "16k", "engine": "vllm"}
     node = {"gpu": "8xa40", "rent": True, "price": "3.52/h"}
     file = tmp_path / "fleet.json"
@@ -195,8 +195,12 @@ def test_a_replica_over_nodes_may_cost_less_and_the_answer_claims_nothing_else(c
 
     assert wide is not None
     assert wide.verdict is Verdict.FITS
-    assert sum(nodes.count for nodes in hwcalc.fleet(file).nodes) > 4
-    assert "No other way with each replica on 1, 2, 4 or all GPUs of one node costs less" in text
+    assert [(nodes.count, nodes.joined) for nodes in hwcalc.fleet(file).nodes] == [(4, 4)]
+    assert "rented for $14.08/h" in text
+    assert "on 1, 2, 4 or all GPUs of one node, or on 4 whole nodes joined, costs less" in text
+    assert "The time of the network between joined nodes is not counted." in text
+    alone = hwcalc.fleet(file, rolling=True)
+    assert sum(nodes.count for nodes in alone.nodes) == -(-200 // max(group.users_each for group in alone.groups)) + 1
 
 
 def test_requests_that_arrive(capsys: Capture, tmp_path: Path) -> None:
