@@ -640,6 +640,8 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
     if first == "kvplan":
         return answer
     row = next((row for row in find_command(DEFAULT).options if name in row.flags), None)
+    if row is not None and command == "fleet":
+        return _in_file(row)
     if row is not None and command != DEFAULT and "--seq" in own:
         return f"It is an option of a single plan: kvplan MODEL {' '.join(filter(None, (name, row.metavar)))}"
     from difflib import get_close_matches
@@ -650,6 +652,18 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
         foreign = {spelling: said for spelling, said in FOREIGN.items() if said.partition(" ")[0] in own}
         near = [foreign[each] for each in get_close_matches(name.lower(), foreign, n=1, cutoff=0.8)]
     return f"Did you mean: {' or '.join(near)}" if near else ""
+
+
+def _in_file(row: Option) -> str:
+    """What to write in a fleet's file in the place of an option of a plan; empty if there is nothing."""
+    from hwcalc.fleet.file import FIELDS
+
+    if row.name in {"own", "kwh"}:
+        return "Nodes of your own are those of the file without rent, and cost nothing there. Their power: kvplan MODEL --gpu 8xh100 --own 8xh100 --kwh 0.15"
+    if row.name in {"gpu", "gpus", "instance"}:
+        return "Nodes stand in the file: nodes: [{gpu: 8xh100, count: 2}, {instance: aws/p5.48xlarge, rent: true}]"
+    key = "users" if row.name == "batch" else row.name
+    return f"It stands in the file, in a model or under defaults: {key}: {row.metavar}" if key in FIELDS else ""
 
 
 _NOTES: Final = {
