@@ -13,8 +13,8 @@ from hwcalc.hardware.prices import money
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.plot.series import Cell, Chart
 from hwcalc.profiles.mig import slice_named
-from hwcalc.report.emit import emitted, emitters, manifest_form
-from hwcalc.report.manifest import FORMS
+from hwcalc.report.emit import emitted, emitters, manifest_form, remarks_on
+from hwcalc.report.manifest import EACH_NODE, FORMS
 from hwcalc.report.text import plural
 from hwcalc.report.view import View
 from hwcalc.text import shown
@@ -201,12 +201,14 @@ def fleet_emitted(planned: Planned, what: str) -> str:
         if form is not None and group.nodes > 1:
             raise UsageError(
                 f"--emit {form} starts a server on one node, and a replica of {group.model} takes {group.nodes}.",
-                hint=f"Use: --emit {_EACH}, and give each node its part.",
+                hint=f"Use: --emit {_EACH}, which {EACH_NODE}.",
             )
         number = named[plan.model.id] = named.get(plan.model.id, 0) + 1
         head = f"# {group.model}: {plural(group.replicas, 'replica')} on {_gpus(group)} of {group.node} each\n"
         if group.gpu_share < 1:
             head += "# Several servers share a GPU: pin each to its own, or let the device plugin offer a GPU several times (time slicing, MPS).\n"
+        if form is None:
+            head += "".join(f"# {remark}\n" for remark in remarks_on(plan, plan.request.engine))
         texts.append(head + emitted(plan, form or plan.request.engine, group.replicas, f"-{number}" if number > 1 else "") + "\n")
     return ("\n" if form is None else "---\n").join(texts)
 

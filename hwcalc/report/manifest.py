@@ -39,6 +39,8 @@ FORMS: Final[Mapping[str, str]] = {
     CHART: "helm repo add vllm https://vllm-project.github.io/production-stack; helm install vllm vllm/vllm-stack -f FILE",
 }
 """Form of a manifest -> the command that starts what stands in it."""
+EACH_NODE: Final = "says what each node is told (on Kubernetes each is a pod of a LeaderWorkerSet)"
+"""What a command does that no manifest does."""
 _CPU: Final = "cpu"
 """The key of an image for a machine without an accelerator."""
 _SETTINGS: Final = "/etc/kvplan"
@@ -205,9 +207,10 @@ def _accelerators(plan: Plan, form: str, given: CommandInput) -> tuple[Gpu | Non
             f"--emit {form} knows no containers on {gpu.name}.", hint=f"Use: --emit {plan.request.engine}, which is the command."
         )
     if plan.fit.gpus > gpu.node:
+        fewer = plan.fit.min_gpus is not None and plan.fit.min_gpus <= gpu.node
         raise UsageError(
             f"--emit {form} starts a server on one node, which has {gpu.node} of {gpu.name}, and the plan takes {plan.fit.gpus:,}.",
-            hint=f"Use: --emit {plan.request.engine}, and give each node its part, or plan fewer: --gpus {gpu.node}",
+            hint=f"Use: --emit {plan.request.engine}, which {EACH_NODE}{f'; or plan fewer: --gpus {gpu.node}' if fewer else '.'}",
         )
     return gpu, plan.fit.gpus
 

@@ -179,7 +179,10 @@ def test_a_model_that_needs_several_nodes(capsys: Capture, tmp_path: Path) -> No
     assert "a network between nodes" in timed.models[0].reason
     file = tmp_path / "fleet.json"
     file.write_text(json.dumps(content), encoding="utf-8")
-    assert run(capsys, "fleet", str(file), "--emit", "command")[1].count("vllm serve") == len(plain.groups)
+    commands = run(capsys, "fleet", str(file), "--emit", "command")[1]
+    assert commands.count("vllm serve") == len(plain.groups)
+    # vLLM's own flags (vllm/engine/arg_utils.py), beside the only server that has two nodes.
+    assert commands.count("# Spans 2 nodes of 8 GPUs. On each: --data-parallel-size-local 8") == 1
     status, _, err = run(capsys, "fleet", str(file), "--emit", "kubernetes")
     assert (status, "--emit command" in err) == (2, True)
 
@@ -308,6 +311,11 @@ def test_all_faults_are_said(capsys: Capture, tmp_path: Path) -> None:
         (("fleet", "docs/fleet.yaml", "--plot", "fleet.gif"), 2, ".png"),
         (("fleet", "docs/fleet.yaml", "--emit", "vagrant"), 2, "kubernetes, helm, command"),
         (("fleet", "docs/fleet.yaml", "--emit", "compose", "--format", "csv"), 2, "--emit prints text"),
+        # What a plan takes as an option stands in the file.
+        (("fleet", "docs/fleet.yaml", "--own", "8xh100"), 2, "kvplan MODEL --gpu 8xh100 --own 8xh100 --kwh 0.15"),
+        (("fleet", "docs/fleet.yaml", "--gpu", "8xh100"), 2, "nodes: [{gpu: 8xh100, count: 2}"),
+        (("fleet", "docs/fleet.yaml", "--concurrency", "8"), 2, "under defaults: users: N"),
+        (("fleet", "docs/fleet.yaml", "--ttft", "2s"), 2, "under defaults: ttft: T"),
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], status: int, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

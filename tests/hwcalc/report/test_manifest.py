@@ -12,7 +12,7 @@ from hwcalc import plan, read_launch
 from hwcalc.errors import UsageError
 from hwcalc.launch.planned import planned
 from hwcalc.profiles.gpus import built_in_gpus, product_name
-from hwcalc.report.emit import emitted
+from hwcalc.report.emit import emitted, remarks_on
 from tests.hwcalc.command import QWEN, Capture, run
 
 
@@ -186,3 +186,15 @@ def test_a_command_keeps_the_limits_of_the_plan() -> None:
     words = emitted(made, "vllm")
     for setting in made.within.settings:
         assert setting.flag in words
+
+
+@pytest.mark.parametrize(("model", "fits"), [("Qwen/Qwen3-8B", True), ("deepseek-ai/DeepSeek-V3", False)])
+def test_a_server_over_several_nodes_is_led_to_its_command(model: str, fits: bool) -> None:
+    """No manifest joins nodes. Fewer GPUs are a way out where they hold the model: 671 GB of DeepSeek-V3 are too many for eight of 80 GB."""
+    made = plan(model, engine="vllm", gpu="h100", gpus=16, seq="8k", offline=True)
+    with pytest.raises(UsageError, match="one node, which has 8") as caught:
+        emitted(made, "kubernetes")
+
+    assert caught.value.hint.startswith("Use: --emit vllm, which says what each node is told")
+    assert ("--gpus 8" in caught.value.hint) is fits
+    assert any("Spans 2 nodes" in remark for remark in remarks_on(made, "vllm"))
