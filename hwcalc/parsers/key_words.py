@@ -46,7 +46,9 @@ _PHRASES: Final[Mapping[str, str]] = {
     "intermediate_size": "intermediate SIZE|ffn SIZE|ffn hidden SIZE|d ffn|mlp SIZE|mlp hidden SIZE|inner|ffn|ffn intermediate SIZE|mlp",
     "vocab_size": "vocab SIZE|vocab|padded vocab SIZE",
     "max_position_embeddings": "max position embedding|max position|position|max sequence length|sequence length|sequence|max length|context|"
-    "context length|max context|max context length|max sequence|training sequence length|context SIZE|context window|max tokens",
+    "context length|max context|max context length|max sequence|training sequence length|context SIZE|context window|max tokens|"
+    "training context|training context length|training length|context tokens|max context tokens|max sequence tokens|max input length|"
+    "max input tokens|supported context|max supported context|max supported tokens|max training length|max training context",
     "window": "window|window SIZE|window length|d window",
     "chunk": "chunk|chunk SIZE|chunk length",
     "sink": "sink|sink SIZE|sink token",
@@ -87,6 +89,8 @@ _FILLERS: Final = frozenset(
 """Words that change nothing."""
 _OF_LAYERS: Final = frozenset({"layer", "block"})
 """Words that change nothing where layers are not what is counted."""
+_SPELLED: Final = frozenset({"pattern", "layout", "cycle", "period", "unit", "schedule", "repeat", "type", "kind"})
+"""Words of keys whose text may have a letter for each layer."""
 _COUNTING: Final = frozenset(
     [
         "n",
@@ -117,7 +121,7 @@ _SAME: Final[Mapping[str, str]] = by_word(
         "attention": "attn att selfattention", "size": "sz", "dim": "dimension dims", "width": "wide", "query": "q", "key": "k", "value": "v",
         "kv": "keyvalue kvs", "layer": "lyr", "embedding": "embd embed emb embeds", "context": "ctx", "sequence": "seq", "length": "len",
         "max": "maximum longest", "position": "pos", "vocab": "vocabulary", "conv": "convolution conv1d shortconv", "ffn": "ff feedforward mlpff",
-        "expand": "expansion", "intermediate": "inter", "state": "statespace", "window": "windowed win",
+        "expand": "expansion", "training": "train trained pretrain pretraining pretrained", "intermediate": "inter", "state": "statespace", "window": "windowed win",
     }
 )  # fmt: skip
 _JOINED: Final = r"(?:n|d|num|kv|q|head|vocab|ffn|seq|ctx|conv|state)"
@@ -201,6 +205,26 @@ def entries(raw: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         level = inner[:_MOST]
 
 
+def number_in(key: str, value: object) -> object:
+    """A value, as a whole number where it is one in other clothes: ``131072.0``, ``"128k"`` or ``"131,072 tokens"``.
+
+    Digits of a key about layers may stand for a layer each.
+
+    >>> number_in("context", "128k"), number_in("ctx", 4096.0), number_in("expand", 1.5), number_in("layer_pattern", "0011")
+    (131072, 4096, 1.5, '0011')
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    text = (
+        re.fullmatch(r"(\d{1,3}(?:[ ,_]\d{3})+|\d{1,12})\s?([kKmM]?)(?:\s?tok(?:en)?s?)?", value.strip())
+        if isinstance(value, str)
+        else None
+    )
+    if text is None or words_of(key) & (_OF_LAYERS | _SPELLED):
+        return value
+    return int(re.sub(r"\D", "", text[1])) * {"": 1, "k": 1024, "m": 1024**2}[text[2].lower()]
+
+
 def is_number(value: object) -> bool:
     """True for a whole number that may be a dimension."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DIMENSION
@@ -216,7 +240,8 @@ class Keys:
         """The keys that something was read from."""
         self.entries = tuple(
             Entry(key, _words_of_path(key), value)
-            for key, value in entries(raw)
+            for key, said in entries(raw)
+            for value in (number_in(key, said),)
             if is_number(value) or (isinstance(value, float) and 0 < value < MAX_DIMENSION) or isinstance(value, (list, tuple))
         )
 
@@ -268,6 +293,8 @@ def match(key: str, words: Words, field: str, kind: str) -> int | None:
     others = own | _FILLERS | (_OF_STATES if state else frozenset())
     others |= frozenset() if field in ("num_hidden_layers", "hidden_size") else _OF_LAYERS
     matched = any(phrase <= words and words - phrase <= others for phrase in _phrases().get(field, (words_of(field),)))
+    # Beside a latent the width of values is that of a head: there is no other.
+    matched = matched or (field == "v_head_dim" and kind == "latent_attention" and bool(words in _phrases()["value_head_dim"]))
     named = matched and bool(own & words)
     if named:
         return 0

@@ -16,7 +16,7 @@ from hwcalc.formulas import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.states import StateKind
 from hwcalc.parsers.config import MAX_LAYERS, bears_on_memory, weighs
-from hwcalc.parsers.key_words import SUBJECTS, Found, Keys, Words, entries, harmless, is_number, meanings, words_of
+from hwcalc.parsers.key_words import SUBJECTS, Found, Keys, Words, entries, harmless, is_number, meanings, number_in, words_of
 from hwcalc.parsers.known_types import SHORT_NAMES
 from hwcalc.parsers.written import Parameter, kind_names, parameters_of, pattern_text, weights_follow
 from hwcalc.profiles.dtypes import find_dtype
@@ -64,9 +64,10 @@ _OF_FEED_FORWARD: Final = r"moe|expert|mlp|ffn|dense|rope|norm|mtp|vision|audio|
 """Keys that place something else than what layers keep."""
 _OF_HEADS: Final = frozenset({("", "num_key_value_heads"), ("", "head_dim")})
 """What layers that keep a latent alone have no use for."""
-_COMPUTED: Final = r"dt|time_step|chunk|rank|scan|expand|kernels|multiplier|use_|eigval|a_log|_min|_max"
+_COMPUTED: Final = r"dt(?!ype)|time_step|chunk|rank|scan|expand|kernels|multiplier|use_|eigval|a_log|_min|_max"
 """Keys of states that bear on what they compute, and not on what they keep."""
 _EVERY: Final = frozenset({"every", "period", "interval", "freq", "frequency", "nth"})
+_FORMAT_WORDS: Final = frozenset({"dtype", "type", "format", "precision", "quant", "quantization", "algo"})
 _INDICES: Final = frozenset({"layer", "idx", "index", "indice", "id", "indices", "block"})
 _NAMES: Final = frozenset({"type", "kind", "name", "mixer", "layer"})
 _PATTERNS: Final = frozenset({"pattern", "cycle", "period", "unit", "schedule", "repeat"})
@@ -181,6 +182,10 @@ class _Reader:
                 "tied embeddings, which a file of layers can say: tie_word_embeddings: true, beside the three sizes for weights"
             )
         options = {"layers_of": text, **self._rest()}
+        longest = self.keys.find("max_position_embeddings")
+        if longest is None or not is_number(longest.value):
+            why = "the longest sequence is not in the file, or kvplan does not know its key" if longest is None else longest.key
+            lines.append(f"{why}: {options['seq']} stands for it")
         others = list(self._unread())
         if others:
             lines.append(f"not read: {', '.join(others[:8])}{', ...' if len(others) > 8 else ''}")
@@ -597,6 +602,7 @@ class _Reader:
         used = self.keys.used | self.placed
         for key, value in entries(self.raw):
             bears = bears_on_memory(key, value) or (is_number(value) and ("conv" in key or ("ratio" in key and _named_kind(key))))
+            bears = bears or self._is_format(key, value)
             if (
                 bears
                 and key not in used
@@ -605,13 +611,33 @@ class _Reader:
             ):
                 yield key
 
+    def _is_format(self, key: str, value: object) -> bool:
+        """True for the name of a format of keys, values or states, unless it leaves that to others."""
+        words = words_of(key)
+        kept = words & {"kv", "cache", "key", "value", "state", "ssm", "recurrent"} and words & _FORMAT_WORDS
+        usual = {"", "auto", "none", "default", "float32" if words & {"state", "ssm", "recurrent"} else ""}
+        return bool(kept) and isinstance(value, str) and value.lower().removeprefix("torch.") not in usual
+
+    def _kv_format(self) -> str | None:
+        """The format of the cache that the file names; ``None`` without one, or if it is not known."""
+        for key, value in entries(self.raw):
+            if (
+                self._is_format(key, value)
+                and words_of(key) & {"kv", "cache"}
+                and (dtype := find_dtype(value.lower())) is not None
+            ):
+                self.keys.used.add(key)
+                return dtype.name
+        return None
+
     def _without_meaning(self, unread: Sequence[str]) -> Iterator[str]:
         """The other numbers that nothing was read from, with their values: their names do not say whether they bear on the cache."""
         known = {*self.keys.used, *self.placed, *unread}
-        for key, value in entries(self.raw):
-            if is_number(value) and value > 1 and key not in known:
-                said = bears_on_memory(key, value) or weighs(key, value) or harmless(key) or re.search(_OF_FEED_FORWARD, key)
-                if not said:
+        for key, said in entries(self.raw):
+            value = number_in(key, said)
+            if is_number(value) and key not in known and value != 1:
+                other = bears_on_memory(key, value) or weighs(key, value) or harmless(key) or re.search(_OF_FEED_FORWARD, key)
+                if not other:
                     yield f"{brief(key, 40)} {value}"
 
     def _has_no_effect(self, key: str, value: object) -> bool:
@@ -648,6 +674,8 @@ class _Reader:
             options["dtype"] = dtype.name
             # Weights are bf16 where nothing else is said.
             options |= {"weights": dtype.name} if dtype.name == "fp32" else {}
+        if (kept := self._kv_format()) is not None:
+            options["dtype"] = kept
         return options
 
 

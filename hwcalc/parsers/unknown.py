@@ -88,7 +88,7 @@ def _refusal(raw: RawModel, top: Config, own: Understood) -> ConfigError:
         message = f"{raw.id} says model_type {quoted(top.model_type)}, but its architecture, {architecture}, is of {own.owner}."
         return proposed(UnknownArchitectureError(f"{message} The two are different models."), raw, top)
     what = f"model_type {quoted(declared)}" if declared else "no model_type"
-    named = f", architecture {architecture}" if architecture else ""
+    named = f", architecture {architecture}" if architecture_of(raw.config) else ""
     return proposed(UnknownArchitectureError(f"No parser knows {raw.id}: {what}{named}."), raw, top)
 
 

@@ -493,3 +493,54 @@ def test_hostile_values(value: object) -> None:
     ):
         found = sketched({**config, key: value})
         assert found is None or isinstance(found, Sketch)
+
+
+@pytest.mark.parametrize(
+    ("keys", "options"),
+    [
+        ({"context": "128k"}, {"seq": "128k"}),
+        ({"context_window": "64K tokens"}, {"seq": "64k"}),
+        ({"train_ctx": 65_536.0}, {"seq": "64k"}),
+        ({"max_tokens_supported": "131,072"}, {"seq": "128k"}),
+        ({"kv_dtype": "fp8"}, {"dtype": "fp8"}),
+        ({"kv_cache": {"dtype": "float8_e4m3fn"}}, {"dtype": "fp8_e4m3"}),
+        ({"torch_dtype": "float16", "cache_dtype": "int8"}, {"dtype": "int8"}),
+        ({"torch_dtype": "float16", "kv_cache_dtype": "auto"}, {"dtype": "fp16"}),
+    ],
+)
+def test_length_and_format_are_read_in_other_words(keys: Json, options: dict[str, str]) -> None:
+    """Both change the bytes of the command that is offered: a length in text, and a format of the cache that is not the model's."""
+    sketch = sketched(ATTENTION | keys)
+
+    assert sketch is not None
+    assert sketch.complete
+    assert {name: sketch.options[name] for name in options} == options
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({}, "the longest sequence is not in the file, or kvplan does not know its key: 32k stands for it"),
+        ({"context": "128k", "max_seq_len": 4096}, "context 131072 and max_seq_len 4096 disagree: 32k stands for it"),
+        ({"kv_dtype": "turbo3"}, "not read: kv_dtype"),
+        ({"v_dtype": "fp8"}, "not read: v_dtype"),
+        (SSM | {"ssm_state_dtype": "bfloat16", "layer_types": ["ssm", "attention"] * 12}, "not read: ssm_state_dtype"),
+        ({"prompt_budget": "16k"}, "numbers whose meaning kvplan does not know: prompt_budget 16384"),
+    ],
+)
+def test_what_changes_bytes_and_is_not_read_is_named(keys: Json, said: str) -> None:
+    """Nothing that may change the offered command's bytes is passed over in silence."""
+    sketch = sketched(ATTENTION | keys)
+
+    assert sketch is not None
+    assert said in sketch.lines
+
+
+def test_beside_a_latent_the_width_of_values_is_read() -> None:
+    """``value_dim`` of MLA is that of a head, of which there is one; it bears on the weights."""
+    sketch = sketched(
+        {"num_hidden_layers": 4, "hidden_size": 2048, "n_heads": 16} | LATENT | {"v_head_dim": None, "value_dim": 192}
+    )
+
+    assert sketch is not None
+    assert sketch.options["layers_of"] == "4*mla(heads=16, rank=512, rope=64, nope=128, v_head_dim=192)"
