@@ -310,6 +310,11 @@ class Occupancy:
         """Bytes that the cache of the planned sequences takes on the fullest GPU."""
         raise NotImplementedError
 
+    @property
+    def group_reasons(self) -> tuple[str, ...]:
+        """Sentences on why the blocks of groups are as large and as many as they are; empty where the formulas say it all."""
+        return ()
+
     @cached_property
     def groups(self) -> tuple[PoolGroup, ...]:
         """The groups of layers that share a block table; empty if each layer has its own memory."""

@@ -70,20 +70,21 @@ class Explanation(Answer, Record):
     """A plan, an explanation of each kind of its layers, and one of everything else.
 
     ``sections`` are those of :data:`~hwcalc.library.explained.SECTIONS` that are known: without hardware there are only weights.
-    ``limits`` are the answers of the solvers, ``quoted`` the formulas that are often quoted and wrong for this model, and ``symbols`` says
+    ``group_reasons`` are sentences on why blocks are as large and as many as they are. ``limits`` are the answers of the solvers, ``quoted`` the formulas that are often quoted and wrong for this model, and ``symbols`` says
     what every symbol means.
     """
 
     plan: Plan
     kinds: tuple[KindExplanation, ...]
+    group_reasons: tuple[str, ...] = ()
     sections: tuple[ExplainedSection, ...]
     limits: tuple[ExplainedLimit, ...]
     quoted: tuple[QuotedFormula, ...]
     symbols: tuple[Symbol, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan's JSON document with further keys: ``explain`` for the kinds, and ``sections``, ``limits``, ``quoted``, ``symbols``."""
-        more = {name: document_of(getattr(self, name)) for name in ("sections", "limits", "quoted", "symbols")}
+        """The plan's JSON document with further keys: ``explain`` for the kinds, and ``group_reasons``, ``sections``, ``limits``, ``quoted``, ``symbols``."""
+        more = {name: document_of(getattr(self, name)) for name in ("group_reasons", "sections", "limits", "quoted", "symbols")}
         return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds], **more}
 
     def headline(self) -> str:
@@ -132,6 +133,7 @@ class Explanation(Answer, Record):
         kept = replace(
             self,
             kinds=self.kinds if "cache" in names else (),
+            group_reasons=self.group_reasons if "cache" in names else (),
             sections=tuple(section for section in self.sections if section.name in names),
             limits=self.limits if "limits" in names else (),
             quoted=self.quoted if "quoted" in names else (),
@@ -177,6 +179,7 @@ def explained(plan: Plan, opened: Occupancy) -> Explanation:
     return Explanation(
         plan=plan,
         kinds=kinds,
+        group_reasons=opened.group_reasons,
         sections=sections,
         limits=explain_memory.limits(plan, opened),
         quoted=quoted,

@@ -148,7 +148,7 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
         if plan.cache.groups:
             shared = find_engine(plan.request.engine)[0].facts.groups_share
             title = "groups that share the pool" if shared else "groups, each with a pool"
-            yield title, [_Line(line) for line in _group_lines(plan, shared=shared)]
+            yield title, [_Line(line) for line in (*_group_lines(plan, shared=shared), *explanation.group_reasons)]
         terms = [f"{kind.bytes:,}" for kind in explanation.kinds if kind.bytes]
         whole = both(plan.cache.total_bytes)
         yield "sum", [_Line(f"{' + '.join(terms)} = {whole}" if len(terms) > 1 else whole), _Line(definition(plan))]

@@ -15,6 +15,7 @@ from hwcalc.engines.pool import PoolShare
 from hwcalc.engines.stored import Blocks, Dtypes, InCommon, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
 from hwcalc.engines.subjects import Reported, Traits
 from hwcalc.engines.vllm import formats, policies
+from hwcalc.engines.vllm.layer_specs import SpecBuilder
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
 from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, plan_curve, plan_form, plan_pool
@@ -183,6 +184,10 @@ class VllmOccupancy(Occupancy):
     def layout(self) -> PoolLayout:
         """The layers in groups that share blocks, for sequences of up to ``max_model_len``."""
         return self.deployment.layout.for_length(self.length, self.settings.batched_tokens)
+
+    @property
+    def group_reasons(self) -> tuple[str, ...]:
+        return SpecBuilder(self.model, self.settings, self.model.stack_for("vllm")).reasons()
 
     @cached_property
     def held(self) -> PoolLayout:

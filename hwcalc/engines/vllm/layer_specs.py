@@ -181,6 +181,9 @@ def state_bytes(kind: LayerKind, *, tp: int, speculated: int, conv_bytes: int, s
     return (kind.d_conv - 1 + speculated) * width * conv_bytes + matrix * ssm_bytes
 
 
+_ALIGNED: Final = "platforms/interface.py _align_hybrid_block_size"
+
+
 class SpecBuilder:
     """Builds the specs for each kind of layer of one model."""
 
@@ -205,10 +208,13 @@ class SpecBuilder:
         self.block = self._backend_block(kinds, latent=latent is not None)
         self.padded = 0
         """Bytes of a page of attention, to which states are padded; 0 without attention."""
+        self.grown: tuple[int, int, str] | None = None
+        """Tokens of a block without states, the tokens by which it grows until it holds one, and why they are as many; ``None`` without both."""
         others = [kind for kind in kinds if not isinstance(kind, STATE_KINDS)]
         if self.states and others:
             row = self._row(others[0])
-            self.block = self._hybrid_block(others[0], row, latent=latent is not None)
+            self.grown = self.block, *self._hybrid_step(others[0], latent=latent is not None)
+            self.block = self._hybrid_block(row, self.grown[1])
             self.padded = self.block * row
 
     def _backend_block(self, kinds: list[LayerKind], *, latent: bool) -> int:
@@ -235,26 +241,14 @@ class SpecBuilder:
         # A packed page with 8 bits per element must hold a page of 16 tokens with 16 bits per element (outer layers of turboquant).
         return max(size, ceil_div(2 * _DEFAULT, size) * size) if self.leaves_outer else size
 
-    def _hybrid_block(self, attention: LayerKind, row: int, *, latent: bool) -> int:
+    def _hybrid_block(self, row: int, step: int) -> int:
         """Tokens in a block of a hybrid model, whose page of attention, of ``row`` bytes per token, must hold a recurrent state.
 
         Jamba has states of 311,296 bytes and attention of 4,096 bytes per token: a block has 80 tokens, the first multiple of 16 that
         holds a state (80 x 4,096 = 327,680).
         """
-        settings, rules, given = self.settings, self.rules, self.block
+        rules, given = self.rules, self.block
         state = max(self._state_bytes(kind) for kind in self.states)
-        step = max(self.kernel, given) if rules.hybrid_step == "user" else _STEP
-        if latent:
-            step = max(step, rules.latent_hybrid_step)
-        elif settings.capability // 10 == 10 and self._heads(attention)[1] == _WIDE_HEAD:
-            step = max(step, rules.wide_head_step)
-        # States can be kept at the end of a block of so many tokens.
-        if settings.state_caching == "all":
-            step = lcm(step, self.model.facts.state_chunk_tokens or _DEFAULT_CHUNK)
-        elif settings.state_caching == "align":
-            deltas = (kind for kind in self.states if isinstance(kind, GatedDeltaNet))
-            if any(exports_checkpoints(kind, self.model, settings.delta_capability, rules) for kind in deltas):
-                step = lcm(step, _GATED_DELTA_CHUNK)
         tokens = step * ceil_div(state, step * row)
         size = max(given, ceil_div(tokens, self.kernel) * self.kernel)
         if rules.hybrid_by_hand and given < size:
@@ -263,6 +257,61 @@ class SpecBuilder:
                 hint=f"Use: --engine-option block_size={size}, or --engine vllm@0.10",
             )
         return size
+
+    def _hybrid_step(self, attention: LayerKind, *, latent: bool) -> tuple[int, str]:
+        """The tokens by which a block of a hybrid model grows until it holds a state, and why they are as many."""
+        settings, rules = self.settings, self.rules
+        step, why = max(self.kernel, self.block) if rules.hybrid_step == "user" else _STEP, "what attention takes as a block"
+        if latent:
+            step = max(step, rules.latent_hybrid_step)
+        elif settings.capability // 10 == 10 and self._heads(attention)[1] == _WIDE_HEAD:
+            step = max(step, rules.wide_head_step)
+        # States can be kept at the end of a block of so many tokens.
+        chunk = 1
+        if settings.state_caching == "all":
+            chunk = self.model.facts.state_chunk_tokens or _DEFAULT_CHUNK
+        elif settings.state_caching == "align":
+            deltas = (kind for kind in self.states if isinstance(kind, GatedDeltaNet))
+            if any(exports_checkpoints(kind, self.model, settings.delta_capability, rules) for kind in deltas):
+                chunk = _GATED_DELTA_CHUNK
+        return lcm(
+            step, chunk
+        ), why if step % chunk == 0 else f"{why}, and chunks of {chunk} tokens at whose ends states can be kept"
+
+    def reasons(self) -> tuple[str, ...]:
+        """Sentences on the tokens of a block, the padding of pages and the number of states of a model with recurrent states."""
+        if not self.states:
+            return ()
+        out = list[str]()
+        if self.grown is not None:
+            before, step, why = self.grown
+            state, row = max(map(self._state_bytes, self.states)), self.padded // self.block
+            held = f"attention takes {row:,} B a token and has to hold a state of {state:,} B in a block"
+            grown = "as without states" if self.block == before else f"in steps of {step:,} ({why}; {_ALIGNED})"
+            out.append(f"A block has {self.block:,} tokens: {held}, {grown}.")
+        for kind in self.states:
+            own = self._state_bytes(kind)
+            if own < self.padded:
+                out.append(
+                    f"A page of {kind.title} has {self.padded:,} B, of which its state takes {own:,}: all pages of the pool are as large "
+                    "as that of attention."
+                )
+        return (*out, *dict.fromkeys(map(self._why_states, self.states)))
+
+    def _why_states(self, kind: LayerKind) -> str:
+        """A sentence on the states that a request keeps."""
+        spec, caching = self._state(kind), self.settings.state_caching
+        each = {
+            "none": ["the running one"],
+            "align": ["the running one", "the one at the last end of a block, for prefix caching"],
+            "all": ["one at each end of a block, for prefix caching"],
+        }[caching]
+        if caching == "align" and exports_checkpoints(kind, self.model, self.settings.delta_capability, self.rules):
+            each.append("one that the kernel of the prefill writes for it")
+        drafted = spec.states - (0 if caching == "all" else len(each))
+        each += [f"{drafted:,} for drafted tokens"] if drafted else []
+        number = "" if spec.every else f" {spec.states:,}"
+        return f"A request keeps{number} state{'s' if spec.every or spec.states > 1 else ''} of {kind.title}: {' + '.join(each)} (v1/kv_cache_interface.py MambaSpec)."
 
     def specs(self, kind: LayerKind, *, outer: bool = False) -> tuple[Named, ...]:
         """The caches of one layer of this kind. ``outer`` is for a layer that turboquant does not pack."""

@@ -357,3 +357,27 @@ def test_weights_of_files(tmp_path: Path, capsys: Capture) -> None:
     check(told)
     assert f"files, BF16  {size:,} B" in re.sub(r" {2,}", "  ", out)
     assert f"together {counted.total:,}." in re.sub(r"\s+", " ", out)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        (
+            "h200",
+            ("A block has 576 tokens", "in steps of 64 ", "keeps 3 states", "one that the kernel of the prefill writes for it"),
+        ),
+        ("a100", ("A block has 544 tokens", "in steps of 16 ", "keeps 2 states", "for prefix caching")),
+    ],
+)
+def test_blocks_of_states_have_reasons(gpu: str, said: tuple[str, ...]) -> None:
+    """Numbers of vLLM itself for Qwen3-Next on one rank: FlashInfer's kernel on Hopper writes a state more, at the ends of chunks of 64 tokens.
+
+    Keys and values of a token take 2 x 2 heads x 256 x 2 B = 2,048 B.
+    """
+    made = explain("Qwen/Qwen3-Next-80B-A3B-Instruct", engine="vllm", gpu=gpu, gpus=2, pp=2, seq=32_768)
+    text = " ".join(made.group_reasons)
+
+    for each in (*said, "attention takes 2,048 B a token"):
+        assert each in text
+    assert made.to_dict()["group_reasons"] == list(made.group_reasons)
+    assert explain("Qwen/Qwen3-8B", engine="vllm", gpu=gpu, seq=32_768).group_reasons == ()
