@@ -72,7 +72,8 @@ _FIGURES: Final = (
     "fit.max_seq",
 )
 """Figures by their keys in the document of a plan; those of parameters stand in its ``model``."""
-_RETOLD: Final = ("model.layers", "model.parameters", "model.source", "model.location", "request.settings")
+_LAYERS: Final = "model.layers"
+_RETOLD: Final = ("model.parameters", "model.source", "model.location", "request.settings")
 """Keys of a document that say what other keys or the figures do."""
 
 
@@ -162,10 +163,24 @@ def _planned(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str,
         name = f"{path}{key}"
         if name in _RETOLD:
             continue
-        if isinstance(value, Mapping):
-            yield from _planned(value, f"{name}.")
+        inner = _by_kind(value) if name == _LAYERS and isinstance(value, list) else value
+        if isinstance(inner, Mapping):
+            yield from _planned(inner, f"{name}.")
         elif value is not None:
             yield name, value
+
+
+def _by_kind(layers: list[Any]) -> dict[str, Any]:
+    """The number, places and dimensions of layers by their kind; of several groups of one kind the later have a number."""
+    found: dict[str, Any] = {}
+    for group in layers:
+        if isinstance(group, Mapping) and isinstance(kind := group.get("kind"), str):
+            same = sum(name.partition("[")[0] == kind for name in found)
+            dims = group.get("dims")
+            found[f"{kind}[{same + 1}]" if same else kind] = {
+                "count": group.get("count"), "layers": group.get("layers"), **(dims if isinstance(dims, Mapping) else {}),
+            }  # fmt: skip
+    return found
 
 
 def key_changes(keys_a: Mapping[str, Any], keys_b: Mapping[str, Any]) -> tuple[KeyChange, ...]:

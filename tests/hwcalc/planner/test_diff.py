@@ -246,6 +246,23 @@ def test_two_documents_are_compared_as_they_are(tmp_path: Path, capsys: pytest.C
     assert "at 1,024 and 2,048 tokens" in capsys.readouterr().out
 
 
+def test_layers_of_documents_are_compared_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every sixth of Gemma 3's 48 layers keeps all tokens, the others 1,024; every fourth keeps all in the other file, in two sizes."""
+    written = ("40*sliding(heads=16, kv_heads=8, head_dim=256, window=1024) + 8*full(heads=16, kv_heads=8, head_dim=256)",
+               "36*sliding(heads=16, kv_heads=8, head_dim=256, window=1024) + 8*full(heads=16, kv_heads=8, head_dim=256) + 4*full(heads=16, kv_heads=4, head_dim=256)")  # fmt: skip
+    files = []
+    for number, layers in enumerate(written):
+        assert main(["--layers-of", layers, "--seq", "1k", "--json"]) == 0
+        files.append(tmp_path / f"{number}.json")
+        files[-1].write_text(capsys.readouterr().out, encoding="utf-8")
+    changes = {change["key"]: (change["a"], change["b"]) for change in difference(capsys, *map(str, files))["keys"]}
+
+    assert changes["model.layers.sliding_attention.count"] == (40, 36)
+    assert changes["model.layers.sliding_attention.layers"] == ("0-39", "0-35")
+    assert changes["model.layers.full_attention[2].num_key_value_heads"] == (None, 4)
+    assert "model.layers.sliding_attention.window" not in changes
+
+
 def test_a_document_with_an_accelerator_has_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And what it was planned for is a key that only it has."""
     a, b = plans(tmp_path, capsys, ("--seq", "1k"), ("--seq", "1k", "--gpu", "l4"))
