@@ -162,5 +162,5 @@ def _planned(plan: Plan, what: str) -> tuple[Engine, CommandInput]:
         raise UsageError(message, hint="Leave out --policy.")
     if plan.model.source == "options" or any(note.code == WRITTEN for note in plan.notes):
         message = f"no command starts {brief(plan.model.id, 60)}: its layers were written down, and there are no weights of it."
-        raise UsageError(message, hint="Leave out --emit.")
+        raise UsageError(message, hint="Name a model with weights in their place.")
     return find_engine(name)[0], command_input(plan)

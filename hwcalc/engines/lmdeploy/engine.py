@@ -61,7 +61,7 @@ class LmdeployCommand(Command):
             raise unmade("LMDeploy", format_name(planned.weights) or "", planned.model, "fp8")
         if planned.lora is not None:
             what = "LMDeploy names adapters by their paths: --adapters NAME=PATH."
-            raise UnsupportedError(what, hint="Leave out --lora for --emit.")
+            raise UnsupportedError(what, hint="Leave out --lora.")
         options = dict(planned.options)
         backend = options.pop("backend", PYTORCH)
         if planned.model.startswith("-"):

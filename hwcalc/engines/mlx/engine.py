@@ -431,7 +431,7 @@ class MlxCommand(Command):
             raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
         if planned.weights is not None and not _converted(planned):
             message = f"mlx_lm.server runs a model as it is stored, and mlx_lm.convert makes none in {planned.weights}."
-            raise UnsupportedError(message, hint="Name a format of MLX's: --weights mlx_4bit")
+            raise UnsupportedError(message, hint="Leave out --weights, or name a format of MLX's: --weights mlx_4bit")
         if planned.lora is not None:
             raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
         alone = "max_kv_size" in planned.options
