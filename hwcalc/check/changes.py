@@ -121,6 +121,14 @@ def with_edits(judged: Sequence[Judged], edits: Sequence[Edit]) -> tuple[Judged,
     return tuple(replace(one, edits=offered) if one is first else one for one in judged)
 
 
+def as_written(change: KeyChange, check: Check) -> KeyChange:
+    """The change by the word of the check file for its key, such as ``concurrency``. The flags of a deployment have values of their own."""
+    place = check.places.get(change.key)
+    if place is None or place.counted is not None or check.document is not None:
+        return change
+    return replace(change, key=place.word)
+
+
 def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place], numbers: Sequence[Edit] = ()) -> tuple[Edit, ...]:
     """The changes that a plan offers, as edits of the check: the largest length and the most sequences first.
 
@@ -149,6 +157,10 @@ def number_edit(
 def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:
     """The edit of a check that makes these settings, by the words that it has for them."""
     written, pairs, without, most = list[str](), dict[str, list[str]](), list[str](), ""
+    counted = places["gpu"].counted if "gpu" in places else None
+    if counted is not None and not settings.keys().isdisjoint({"gpu", "gpus"}):
+        gpu, gpus = settings.get("gpu") or counted[0], settings.get("gpus") or counted[1]
+        settings = {"gpu": f"{gpus}x{gpu}", **{name: value for name, value in settings.items() if name not in {"gpu", "gpus"}}}
     for name, value in settings.items():
         text = value or ""
         if name == "seq" and value is not None:

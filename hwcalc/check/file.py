@@ -169,11 +169,15 @@ class Required(Record):
 
 
 class Place(Record):
-    """Where a key stands, and the word that is written there: ``concurrency`` for ``batch``. A default's place is among the defaults."""
+    """Where a key stands, and the word that is written there: ``concurrency`` for ``batch``. A default's place is among the defaults.
+
+    Of a ``gpu`` that has its number with it, ``counted`` are its name and the number.
+    """
 
     line: int
     column: int
     word: str
+    counted: tuple[str, int] | None = None
 
 
 class Fault(Record):
@@ -469,6 +473,9 @@ class _Reader(TreeReader):
             for key in REQUIREMENTS
             if key in required
         ]
+        places = {key: entry.place for key, entry in (given | entries).items()}
+        if "gpu" in places and "gpus" in options and "gpus" not in places:
+            places["gpu"] = places["gpus"] = replace(places["gpu"], counted=(options["gpu"], options["gpus"]))
         return Check(
             faults=faults,
             name=self.title(merged.get("name"), model, options, named, node),
@@ -477,7 +484,7 @@ class _Reader(TreeReader):
             model=model,
             options=options,
             required=tuple(limits),
-            places={key: entry.place for key, entry in (given | entries).items()},
+            places=places,
         )
 
     def values(self, node: Node, merged: Mapping[str, Node]) -> tuple[str, dict[str, Any], dict[str, Any]]:

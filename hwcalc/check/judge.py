@@ -325,9 +325,7 @@ def _max_cost(item: Required, case: Case) -> Judged:
         name = next((name for name in others if suits(instance=name)), None)
         return judged if name is None else replace(judged, edits=(edit({"instance": name}, "", case.places),))
     fewest = next((gpus for gpus in range(1, fit.gpus) if suits(gpus=gpus)), None)
-    if fewest is None or "gpus" in case.places:
-        return replace(judged, edits=number_edit("gpus", fewest, fit.gpus, case.places))
-    return replace(judged, edits=(edit({"gpu": f"{fewest}x{fit.gpu}"}, "", case.places),))
+    return replace(judged, edits=number_edit("gpus", fewest, fit.gpus, case.places))
 
 
 def _within(item: Required, case: Case) -> WithinInfo:

@@ -22,7 +22,7 @@ from hwcalc.check.baseline import (
     setup_of,
     versions_of,
 )
-from hwcalc.check.changes import asked_of, changed_keys, placed, taken_back, with_edits
+from hwcalc.check.changes import as_written, asked_of, changed_keys, placed, taken_back, with_edits
 from hwcalc.check.deployed import Deployment, ServerCheck, Told, files_in, read_any, read_deployment
 from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread
 from hwcalc.check.judge import judge, limits_of
@@ -336,7 +336,8 @@ def _placed(check: Checked, subject: Subject) -> Checked:
     judged: Sequence[Judged] = check.requirements
     if check.status == "fail" and subject.check.document is None:
         judged = with_edits(judged, taken_back(subject.check, check.changes, subject.status_with))
-    return replace(check, requirements=tuple(placed(item, subject.check, check.changes) for item in judged))
+    judged = tuple(placed(item, subject.check, check.changes) for item in judged)
+    return replace(check, requirements=judged, changes=tuple(as_written(change, subject.check) for change in check.changes))
 
 
 def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Plan]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hwcalc import plan
 from hwcalc.check.baseline import parse_growth, read_baseline
@@ -307,6 +308,23 @@ def test_what_is_offered_passes_and_more_does_not(
         written = checked(**now | {name: edit.yaml.partition(": ")[2]}).status
         assert written == ("warning" if "probably" in edit.effect else "pass")
     assert {*numbers} == {"seq", "concurrency"}
+
+
+def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
+    """Also where the number of GPUs stands with their name, and changes are told by the words of the file."""
+    check = {"name": "one", "model": "Qwen/Qwen3-8B", "engine": "vllm", "gpu": "4xl4", "seq": "32k", "concurrency": 8}
+    baseline, after = saved(tmp_path, check), {**check, "gpu": "2xl4", "concurrency": 12}
+    (failed,) = run(check_file(tmp_path, after), baseline)
+    edits = [edit.yaml for edit in failed.requirements[0].edits]
+
+    assert [(change.key, change.before, change.after) for change in failed.changes] == [
+        ("concurrency", "8", "12"),
+        ("gpus", "4", "2"),
+    ]
+    assert {edit.partition(":")[0] for edit in edits} >= {"seq", "concurrency", "gpu"}
+    for edit in edits:
+        (typed,) = run(check_file(tmp_path, after | yaml.safe_load(f"{{{edit}}}")))
+        assert typed.status in {"pass", "warning"}, edit
 
 
 def test_the_same_length_written_otherwise_is_no_change(tmp_path: Path) -> None:
