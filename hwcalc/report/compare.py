@@ -97,7 +97,11 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     if beside:
         header, rows = [*header, "why it differs"], [[*row, reasons[place]] for row, place in zip(rows, shown, strict=True)]
     titles = [names[place][0] for place in shown] if titled else ()
-    parts = [_shared(comparison, variants[planned[0]]) + "\n", view.table(header, rows, right=right, titles=titles)]
+    shared = _shared(comparison, variants[planned[0]])
+    parts = [
+        f"{filled(shared, view.width) if view.format == 'table' else shared}\n",
+        view.table(header, rows, right=right, titles=titles),
+    ]
     if beside:
         parts += _meanings(variants, view, header)
     else:

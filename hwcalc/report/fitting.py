@@ -207,7 +207,9 @@ def hardware_left_out(recommendation: Recommendation) -> list[str]:
     """Reasons for what is not listed."""
     out, of = [], f"of {recommendation.considered:,}"
     if recommendation.too_small and recommendation.offers:
-        out.append(f"{recommendation.too_small:,} {of} do not hold it{_up_to(recommendation)}{_larger(recommendation)}.")
+        alone = any(offer.instance is not None for offer in recommendation.offers)
+        up_to = f"{_up_to(recommendation)}{', each alone' if alone else ''}{_larger(recommendation)}"
+        out.append(f"{recommendation.too_small:,} {of} do not hold it{up_to}{'; kvplan fleet joins several' if alone else ''}.")
     if recommendation.one_at_a_time:
         machines = "single machines, such as laptops and Macs, that are never joined"
         out.append(f"{recommendation.one_at_a_time:,} of those are {machines}.")
@@ -219,9 +221,10 @@ def hardware_left_out(recommendation: Recommendation) -> list[str]:
         out.append(f"{recommendation.over_budget:,} that hold it cost more than {_limit(recommendation.budget_usd_per_hour)}.")
     if recommendation.unpriced:
         where = "left out" if recommendation.budget_usd_per_hour is not None else "last"
-        out.append(
-            f"{recommendation.unpriced:,} that hold it have no price with a date, and are {where}. Give yours: --price NAME=2.50/h"
-        )
+        said = "that holds it has" if recommendation.unpriced == 1 else "that hold it have"
+        are = "is" if recommendation.unpriced == 1 else "are"
+        told = f"{recommendation.unpriced:,} {said} no price with a date, and {are} {where}."
+        out.append(f"{told} Give yours: --price NAME=2.50/h")
     if recommendation.unsure_left_out:
         out.append(f"{recommendation.unsure_left_out:,} that probably fit left out (--strict).")
     return out
