@@ -177,7 +177,11 @@ def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, P
             written += [] if value is None else [f"{word}: {text}"]
             without += [f"without {word}"] if value is None else []
     written += [f"{key}: {{{', '.join(each)}}}" for key, each in pairs.items()]
-    return Edit(yaml=", ".join([*written, *without]), effect="; ".join(filter(None, (_effect(settings, effect), most))))
+    told = _effect(settings, effect)
+    if most:
+        # The length is in the effect of several changes, too.
+        told = f"{PROBABLY}; {most}" if PROBABLY in told else most
+    return Edit(yaml=", ".join([*written, *without]), effect=told)
 
 
 def rounded(tokens: int) -> int:

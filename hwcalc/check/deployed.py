@@ -215,11 +215,21 @@ class ServerCheck(Check):
         flags = flags_of(self.server)
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
-        edits = tuple(_spoken(edit, flags) for edit in item.edits if users is None or users.spelled not in edit.flags.split())
+        edits = tuple(
+            self._typed(_spoken(edit, flags)) for edit in item.edits if users is None or users.spelled not in edit.flags.split()
+        )
         words = (word for edit in edits for word in edit.flags.split() if word.startswith("-"))
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
         first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
         return replace(_at(item, first or self.places.get("model")), edits=edits)
+
+    def _typed(self, edit: Edit) -> Edit:
+        """An edit that no flag makes, where the user can tell it to ``kvplan check``: the load, and hardware that the text does not name."""
+        options = {"seq": "--seq", "batch": "--users", **({"gpu": "--gpu"} if "gpu" in self.given else {})}
+        key, _, value = edit.yaml.partition(": ")
+        if edit.flags or key not in options or "," in value:
+            return edit
+        return replace(edit, yaml=f"kvplan check {options[key]} {value}")
 
 
 class Deployment(CheckFile):
@@ -434,7 +444,9 @@ def _spoken(edit: Edit, flags: EngineFlags) -> Edit:
     edit = replace(edit, effect=edit.effect.replace("--memory-utilization", flag.spelled))
     if flag.spelled in edit.flags.split():
         return edit
-    return replace(edit, yaml=f"{edit.flags} without {flag.spelled}".strip(), flags="")
+    # The load has no flag with every engine.
+    load = [part for part in edit.yaml.split(", ") if part.startswith(("seq:", "batch:")) and not edit.flags]
+    return replace(edit, yaml=", ".join((*load, f"{edit.flags} without {flag.spelled}".strip())), flags="")
 
 
 def _judged(name: str, message: str, *, holds: bool) -> Judged:

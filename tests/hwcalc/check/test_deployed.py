@@ -491,3 +491,23 @@ def test_a_folder_with_a_lock_is_mended(tmp_path: Path, monkeypatch: pytest.Monk
     status, found = checked(capsys, ".", "--gpu", "l4", "--fix", "--write")
     assert (status, [fix["path"] for fix in found["fixes"]], found["summary"]["checks"]) == (0, ["compose.yaml"], 1)
     assert Path("compose.yaml.lock").read_bytes() == lock
+
+
+def test_what_the_user_gave_is_changed_where_it_was_given(tmp_path: Path, capsys: Capture) -> None:
+    """No flag of SGLang says how many users there are or how long they write: the options of the command do, and they mend it when typed."""
+    file = tmp_path / "serve.sh"
+    file.write_text("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --context-length 32768\n", encoding="utf-8")
+
+    def checked(**given: str) -> tuple[int, str, str]:
+        options = {"gpu": "l40s", "users": "40", "seq": "32k", **given}
+        words = (word for name, value in options.items() for word in (f"--{name}", value))
+        return run(capsys, "check", str(file), *words, "--offline", "--json")
+
+    status, out, _ = checked()
+    edits = [edit["yaml"] for edit in json.loads(out)["checks"][0]["requirements"][-1]["edits"]]
+    typed = dict(edit.removeprefix("kvplan check --").split(" ") for edit in edits if edit.startswith("kvplan check --"))
+
+    assert status == 1
+    assert typed.keys() >= {"users", "seq"}
+    for option, value in typed.items():
+        assert checked(**{option: value})[0] == 0
