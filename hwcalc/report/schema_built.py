@@ -125,6 +125,8 @@ def _add_explanation(schema: dict[str, Any]) -> None:
         schema["$defs"] |= part.pop("$defs", {}) | {class_.__name__: part}
         schema["properties"][key] = {"type": "array", "items": {"$ref": f"#/$defs/{class_.__name__}"}}
         schema["required"].append(key)
+    # Not required: the documents of earlier versions have none.
+    schema["properties"]["group_reasons"] = {"type": "array", "items": {"type": "string"}}
 
 
 def _of(class_: type) -> dict[str, Any]:
