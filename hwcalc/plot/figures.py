@@ -21,6 +21,8 @@ _HATCHES: Final = ("", "///", "...", "xxx", "---", "\\\\\\", "++")
 INK: Final = "#222222"
 QUIET: Final = "#595959"
 _WIDTH: Final = 9.0
+_SPACE: Final = 0.15
+"""Inches between the texts of two columns."""
 _ROW: Final = 0.18
 """Inches of a line of words at the right edge."""
 _PARTS: Final = {"weights": "#9DB4C0", "overhead": "#CFCFCF", "activations": "#F0C987", "cache": "#0072B2"}
@@ -236,15 +238,25 @@ def _draw_cells(axes: Any, cells: Sequence[Cell]) -> None:
         x, y = nodes.index(cell.node), cell.row
         color, hatch = _VERDICTS[cell.verdict]
         axes.bar(x, 0.94, width=0.96, bottom=y + 0.03, color=color, hatch=hatch, edgecolor="white", linewidth=0)
-        axes.text(x, y + 0.34, cell.words, ha="center", va="center", fontweight="bold", color=INK, backgroundcolor=color)
-        if cell.usable_bytes:
-            sizes = f"{human_bytes(cell.needed_bytes)} of {human_bytes(cell.usable_bytes)}"
-            detail = " · ".join(filter(None, (cell.layout, sizes)))
-            axes.text(x, y + 0.7, detail, ha="center", va="center", fontsize=7.5, color=INK, backgroundcolor=color)
+        sizes = f"{human_bytes(cell.needed_bytes)} of {human_bytes(cell.usable_bytes)}" if cell.usable_bytes else ""
+        small = {"fontsize": 7.5}
+        rows: tuple[tuple[float, str, dict[str, Any]], ...] = (
+            (0.3, cell.words, {"fontweight": "bold"}), (0.58, cell.layout if sizes else "", small), (0.78, sizes, small)
+        )  # fmt: skip
+        for place, text, look in rows:
+            # Behind the words without the hatch.
+            box = {"facecolor": color, "linewidth": 0, "pad": 1.5}
+            axes.text(x, y + place, text, ha="center", va="center", color=INK, bbox=box, **look)
     axes.set_xlim(-0.5, len(nodes) - 0.5)
     axes.set_ylim(len(models), 0)
     axes.set_xticks(range(len(nodes)), [_named(node, 28) for node in nodes])
     axes.set_yticks([row + 0.5 for row in models], [_named(model, 34) for model in models.values()])
+    # As wide as the names of the models, and for each node the longest text of a column.
+    names, column = (
+        max(text.get_window_extent().width for text in texts) / axes.figure.dpi
+        for texts in (axes.get_yticklabels(), (*axes.texts, *axes.get_xticklabels()))
+    )
+    axes.figure.set_figwidth(max(_WIDTH, names + len(nodes) * (column + _SPACE) + 2 * _SPACE))
     axes.tick_params(length=0)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)

@@ -183,6 +183,33 @@ def test_models_on_nodes() -> None:
             hwcalc.plot(models, kind="nodes", **options)
 
 
+@pytest.mark.parametrize("nodes", ["2xl40s", "4xh100,8xh200,8xmi300x,2xl40s,16xh100,32xh200"])
+def test_words_stay_in_their_cell(nodes: str) -> None:
+    """The picture is as wide as its columns ask: no text of a cell is wider than the cell, and no name of a node reaches into the next."""
+    from matplotlib.figure import Figure
+
+    from hwcalc.plot import figures
+
+    models = ["Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B"]
+    chart = hwcalc.plot(models, kind="nodes", engine="vllm", gpu=nodes, seq="16k", batch=50).chart
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    axes = figure.subplots()
+    figures._draw_cells(axes, chart.cells)
+    figure.canvas.draw()
+    boxes = [bar.get_window_extent() for bar in axes.patches]
+    words = [
+        [text.get_window_extent() for text in axes.texts[3 * place : 3 * place + 3] if text.get_text()]
+        for place in range(len(boxes))
+    ]
+    names = [text.get_window_extent() for text in axes.get_xticklabels()]
+
+    assert len(boxes) == len(chart.cells)
+    for box, inside in zip(boxes, words, strict=True):
+        assert all(box.x0 <= text.x0 and text.x1 <= box.x1 and box.y0 <= text.y0 and text.y1 <= box.y1 for text in inside)
+        assert all(below.y1 <= above.y0 for above, below in pairwise(inside))
+    assert all(left.x1 < right.x0 for left, right in pairwise(names))
+
+
 def test_dollars_against_users() -> None:
     """As many nodes as hold them: 46 users of 8,192 tokens on an H100 at 2 dollars an hour, 1,460 a month, and the 47th takes another."""
     drawn = hwcalc.plot(QWEN, kind="cost", gpu="h100,rtx-4090", engine="vllm", seq="8k", price={"h100": "2/h"})
