@@ -37,7 +37,7 @@ from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.ggml import file_type
 from hwcalc.quantization.planned import bits_of
-from hwcalc.text import quoted, shown
+from hwcalc.text import brief, quoted, shown
 from hwcalc.units import parse_parameters, parse_tokens
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def fit(
     if not kept and not given and not is_auto(asked.weights) and len(search.refusals) == 1:
         # A format that the engine reads of no model.
         raise next(iter(search.refusals.values()))
+    if search.counts["considered"] == search.counts["filtered"] and wishes.words:
+        notes.append(Note(code="no-match", message=wishes.unmatched))
     return Runnables(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -197,6 +199,14 @@ class Wishes(Record):
     def any_kind(self) -> bool:
         """True if neither names nor a modality were asked for."""
         return not (self.words or self.families or self.modality)
+
+    @property
+    def unmatched(self) -> str:
+        """What to write where no model has the words."""
+        if len(self.words) == 1:
+            return f"No such model has {shown(self.words[0], 40)} in its id. All of them: kvplan models"
+        words = [brief(word, 40) for word in self.words]
+        return f"No such model has all of these words in its id: {' '.join(words)}. Several families: --family {','.join(words)}"
 
     def has(self, candidate: Candidate) -> bool:
         """True if what is known without reading the model is wanted."""

@@ -318,7 +318,8 @@ def fit_text(runnables: Runnables, view: View) -> str:
         dropped = [title for title in titles if title not in header]
         blocks.append(_table(header, rows, view))
     else:
-        blocks.append(view.paragraphs(["Nothing runs on it."]))
+        found = runnables.filtered < runnables.considered
+        blocks.append(view.paragraphs(["Nothing runs on it." if found else "No model matches."]))
     lines = [f"{one.id}: {one.message}" for one in runnables.unread]
     if not view.quiet:
         lines = [

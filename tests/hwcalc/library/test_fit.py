@@ -388,6 +388,19 @@ def test_nothing_runs(capsys: Capture) -> None:
     assert "Nothing runs on it." in out
 
 
+def test_no_model_is_meant(capsys: Capture) -> None:
+    """Words that no id has together are no verdict about the GPU, and the line that names several families lists both."""
+    status, out, _ = run(capsys, "fit", "qwen3", "gpt-oss", "--gpu", "rtx-4070")
+    rest = out.rpartition("Several families: ")[2].split()
+    families = {model.family for model in fit(family="qwen3,gpt-oss", gpu="rtx-4070").models}
+
+    assert status == 1
+    assert "Nothing runs" not in out
+    assert rest == ["--family", "qwen3,gpt-oss"]
+    assert len(families) > 1
+    assert "No such model has 'zzz' in its id." in run(capsys, "fit", "zzz", "--gpu", "rtx-4070")[1]
+
+
 @pytest.mark.parametrize("format_", ["markdown", "csv", "table"])
 def test_other_formats(capsys: Capture, format_: str) -> None:
     """Each has the model, its format and its size."""
