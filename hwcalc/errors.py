@@ -28,6 +28,12 @@ class KvplanError(Exception):
     type: ClassVar[str] = "error"
     keywords: ClassVar[frozenset[str]] = frozenset({"kind", "out", "scale"})
     """Options that are keywords in Python. The table of options adds its own (:mod:`hwcalc.planner.options`)."""
+    command: tuple[str, Mapping[str, str]] | None = None
+    """A command line in the hint, and the options by which it differs from the one that was typed: ``--assume``, and a length where none is known."""
+    left_out: tuple[str, ...] = ()
+    """Options that were typed and that this command cannot have."""
+    written: tuple[str, Mapping[str, str]] | None = None
+    """A command line in the hint that writes layers down in place of the model, and its options."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = safe_message(message)
@@ -94,12 +100,6 @@ class ConfigError(KvplanError, ValueError):
 
     exit_code = 3
     type = "bad-config"
-    command: tuple[str, Mapping[str, str]] | None = None
-    """A command line in the hint, and the options by which it differs from the one that was typed: ``--assume``, and a length where none is known."""
-    left_out: tuple[str, ...] = ()
-    """Options that were typed and that this command cannot have."""
-    written: tuple[str, Mapping[str, str]] | None = None
-    """A command line in the hint that writes layers down in place of the model, and its options."""
 
 
 class LogError(KvplanError, ValueError):

@@ -385,6 +385,10 @@ def llamacpp_builds() -> LlamacppBuilds:
     )
 
 
+OLLAMA_PULLS: Final = "q4_k_m"
+"""The format of what ``ollama run NAME`` pulls for the models of its library that are not stored as they were published."""
+
+
 def ollama_name(model: str, weights: str | None) -> str | None:
     """The name in Ollama's library of a model in a GGUF format, or as it was published; ``None`` if it has none.
 

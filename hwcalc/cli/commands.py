@@ -20,7 +20,7 @@ from hwcalc.cli import completion
 from hwcalc.cli.line import aliases, aliases_of, with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, GROUPS, Example, Option, command, command_meant, find_command, typed_again
 from hwcalc.cli.output import Answer, answer_lists, colored, output_width
-from hwcalc.errors import ConfigError, UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.options import DIMENSIONS
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.report.text import broken, filled, together
@@ -156,7 +156,7 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
         values = {**others, **given}
         try:
             result = found.run(**values)
-        except ConfigError as error:
+        except KvplanError as error:
             error.hint = _typed(name, values, error)
             raise
         wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
@@ -177,7 +177,7 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
     return typer.main.get_command(app)
 
 
-def _typed(name: str, values: Mapping[str, Any], error: ConfigError) -> str:
+def _typed(name: str, values: Mapping[str, Any], error: KvplanError) -> str:
     """The hint of an error about a model, whose command lines repeat what was typed."""
     hint = error.hint
     if name not in _OF_ONE_MODEL:

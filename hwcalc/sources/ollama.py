@@ -33,6 +33,8 @@ _DIGEST: Final = r"sha256[:-]([0-9a-f]{64})"
 _MEDIA: Final = "application/vnd.ollama.image."
 _MOST_LAYERS: Final = 10_000
 _LISTED: Final = 12
+_FORMAT: Final = re.compile(r"(?:^|-)(i?q\d\w*|fp16|bf16)$")
+"""The format at the end of a tag."""
 _NUMBERS: Final = r"[a-z][a-z0-9_]{0,40}"
 
 
@@ -162,25 +164,36 @@ def _found(text: str) -> tuple[Path, OllamaModel, Path]:
                 return store, model, manifest
     there = [model.short for store in ollama_stores() for model, _ in ollama_models(store)]
     from hwcalc.profiles.compiled import built_in_models
+    from hwcalc.profiles.engines import OLLAMA_PULLS, ollama_name
     from hwcalc.sources.nearest import nearest
 
     published = nearest(f"{asked.name}-{asked.tag}", built_in_models(), 1)
-    pull = f"Pull it: ollama pull {asked.short}"
+    pull, before = f"Pull it: ollama pull {asked.short}", None
     if published:
-        pull += f". To plan it before: kvplan {published[0]} --engine ollama --weights auto"
+        options = {"engine": "ollama"}
+        if ollama_name(published[0], None) is None:
+            options["weights"] = named[0] if (named := _FORMAT.findall(tag.lower())) else OLLAMA_PULLS
+        before = (
+            " ".join(("kvplan", published[0], *(word for name, value in options.items() for word in (f"--{name}", value)))),
+            options,
+        )
+        pull += f". To plan it before: {before[0]}"
     if not there:
         places = " nor in ".join(printable(str(store)) for store in ollama_stores())
-        raise ModelNotFoundError(
+        error = ModelNotFoundError(
             f"there is no Ollama model in {places}.",
-            hint=f"{pull}. A store elsewhere: OLLAMA_MODELS=FOLDER kvplan ...",
+            hint=f"{pull}; a store elsewhere: OLLAMA_MODELS=FOLDER kvplan ...",
         )
-    near = nearest(asked.short, there)
-    listed = ", ".join(there[:_LISTED]) + (f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else "")
-    guess = f"Did you mean {' or '.join(OLLAMA + name for name in near)}? " if near else ""
-    raise ModelNotFoundError(
-        f"Ollama has no model {shown(asked.short)} here. It has: {printable(listed)}.",
-        hint=f"{guess}{pull}",
-    )
+    else:
+        near = nearest(asked.short, there)
+        listed = ", ".join(there[:_LISTED]) + (f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else "")
+        guess = f"Did you mean {' or '.join(OLLAMA + name for name in near)}? " if near else ""
+        error = ModelNotFoundError(
+            f"Ollama has no model {shown(asked.short)} here. It has: {printable(listed)}.",
+            hint=f"{guess}{pull}",
+        )
+    error.command = before
+    raise error
 
 
 def _layers(store: Path, path: Path, word: str) -> list[Mapping[str, Any]]:

@@ -26,7 +26,7 @@ from hwcalc.engines.versions import unknown_version
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
 from hwcalc.model import ModelSpec, Note, Noted
-from hwcalc.profiles.engines import ollama_name
+from hwcalc.profiles.engines import OLLAMA_PULLS, ollama_name
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -258,12 +258,10 @@ class OllamaOccupancy(LlamacppOccupancy):
     def as_published(self) -> str:
         if stored := ollama_name(self.model.id, None):
             return f"Planned is the file of Ollama's library, {stored}."
-        name = ollama_name(self.model.id, _PULLED)
+        name = ollama_name(self.model.id, OLLAMA_PULLS)
         if name is None:
             return super().as_published
-        return (
-            f"Planned are weights as the checkpoint has them. ollama run {name} runs others: plan them with --weights {_PULLED}."
-        )
+        return f"Planned are weights as the checkpoint has them. ollama run {name} runs others: plan them with --weights {OLLAMA_PULLS}."
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)
@@ -316,12 +314,11 @@ class OllamaCommand(Command):
             return (), ""
         file, search = where_files_are(planned)
         where = f"hf.co/{file}, which a Modelfile takes too, is one of {search}"
-        pulled = None if planned.weights is not None else ollama_name(planned.model, _PULLED)
-        return (), where if pulled is None else f"ollama run {pulled} runs other weights: --weights {_PULLED} plans them. {where}"
-
-
-_PULLED: Final = "q4_k_m"
-"""The format of what ``ollama run NAME`` pulls for the models of its library that are not stored as they were published."""
+        pulled = None if planned.weights is not None else ollama_name(planned.model, OLLAMA_PULLS)
+        return (
+            (),
+            where if pulled is None else f"ollama run {pulled} runs other weights: --weights {OLLAMA_PULLS} plans them. {where}",
+        )
 
 
 class OllamaWeights(LlamacppWeights):

@@ -27,6 +27,12 @@ from tests.paths import TESTS
         (["Qwen/Qwen3-8B", "32k"], "Perhaps: --seq 32k"),
         (["RedHatAI/Qwen3-8B-FP8-dynamic"], "That format of the published model: kvplan Qwen/Qwen3-8B --weights fp8"),
         (["mlx-community/Qwen3-8B-bnb-4bit"], "kvplan Qwen/Qwen3-8B --weights bnb4"),
+        # What was typed stays, and the format is the one that the tag has.
+        (
+            ["ollama:gpt-oss:20b", "--seq", "16k", "--gpu", "rtx-4070"],
+            "plan it before: kvplan openai/gpt-oss-20b --seq 16k --engine ollama --gpu rtx-4070",
+        ),
+        (["explain", "ollama:qwen3:14b-q8_0"], "plan it before: kvplan explain Qwen/Qwen3-14B --weights q8_0 --engine ollama"),
         (["qwen3-8b-fp8"], "kvplan Qwen/Qwen3-8B --weights fp8"),
         (["Qwen/Qwen3-8B", "--gpu", "p5.48xlarge"], "Write: --instance p5.48xlarge"),
         (["cost", "Qwen/Qwen3-8B", "--gpu", "l4"], "Did you mean: kvplan recommend Qwen/Qwen3-8B --gpu l4"),

@@ -108,7 +108,7 @@ def test_a_model_that_is_not_there(store: Path) -> None:
     assert "hf.co/a/b:latest, llama3.1:8b" in error.message
     assert error.hint == (
         "Did you mean ollama:llama3.1:8b? Pull it: ollama pull llama3.1:70b. "
-        "To plan it before: kvplan meta-llama/Llama-3.1-70B --engine ollama --weights auto"
+        "To plan it before: kvplan meta-llama/Llama-3.1-70B --engine ollama --weights q4_k_m"
     )
 
 
