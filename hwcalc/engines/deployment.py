@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from hwcalc.engines.facts import longest_named
 from hwcalc.engines.memory import is_measured
 from hwcalc.engines.models import encoder_length, has_classes, has_cross, model_classes
-from hwcalc.engines.runs_on import check_accelerator, check_formats
+from hwcalc.engines.runs_on import check_accelerator, check_formats, check_read
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
 from hwcalc.engines.stored import (
     Dtypes,
@@ -237,6 +237,7 @@ class Occupancy:
             self.encoder_tokens  # noqa: B018
         if self.setup.lora is not None:
             self.deployment.adapter_rules.check()
+        check_read(self.deployment)
         self.check()
         self.deployment.format_warnings  # noqa: B018 - refuses formats that do not run on the accelerator
         group, ep = self.deployment.parallel.group, self.deployment.parallel.ep

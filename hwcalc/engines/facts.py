@@ -128,6 +128,8 @@ class Facts(Record):
     """True if the branches of a request may run on several data-parallel replicas."""
     unbounded: Mapping[type[LayerKind], str] = MappingProxyType({})
     """Kinds with a window whose other tokens it keeps too: ``EVERY_TOKEN``, or ``BY_MODEL`` where some of its classes do."""
+    foreign_formats: tuple[str, ...] | None = None
+    """The programs whose own formats of weights it reads, of GGUF files, bitsandbytes, MLX, ExLlamaV2 and ExLlamaV3; ``None`` where it says so itself."""
     assumed_gpu: str | None = None
     """The accelerator whose rules apply if the user names none."""
     planned_on: tuple[str, ...] | None = None

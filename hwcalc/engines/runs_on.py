@@ -67,6 +67,32 @@ def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "",
     return (_open(f"{title} runs on {_called(gpu)}", found, "its file says neither compute_capability nor architecture"),)
 
 
+def check_read(deployment: Deployment) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` for weights in a format of another program that the engine reads on no accelerator."""
+    engine, named = deployment.engine, deployment.setup.weights
+    if engine.facts.foreign_formats is None:
+        return
+    from hwcalc.quantization.planned import format_name
+
+    for spelled in _weights(deployment):
+        owner = next((owner for start, owner in _OWNERS.items() if spelled[-1].startswith(start)), None)
+        if owner is not None and owner not in engine.facts.foreign_formats:
+            name = format_name(named) if named is not None else ""
+            what = (
+                f"weights in {name}, a format of {owner}"
+                if name
+                else f"the weights of {deployment.model.id}, which are in a format of {owner}"
+            )
+            raise UnsupportedError(
+                f"{engine.label} does not read {what}.",
+                hint=f"Use: {'another format for --weights' if name else '--weights'}, or leave out --engine for the formulas alone.",
+            )
+
+
+_OWNERS: Final = {"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX", "bnb": "bitsandbytes", "gguf": "GGUF files"}
+"""The start of a format's name -> the program that it belongs to."""
+
+
 def check_formats(deployment: Deployment) -> tuple[Note, ...]:
     """Warnings on formats and attention of which sources leave open whether they run there. Raises an error for those that do not."""
     engine, hardware = deployment.engine, deployment.setup.hardware

@@ -266,6 +266,8 @@ def _last(model: str) -> str:
 def unmade(engine: str, name: str, model: str, *made: str) -> UnmadeFormatError | UsageError:
     """The error of an engine that does not make a format of the published weights, with what to type; ``made`` are formats that it makes."""
     message = f"{engine} does not make {name} weights of the published ones."
+    if name in FLOATS:
+        message = f"{engine} has no flag for weights in {name}: it loads them as they are published."
     others = f", use: --weights {' or '.join(made)}" if made else ""
     if name not in _MAKERS:
         return UsageError(message, hint=f"Leave out --weights{others}, or name a model that is published so.")

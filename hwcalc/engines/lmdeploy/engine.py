@@ -126,6 +126,8 @@ class Lmdeploy(Engine):
     definition = Definition.ENGINE
     facts = Facts(
         idle=LmdeployIdle(),
+        # QuantizationConfig of pytorch/config.py, and turbomind/converter.py.
+        foreign_formats=(),
         users_option="max_batch_size",
         chunk_option="max_prefill_token_num",
         cache_is="blocks of the planned sequences, and all slots of states",

@@ -430,8 +430,9 @@ class MlxCommand(Command):
         if planned.revision is not None:
             raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
         if planned.weights is not None and not _converted(planned):
-            message = f"mlx_lm.server runs a model as it is stored, and mlx_lm.convert makes none in {planned.weights}."
-            raise UnsupportedError(message, hint="Leave out --weights, or name a format of MLX's: --weights mlx_4bit")
+            from hwcalc.quantization.planned import format_name, unmade
+
+            raise unmade("mlx-lm", format_name(planned.weights) or "", planned.model, "mlx_4bit")
         if planned.lora is not None:
             raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
         alone = "max_kv_size" in planned.options
@@ -510,6 +511,8 @@ class Mlx(GeneralEngine):
     definition = Definition.ENGINE
     facts = Facts(
         idle=MlxIdle(),
+        # load_model of mlx_lm/utils.py.
+        foreign_formats=("MLX",),
         users_option="decode_concurrency",
         chunk_option="prefill_step_size",
         cache_is="arrays at their largest, while a prompt is read or behind it",

@@ -671,6 +671,8 @@ class Sglang(GeneralEngine):
     label: ClassVar[str] = "SGLang"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        # BASE_QUANTIZATION_METHODS of layers/quantization/__init__.py.
+        foreign_formats=("GGUF files", "bitsandbytes"),
         idle=SglangIdle(),
         states_option="mamba_ssm_dtype",
         users_option="max_running_requests",

@@ -563,6 +563,8 @@ class TensorrtLlm(GeneralEngine):
     definition = Definition.ENGINE
     facts = Facts(
         idle=TensorrtIdle(),
+        # QuantAlgo of models/modeling_utils.py.
+        foreign_formats=(),
         states_option="mamba_ssm_cache_dtype",
         users_option="max_batch_size",
         chunk_option="max_num_tokens",

@@ -233,14 +233,6 @@ class TransformersOccupancy(GeneralOccupancy):
             raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
         if parallel.gpus * parallel.ep > 1:
             check_layout(self.model, parallel)
-        if self.setup.weights is not None:
-            from hwcalc.quantization.planned import format_name
-
-            # AUTO_QUANTIZER_MAPPING of quantizers/auto.py has no format of another engine.
-            name = format_name(self.setup.weights) or ""
-            if name.startswith(("exl2_", "exl3_")):
-                message = f"transformers does not read weights in {name}, a format of ExLlama."
-                raise UnsupportedError(message, hint="Use: --weights bnb4, or leave out --engine for the formulas alone.")
         for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
             if name in options and cache != "quantized":
                 raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
@@ -443,6 +435,8 @@ class Transformers(GeneralEngine):
     definition = Definition.ENGINE
     facts = Facts(
         idle=TransformersIdle(),
+        # AUTO_QUANTIZER_MAPPING of quantizers/auto.py.
+        foreign_formats=("GGUF files", "bitsandbytes"),
         cache_is="tensors that grow with the tokens",
         sums_in_32_bits=True,
         mixes_prompts=False,

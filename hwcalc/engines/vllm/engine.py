@@ -343,6 +343,8 @@ class Vllm(Engine):
     label: ClassVar[str] = "vLLM"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        # What a release reads of them is in formats.py.
+        foreign_formats=("GGUF files", "bitsandbytes"),
         idle=VllmIdle(),
         # vllm/config/cache.py, gpu_memory_utilization: "a per-instance limit", two of which may be 0.5 each.
         utilization_of_server=True,

@@ -224,8 +224,6 @@ _CAME: Final = {"nvfp4": "0.8", "mxfp4": "0.10.1", "mxfp8": "0.16"}
 """The first release that reads a checkpoint in this format; all others are older."""
 _GONE: Final = {"GGUF": "0.24", "bitsandbytes": "0.28"}
 """The first release that no longer reads a group of formats."""
-_NEVER: Final = {"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"}
-"""The start of a format's name -> the engine that it belongs to."""
 
 
 def quantizing_flag(name: str, version: str) -> tuple[str, str] | None:
@@ -251,12 +249,6 @@ def check_weights(deployment: VllmDeployment) -> tuple[Note, ...]:
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     name = format_name(deployment.setup.weights) or ""
-    owner = next((owner for start, owner in _NEVER.items() if name.startswith(f"{start}_")), None)
-    if owner is not None:
-        raise UnsupportedError(
-            f"vLLM does not read weights in {name}, a format of {owner}.",
-            hint="Use: --weights awq, or leave out --engine for the formulas alone.",
-        )
     first = _CAME.get(name)
     if first is not None and release < since(first):
         raise UnsupportedError(

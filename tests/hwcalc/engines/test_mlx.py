@@ -214,7 +214,7 @@ def test_the_command_line() -> None:
     assert line(weights="mlx_4bit") == "mlx_lm.server --model ./Qwen3-8B-4bit"
     first = "First: mlx_lm.convert --hf-path Qwen/Qwen3-8B --mlx-path ./Qwen3-8B-4bit -q --q-bits 4"
     assert remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx", weights="mlx_4bit"), "mlx") == (first,)
-    with pytest.raises(UnsupportedError, match="as it is stored"):
+    with pytest.raises(UsageError, match="does not make fp8 weights"):
         line(weights="fp8")
     with pytest.raises(UnsupportedError, match="no adapter"):
         line(lora="rank=16")

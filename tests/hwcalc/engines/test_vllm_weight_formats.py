@@ -35,6 +35,33 @@ def test_a_release_refuses_what_it_does_not_read(release: str, weights: str, say
     assert says in f"{caught.value.message} {caught.value.hint}"
 
 
+@pytest.mark.parametrize(
+    ("engine", "weights", "owner"),
+    [
+        ("sglang", "mlx_4bit", "MLX"),
+        ("transformers", "exl2 4bpw", "ExLlamaV2"),
+        ("lmdeploy", "q4_k_m", "GGUF files"),
+        ("lmdeploy", "bnb4", "bitsandbytes"),
+        ("tensorrt-llm", "q8_0", "GGUF files"),
+        ("tensorrt-llm", "bnb8", "bitsandbytes"),
+        ("mlx", "exl3 4bpw", "ExLlamaV3"),
+        ("mlx", "iq4_xs", "GGUF files"),
+    ],
+)
+def test_other_engines_refuse_formats_of_other_programs(engine: str, weights: str, owner: str) -> None:
+    """LMDeploy's ``QuantizationConfig``, the ``QuantAlgo`` of TensorRT-LLM and ``load_model`` of mlx-lm know none of them."""
+    with pytest.raises(UnsupportedError, match=f"does not read weights in .*, a format of {owner}"):
+        plan(QWEN, weights=weights, engine=engine, seq=8192)
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights"), [("sglang", "q4_k_m"), ("transformers", "bnb4"), ("mlx", "awq"), ("lmdeploy", "awq")]
+)
+def test_other_engines_read_these(engine: str, weights: str) -> None:
+    """A plan in them is made: by the file of GGUF, by bitsandbytes, and AWQ's own layout."""
+    assert plan(QWEN, weights=weights, engine=engine, seq=8192).memory.weights.format == weights
+
+
 @pytest.mark.parametrize(("release", "weights"), [("0.23", "q4_k_m"), ("0.27", "bnb8"), ("0.33", "awq"), ("0.33", "nvfp4")])
 def test_a_checkpoint_that_is_needed_is_told(capsys: Capture, release: str, weights: str) -> None:
     """The plan says so in a note, the command line refuses."""
@@ -73,15 +100,6 @@ def test_a_model_that_is_published_so_needs_no_other() -> None:
     planned = plan("openai/gpt-oss-20b", weights="mxfp4", engine="vllm", **ON_ONE)
 
     assert all(note.code != "needs-checkpoint" for note in planned.notes)
-
-
-@pytest.mark.parametrize("weights", ["exl2 3.5bpw", "exl3 4bpw"])
-def test_transformers_refuses_the_formats_of_exllama(weights: str) -> None:
-    """They are none of ``AUTO_QUANTIZER_MAPPING``."""
-    with pytest.raises(UnsupportedError) as caught:
-        plan("meta-llama/Llama-3.1-8B", weights=weights, engine="transformers", **ON_ONE)
-
-    assert "ExLlama" in caught.value.message
 
 
 def test_gguf_files_have_left_vllm(tmp_path: Path) -> None:
