@@ -93,7 +93,8 @@ class Price(Record):
     def origin(self, day: dt.date | None = None) -> str:
         """The machine, kind, region, day and source of the price, in words."""
         row = self.row or self
-        each = "" if row is self else f"{self.count // row.count} x {money(row.usd_per_hour)}, "
+        times = self.count // row.count
+        each = "" if row is self else f"{times} x {_factor(row.usd_per_hour, times)}, "
         how = "" if self.user and self.kind is Kind.ON_DEMAND else f", {KINDS[self.kind]}"
         where = "" if self.region == "any" else f" in {self.region}"
         when = "" if self.date is None else f" on {self.date}"
@@ -127,6 +128,18 @@ def money(usd: Decimal | float) -> str:
     return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}" if usd >= 0.1 or not usd else f"${usd:.3g}"
 
 
+def _factor(usd: Decimal, times: int) -> str:
+    """Dollars as text, with so many digits that so many times the text is what :func:`money` writes of all.
+
+    >>> _factor(Decimal("2.69"), 8), _factor(Decimal("0.105"), 4), money(4 * Decimal("0.105"))
+    ('$2.69', '$0.105', '$0.42')
+    """
+    text, digits = money(usd), 3
+    while money(Decimal(text[1:].replace(",", "")) * times) != money(usd * times) and digits < 9:
+        text, digits = f"${usd:,.{digits}f}", digits + 1
+    return text
+
+
 class Table(Record):
     """Rows from one place, such as the built-in ones."""
 
@@ -145,6 +158,15 @@ class Prices(Record):
     """Tables in order. A price comes from the first that has one, and there it is the cheapest."""
 
     tables: tuple[Table, ...]
+
+    def owned(self, accelerator: str) -> int | None:
+        """How many of these accelerators the user owns; ``None`` where nobody says what is owned.
+
+        >>> prices(own="4xh100", kwh=1).owned("h100-sxm5-80gb"), prices(own="4xh100", kwh=1).owned("l4"), prices().owned("l4")
+        (4, 0, None)
+        """
+        owned = [row for row in self.tables[0].rows if row.kind is Kind.OWNED]
+        return max((row.most for row in owned if row.accelerator == accelerator), default=0) if owned else None
 
     def of_instance(self, instance: Instance, kind: str = Kind.ON_DEMAND) -> Price | None:
         """The price of an instance; ``None`` if no row has one. Its own row comes before the user's price of each of its accelerators.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.hardware.named import instance_named
-from hwcalc.hardware.prices import Kind, Price, prices
+from hwcalc.hardware.prices import Kind, Price, Prices, prices
 from hwcalc.model import Note
 from hwcalc.planner.options import PRICED
 from hwcalc.planner.result import NO_PRICE, CostInfo, Expected, FitInfo, PriceInfo, SpeedInfo
@@ -24,9 +24,13 @@ DEFAULT_USE: Final = Fraction(2, 5)
 
 def price_of(options: Mapping[str, Any], gpu: Gpu, gpus: int, instance: str | None = None) -> Price | None:
     """The price of so many accelerators, or of the whole instance, by the options of a plan that name prices; ``None`` if no row has one."""
-    table = prices(options.get("price") or {}, options.get("prices"), own=options.get("own"), kwh=options.get("kwh"))
+    table = _table(options)
     kind = Kind.SPOT if options.get("spot") else Kind.ON_DEMAND
     return table.of_gpus(gpu, gpus, kind) if instance is None else table.of_instance(instance_named(instance), kind)
+
+
+def _table(options: Mapping[str, Any]) -> Prices:
+    return prices(options.get("price") or {}, options.get("prices"), own=options.get("own"), kwh=options.get("kwh"))
 
 
 def usd_per_million_tokens(usd_per_hour: float, tokens_per_s: float, use: float = 1.0) -> float:
@@ -77,6 +81,7 @@ def cost_of(opened: Occupancy, fit: FitInfo | None, speed: SpeedInfo | None, wit
         usd_per_million_tokens=of_tokens,
         users=users,
         usd_per_user_month=float(price.usd_per_month) / users if users else None,
+        owned=_table(options).owned(gpu.id) if "own" in options else None,
     )
 
 

@@ -7,7 +7,7 @@ numbers and verdicts are values here; they become text in reports and in :meth:`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, overload
 
@@ -167,7 +167,7 @@ class CostInfo(Part):
     ``usd_per_million_tokens`` of output is at ``tokens_per_s``, in a share ``use`` of the time that is paid: of as many users as the limits
     of time allow, else of the planned sequences while they decode. Its ``low`` end is that of the fast end of the speed's range. Null where
     no speed is expected, or where the plan does not fit. ``usd_per_user_month`` is the price of a month divided by ``users``, those within
-    the limits or the planned ones; null for one.
+    the limits or the planned ones; null for one. ``owned`` are the accelerators of this kind that ``own`` names; null where it is not given.
     """
 
     usd_per_hour: float
@@ -178,6 +178,19 @@ class CostInfo(Part):
     usd_per_million_tokens: Expected | None
     users: int | None
     usd_per_user_month: float | None
+    owned: int | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """True if the price is the power of what the user owns."""
+        return self.price.kind == "owned"
+
+
+def rented_words(costs: Iterable[CostInfo]) -> tuple[str, ...]:
+    """A sentence that names what is counted as rented where the user says what is owned; none where nothing is."""
+    rented = {cost.price.accelerator: cost.owned for cost in costs if cost.owned is not None and not cost.is_owned}
+    words = [f"more {name} than the {owned:,} that you own" if owned else f"all {name}" for name, owned in rented.items()]
+    return (f"Counted as rented: {', '.join(words)}.",) if words else ()
 
 
 COST_COLUMNS: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Sequence
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any, Final
 
 from hwcalc.planner.verdict import Verdict
@@ -25,6 +25,8 @@ _SPACE: Final = 0.15
 """Inches between the texts of two columns."""
 _ROW: Final = 0.18
 """Inches of a line of words at the right edge."""
+_LINE: Final = 0.14
+"""Inches of a line of words below."""
 _PARTS: Final = {"weights": "#9DB4C0", "overhead": "#CFCFCF", "activations": "#F0C987", "cache": "#0072B2"}
 """Colours of the areas of one model: the cache stands out."""
 _SHOWN: Final = 2.5
@@ -33,6 +35,8 @@ _LEAST_BAR: Final = 0.008
 """The share of the axis that a bar has at least, so that a layer with a small window can be seen."""
 _NAME: Final = 60
 """Characters of a name."""
+_LABEL: Final = 34
+"""Characters of a line of a name at the right edge."""
 _SETTINGS: Final = {
     "svg.hashsalt": "kvplan",
     "pdf.fonttype": 42,
@@ -63,21 +67,23 @@ def drawn(chart: Chart, format_: str) -> bytes:
         if chart.profiles
         else max(5.2, 1.4 + 1.15 * _ROW * words)
     )
-    return figure_file(chart.title, chart.caption, height, format_, lambda figure: _draw(figure, chart))
+    return figure_file(chart.title, (*chart.remarks, chart.caption), height, format_, lambda figure: _draw(figure, chart))
 
 
-def figure_file(title: str, caption: str, height: float, format_: str, draw: Callable[[Any], None]) -> bytes:
-    """The bytes of a file of a figure, ``height`` inches high, on which ``draw`` puts what it shows."""
+def figure_file(title: str, below: Sequence[str], height: float, format_: str, draw: Callable[[Any], None]) -> bytes:
+    """The bytes of a file of a figure on which ``draw`` puts what it shows, ``height`` inches high with one line ``below`` it."""
     matplotlib = drawing("matplotlib", what="A picture in a file")
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS}), warnings.catch_warnings():
         # A character that the font lacks is drawn as a box; it is no message for the user.
         warnings.simplefilter("ignore")
+        words = "\n".join(fill(_named(line, 520), 125, break_on_hyphens=False) for line in below)
+        height += words.count("\n") * _LINE
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
         figure.suptitle(_named(title, 120), x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+        figure.supxlabel(words, x=0.01, ha="left", fontsize=8, color=QUIET)
         draw(figure)
-        figure.supxlabel(fill(_named(caption, 260), 125), x=0.01, ha="left", fontsize=8, color=QUIET)
         out = io.BytesIO()
         metadata = {"Title": clean(title), **_METADATA[format_]}
         figure.savefig(out, format=format_, dpi=160, metadata=metadata)
@@ -127,13 +133,12 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     axes.grid(visible=True, color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    for place, remark in enumerate(chart.remarks):
-        axes.text(0.5, 0.5 - 0.06 * place, _named(remark, 100), transform=axes.transAxes, ha="center", color=INK)
 
 
 def _words_of(line: Line) -> list[str]:
-    """Words at the end of a line: its name, and the point that is named on it."""
-    return [_named(line.label, 34), *([line.mark.label] if line.mark is not None else [])]
+    """Words at the end of a line: its name, on as many lines as it takes, and the point that is named on it."""
+    name = wrap(_named(line.label).replace(" x ", "\u00a0x\u00a0"), _LABEL, break_long_words=False, break_on_hyphens=False)
+    return [*(_named(words, _LABEL) for words in name), *([line.mark.label] if line.mark is not None else [])]
 
 
 def _named_areas(line: Line) -> list[tuple[float, list[str], str]]:
@@ -150,7 +155,7 @@ def _write_names(axes: Any, named: Sequence[tuple[float, Sequence[str], str]]) -
     """Write names to the right of the axes, each as near to its height as the others allow, with a thin line to where it belongs."""
     to_axes = axes.transData + axes.transAxes.inverted()
     right = axes.get_xlim()[1]
-    row = _ROW / (axes.figure.get_figheight() - 1.4)
+    row = _ROW / (axes.figure.get_figheight() - 1.4 - axes.figure.get_supxlabel().count("\n") * _LINE)
     wanted = sorted(
         ((min(1.0, max(0.0, to_axes.transform((right, max(height, 1e-9)))[1])), words, color) for height, words, color in named),
         key=lambda name: name[0],

@@ -5,7 +5,7 @@ Numbers on the axes of a picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
-from hwcalc.planner.result import CostInfo, Plan
+from hwcalc.planner.result import CostInfo, Plan, rented_words
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.units import human_bytes
@@ -349,15 +349,15 @@ def nodes_chart(rows: Sequence[tuple[str, Comparison | KvplanError]]) -> Chart:
     compared = [answer for _, answer in rows if isinstance(answer, Comparison)]
     nodes = [_node(variant) for variant in compared[0].variants]
     cells: list[Cell] = []
-    remarks: list[str] = []
+    failed: list[tuple[str, str]] = []
     for row, (model, answer) in enumerate(rows):
         if isinstance(answer, KvplanError):
             cells += [Cell(row=row, model=model, node=node, why="does not run") for node in nodes]
-            remarks.append(f"{model}: {answer.message}")
+            failed.append((model, answer.message))
             continue
         cells += [_cell(variant, node, row) for variant, node in zip(answer.variants, nodes, strict=True)]
-        remarks += [
-            f"{model} on {node}: {variant.error}" for variant, node in zip(answer.variants, nodes, strict=True) if variant.error
+        failed += [
+            (f"{model} on {node}", variant.error) for variant, node in zip(answer.variants, nodes, strict=True) if variant.error
         ]
     planned = next(variant for variant in compared[0].variants if variant.error is None)
     lengths = {variant.seq for answer in compared for variant in answer.variants if variant.error is None}
@@ -370,51 +370,72 @@ def nodes_chart(rows: Sequence[tuple[str, Comparison | KvplanError]]) -> Chart:
         caption=f"{engine} · at once: the most sequences of this length, for certain",
         y_label="",
         cells=tuple(cells),
-        remarks=tuple(remarks),
+        remarks=_folded(failed),
     )
+
+
+def _folded(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """A line for each reason, with all that it holds for."""
+    named: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        named.setdefault(reason, []).append(name)
+    return tuple(f"{'; '.join(names)}: {reason}" for reason, names in named.items())
 
 
 def cost_chart(rows: Sequence[tuple[str, Comparison | KvplanError]], scale: str) -> Chart:
     """Dollars a month against users: as many nodes of each kind as hold them at once for certain.
 
-    Rows are as those of :func:`nodes_chart`, whose variants have prices; a node without one is a remark.
+    What is owned ends where no further node is. The picture ends at four times the users that are planned, or that a node holds. Rows are
+    as those of :func:`nodes_chart`, whose variants have prices; a node without one is a remark.
     """
-    remarks = [f"{model}: {answer.message}" for model, answer in rows if isinstance(answer, KvplanError)]
+    left_out = [(model, answer.message) for model, answer in rows if isinstance(answer, KvplanError)]
     variants = [variant for _, answer in rows if isinstance(answer, Comparison) for variant in answer.variants]
-    several = len({variant.model for variant in variants}) > 1
-    priced: list[tuple[str, int, CostInfo]] = []
+    models = dict.fromkeys(variant.model for variant in variants)
+    short = {model: model.rpartition("/")[2] for model in models}
+    names = short if len({*short.values()}) == len(short) else {model: model for model in models}
+    priced: list[tuple[str, Variant, CostInfo]] = []
     for variant in variants:
-        label = f"{variant.model} on {_node(variant)}" if several else _node(variant)
+        label = f"{names[variant.model]} on {_node(variant)}" if len(models) > 1 else _node(variant)
         if variant.error is not None or not variant.max_batch:
-            remarks.append(f"{label}: {variant.error or 'holds nobody for certain'}")
+            left_out.append((label, variant.error or "no user for certain"))
         elif variant.cost is None:
-            remarks.append(f"{label}: no price with a date is known. Give yours: --price NAME=2.50/h")
+            left_out.append((label, "no price with a date is known. Give yours: --price NAME=2.50/h"))
         else:
-            priced.append((f"{label}: {money(variant.cost.usd_per_hour)}/h", variant.max_batch, variant.cost))
-    last = min(_MOST_USERS, 4 * max((users for _, users, _ in priced), default=1))
+            priced.append((f"{label}: {money(variant.cost.usd_per_hour)}/h", variant, variant.cost))
     planned = next(variant for variant in variants if variant.error is None)
+    asked = planned.batch or 1
+    last = min(_MOST_USERS, 4 * (asked if asked > 1 else max((variant.max_batch or 1 for _, variant, _ in priced), default=1)))
     engine = " ".join(filter(None, (planned.engine, planned.engine_version)))
-    days = dict.fromkeys(f"{cost.price.provider} {cost.price.date or ''}".strip() for _, _, cost in priced)
+    costs = [cost for _, _, cost in priced]
+    days = dict.fromkeys(
+        "power of what you own" if cost.is_owned else " ".join(filter(None, (cost.price.provider, cost.price.date)))
+        for cost in costs
+    )
     return Chart(
         kind=COST,
-        title=f"{'' if several else f'{planned.model}: '}dollars a month against users of {planned.seq:,} tokens",
+        title=f"{'' if len(models) > 1 else f'{planned.model}: '}dollars a month against users of {planned.seq:,} tokens",
         caption=f"{engine} · as many nodes as hold the users for certain · prices: {', '.join(days) or 'none'}",
         y_label="dollars a month",
         x_label="users",
         scale=scale,
-        lines=tuple(_stairs(label, users, cost.usd_per_month, last) for label, users, cost in priced),
-        remarks=tuple(remarks),
+        lines=tuple(_stairs(label, variant, cost, last) for label, variant, cost in priced),
+        remarks=(*_folded(left_out), *rented_words(costs)),
     )
 
 
 _MOST_USERS: Final = 100_000
 
 
-def _stairs(label: str, users: int, usd: float, last: int) -> Line:
-    """The line of a node that holds so many users, up to ``last`` of them: both ends of each step, of the first hundred."""
+def _stairs(label: str, variant: Variant, cost: CostInfo, last: int) -> Line:
+    """The line of a node up to ``last`` users, or those on what is owned: both ends of each step, of the first hundred."""
+    users, mark = variant.max_batch or 1, None
+    nodes = (cost.owned or 0) // (variant.gpus or 1) if cost.is_owned else None
+    if nodes is not None and nodes * users < last:
+        last = nodes * users
+        mark = Mark(f"you own {nodes:,}: {last:,} user{'s' if last > 1 else ''}", last, round(nodes * cost.usd_per_month))
     ends = {count * users + more for count in range(1, min(100, last // users) + 1) for more in (0, 1)}
     xs = tuple(sorted({1, last} | {end for end in ends if end <= last}))
-    return Line(label=label, xs=xs, ys=tuple(round(-(-x // users) * usd) for x in xs))
+    return Line(label=label, xs=xs, ys=tuple(round(-(-x // users) * cost.usd_per_month) for x in xs), mark=mark)
 
 
 def _node(variant: Variant) -> str:

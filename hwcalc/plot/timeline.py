@@ -29,7 +29,7 @@ def save_timeline(timeline: Timeline, path: str | os.PathLike[str], option: str 
 
 def timeline_file(timeline: Timeline, format_: str) -> bytes:
     """The bytes of the picture in ``png``, ``svg`` or ``pdf``."""
-    return figure_file(timeline.title, timeline.caption, _HEIGHT, format_, lambda figure: _draw(figure, timeline))
+    return figure_file(timeline.title, (timeline.caption,), _HEIGHT, format_, lambda figure: _draw(figure, timeline))
 
 
 def _draw(figure: Any, timeline: Timeline) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
+from hwcalc.planner.result import rented_words
 from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.units import GIB, human_bytes
 
@@ -140,13 +141,13 @@ def cost_cells(cost: CostInfo | None) -> dict[str, str]:
 
 
 def dated_prices(costs: Iterable[CostInfo | None]) -> tuple[str, ...]:
-    """A line that names what the prices are of, with their days, and the share of the time that is used; none without prices."""
+    """Lines that name what the prices are of, with their days, the share of the time that is used, and what is rented; none without prices."""
     known = [cost for cost in costs if cost is not None]
     if not known:
         return ()
     told = "; ".join(dict.fromkeys(cost.price.text for cost in known))
     used = {f" A million tokens at {cost.use:.0%} use (--use)." for cost in known if cost.usd_per_million_tokens is not None}
-    return (f"Prices: {told}. Their sources: --json or --format csv.{''.join(used)}",)
+    return (f"Prices: {told}. Their sources: --json or --format csv.{''.join(used)}", *rented_words(known))
 
 
 def cost_words(cost: CostInfo) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from hwcalc.planner.result import (
     Plan,
     RequestInfo,
     SpeedInfo,
+    rented_words,
 )
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.text import both, plural
@@ -144,6 +145,7 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         from hwcalc.report.columns import cost_words
 
         out += zip(("costs", "tokens"), cost_words(plan.cost), strict=False)
+        out += (("costs", words) for words in rented_words([plan.cost]))
     return [*out, *(("costs", note.message) for note in plan.notes if note.code == NO_PRICE)]
 
 

@@ -111,6 +111,26 @@ def test_the_command_prints_date_and_source(capsys: Capture) -> None:
         assert said in run(capsys, QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k", *words)[1]
 
 
+def test_what_is_rented_beside_what_is_owned_is_said(capsys: Capture) -> None:
+    """A node of more boards than one owns has the price of a rented one, and each command with its price says so."""
+    own, two = ("--own", "h100", "--kwh", "0.2"), ("--engine", "vllm", "--gpu", "2xh100", "--seq", "8k")
+    words = "Counted as rented: more h100-sxm5-80gb than the 1 that you own.\n"
+
+    assert f"  costs    {words}" in run(capsys, QWEN, *two, *own)[1]
+    assert words in run(capsys, "compare", QWEN, "--engine", "vllm", "--gpu", "h100,2xh100", "--seq", "8k", *own)[1]
+    assert "rented" not in run(capsys, QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k", *own)[1]
+    assert cost_of(hwcalc.plan(QWEN, gpu="2xh100", own="h100", kwh="0.2", **SERVED)).owned == 1
+    assert cost_of(hwcalc.plan(QWEN, gpu="2xh100", cost=True, **SERVED)).owned is None
+
+
+def test_a_factor_of_a_price_has_the_digits_that_it_takes() -> None:
+    """4 boards of 0.105 dollars an hour are 0.42, which 4 x $0.10 would not be."""
+    plan = hwcalc.plan(QWEN, gpu="4xh100", own="4xh100", kwh="0.15", **SERVED)
+    (price,) = [note.message for note in plan.notes if note.code == "price"]
+
+    assert price.startswith("Price: 4 x $0.105, ")
+
+
 def test_instances_are_listed_with_their_prices(capsys: Capture) -> None:
     """On demand with the day; of one instance those of spot machines too, with their sources; a box that one buys has none."""
     listed = {line.split()[0]: line for line in run(capsys, "instances", "h100")[1].splitlines()}

@@ -227,6 +227,35 @@ def test_dollars_against_users() -> None:
         hwcalc.plot(QWEN, spot=True)
 
 
+def test_dollars_of_what_is_owned() -> None:
+    """The line of one's own node ends with it, 46 users; the picture ends at four times the users asked for; the rest is rented."""
+    drawn = hwcalc.plot(
+        [QWEN, "deepseek-ai/DeepSeek-V3"],
+        kind="cost",
+        gpu="h100,2xh100,2xa100",
+        engine="vllm",
+        seq="8k",
+        batch=30,
+        own="h100",
+        kwh="0.15",
+    )
+    lines = {line.label: line for line in drawn.chart.lines}
+    owned = lines["Qwen3-8B on 1 x h100-sxm5-80gb: $0.10/h"]
+
+    # 700 W at 0.15 dollars per kWh in 730 hours.
+    assert (owned.xs, owned.ys) == ((1, 46), (77, 77))
+    assert owned.mark is not None
+    assert owned.mark.label == "you own 1: 46 users"
+    assert {line.xs[-1] for line in lines.values() if line is not owned} == {120}
+    names = "; ".join(f"DeepSeek-V3 on {node}" for node in ("1 x h100-sxm5-80gb", "2 x h100-sxm5-80gb", "2 x a100-sxm4-80gb"))
+    assert drawn.chart.remarks == (
+        f"{names}: no user for certain",
+        "Counted as rented: more h100-sxm5-80gb than the 1 that you own, all a100-sxm4-80gb.",
+    )
+    written = " ".join(re.findall(r"<!-- ([^>]*) -->", drawn.data("svg").decode())).replace("\n", " ")
+    assert all(words in written for words in (*drawn.chart.remarks, owned.mark.label))
+
+
 def test_nodes_of_what_cannot_be_planned() -> None:
     """A model that cannot be read has a cell on every node; two configs without names are two rows; a model without weights is unknown."""
     config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
