@@ -31,11 +31,11 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Asked, CompareOptions, by_name, counted_once, read_options, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
-from hwcalc.planner.result import CostInfo, Plan, cost_row
+from hwcalc.planner.result import NO_PRICE, CostInfo, Plan, cost_row
 from hwcalc.planner.verdict import Verdict, layout_text
 
-_WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING)
-"""Codes of the warnings of a plan that are said beside others, too."""
+_WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING, NO_PRICE)
+"""Codes of the warnings and notes of a plan that are said beside others, too."""
 
 
 class EngineRow(Record):
@@ -339,7 +339,7 @@ def _planned(
             variants.append(_failed(asked, error))
             continue
         notes.append(planned.notes)
-        warned.extend(note for note in planned.warnings if note.code in _WARNED)
+        warned.extend(note for note in (*planned.warnings, *planned.notes) if note.code in _WARNED)
         if any(note.code == DEFAULT_GPU for note in planned.notes):
             assumed[opened.engine.label] = opened.engine.facts.assumed_gpu or ""
         base = planned.cache.total_bytes if base is None else base

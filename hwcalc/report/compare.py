@@ -166,22 +166,22 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
 
     out: list[Column] = []
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
+        limited = any(variant.users_within is not None for variant in variants)
         # Beside engines that split no model, the columns are for a model of which something lies in host memory.
         split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
         out += column("layout", lambda variant: variant.layout or "", right=False)
         out += column("verdict", lambda variant: _UNKNOWN if variant.verdict is None else variant.verdict.text, right=False)
         out += column(NEEDED, _needed, 2)
         out += column("of", lambda variant: gib(variant.usable_bytes), 3)
-        out += column("at once", _at_once if any(variant.users_within is not None for variant in variants) else _sure, 1)
-        out += column("users", _users, 1)
+        out += column("at once", _at_once if limited else _sure, 3 if limited else 1)
+        out += column("users", _users)
         out += column("limit", lambda variant: limit_word(variant.limited_by), 6, right=False)
         out += column("longest", lambda variant: how_many(variant.max_seq), 4)
         if split:
             out += column("layers on GPU", _layers_on_gpu, 5)
             out += column("in host memory", _in_host_memory, 6)
         out += column(RATE, _speed, 9)
-        limited = any(variant.users_within is not None for variant in variants)
-        for title, rank in {HOURLY: 1, PER_MILLION: 2, **({PER_USER: 3} if limited else {}), MONTHLY: 10}.items():
+        for title, rank in {HOURLY: 0, PER_MILLION: 0, **({PER_USER: 0} if limited else {}), MONTHLY: 10}.items():
             out += column(title, partial(_cost, title), rank)
     if beside:
         pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)

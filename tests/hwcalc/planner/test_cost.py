@@ -123,6 +123,34 @@ def test_what_is_rented_beside_what_is_owned_is_said(capsys: Capture) -> None:
     assert cost_of(hwcalc.plan(QWEN, gpu="2xh100", cost=True, **SERVED)).owned is None
 
 
+@pytest.mark.parametrize("limits", [(), ("--prompt", "6k", "--ttft", "2s")])
+def test_the_price_asked_for_is_in_a_narrow_table(
+    limits: tuple[str, ...], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 80 columns other figures leave first; a node without a price says why its cells are empty, once for all models."""
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, err = run(
+        capsys,
+        "compare",
+        QWEN,
+        "openai/gpt-oss-120b",
+        "--engine",
+        "vllm",
+        "--gpu",
+        "8xh200,2xl40s",
+        "--seq",
+        "8k",
+        "--cost",
+        *limits,
+    )
+    titles = next(line for line in out.splitlines() if "verdict" in line).split()
+
+    assert status == 0
+    assert {"$/h", "$/1M", *(("users", "$/user") if limits else ())} <= set(titles)
+    assert max(map(len, out.splitlines())) <= 80
+    assert " ".join(err.split()).count("No price of 2 x l40s is known with its date. Give yours: --price l40s=2.50/h") == 1
+
+
 def test_a_factor_of_a_price_has_the_digits_that_it_takes() -> None:
     """4 boards of 0.105 dollars an hour are 0.42, which 4 x $0.10 would not be."""
     plan = hwcalc.plan(QWEN, gpu="4xh100", own="4xh100", kwh="0.15", **SERVED)
