@@ -468,8 +468,8 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     else:
         layout = [str(key) for key in level.raw if is_layout(str(key))]
         so = f" as its {named_keys(layout)} says" if layout else ""
-        # The fault is that of plain attention, which nobody asks for whose layers can be written down.
-        why = f": {fault}" if fault and (sketch is None or not sketch.complete) else "."
+        # The fault is that of plain attention, of which nobody speaks whose layers are known in part.
+        why = f": {fault}" if fault and sketch is None else "."
         known = f"None of the nearest types can read it{so}{why} All that is known: {_TYPES}"
     error.hint = "\n".join(part for part in ((known, written) if found else (written, known)) if part)
     return error
@@ -506,7 +506,8 @@ def _plain_fault(top: Config) -> str:
             passed = [key for key in judge(config, config, family, reading, weighed=False).unread if is_layout(key)]
             return f"plain attention ignores {named_keys(passed)}." if passed else ""
     except ConfigError as error:
-        return error.message
+        # What is missing is missing for plain attention: nobody knows what the file's own type needs.
+        return re.sub(rf"\ba {re.escape(config.model_type or '')} (config|model)\b", "plain attention", error.message)
     except (UsageError, ValueError) as error:
         return f"{error}."
     return ""

@@ -373,7 +373,15 @@ def test_an_error_of_the_file_is_named_at_once(capsys: Capture, tmp_path: Path) 
     path.write_text(json.dumps({**LLAMA_LIKE, "num_hidden_layers": 24, "layer_types": ["full_attention", "sliding_attention"]}))
     status, _, err = run(capsys, str(path), "--seq", "1k")
     assert status == 3
-    assert "layer_types is 2 items long" in err
+    assert "layer_types, which is 2 layers long, and num_hidden_layers 24 disagree" in err
+    assert "a mylm" not in err
+
+
+def test_what_is_missing_is_missing_for_plain_attention(capsys: Capture, tmp_path: Path) -> None:
+    """Nobody knows what a config of this type needs."""
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "zephyros", "hidden_size": 4}')
+    assert "num_hidden_layers is missing: plain attention needs it." in run(capsys, str(path))[2]
     assert "--assume" not in err
     status, _, err = run(capsys, str(path), "--seq", "1k", "--assume", "gqa")
     assert status == 3
