@@ -84,7 +84,23 @@ SUBJECTS: Final[Mapping[str, str]] = {
 """The words by which a key says that it is about a kind of layer."""
 _OF_STATES: Final = frozenset({"recurrent", "rnn", "state"})
 _FILLERS: Final = frozenset(
-    ["attention", "self", "model", "text", "decoder", "language", "llm", "transformer", "mixer", "backbone", "causal", "short"]
+    [
+        "attention",
+        "self",
+        "model",
+        "text",
+        "decoder",
+        "language",
+        "llm",
+        "transformer",
+        "mixer",
+        "backbone",
+        "causal",
+        "short",
+        "gqa",
+        "mha",
+        "mqa",
+    ]
 )
 """Words that change nothing."""
 _OF_LAYERS: Final = frozenset({"layer", "block"})

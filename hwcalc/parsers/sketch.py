@@ -66,6 +66,14 @@ _OF_HEADS: Final = frozenset({("", "num_key_value_heads"), ("", "head_dim")})
 """What layers that keep a latent alone have no use for."""
 _COMPUTED: Final = r"dt(?!ype)|time_step|chunk|rank|scan|expand|kernels|multiplier|use_|eigval|a_log|_min|_max"
 """Keys of states that bear on what they compute, and not on what they keep."""
+_OPEN: Final = "attention"
+"""The family of a layer that attends, where the file leaves open what it keeps."""
+_LATENT: Final = frozenset({"mla", "latent"})
+"""Words of keys and values that say that layers keep a latent."""
+_SQUEEZING: Final = ("bottleneck", "compress", "squeez", "lowrank")
+"""How words of keys begin that may say it, as ``rank`` may."""
+_UNKEPT: Final = frozenset({"query", "o", "output", "out"})
+"""Words of ranks whose product is never cached."""
 _EVERY: Final = frozenset({"every", "period", "interval", "freq", "frequency", "nth"})
 _FORMAT_WORDS: Final = frozenset({"dtype", "type", "format", "precision", "quant", "quantization", "algo"})
 _INDICES: Final = frozenset({"layer", "idx", "index", "indice", "id", "indices", "block"})
@@ -127,6 +135,12 @@ class _Reader:
         self.attends = any(map(self.keys.find, ("num_attention_heads", "num_key_value_heads")))
         self.weighed = True
         """False if layers are of a kind whose weights do not follow from the sizes."""
+        self.rank = self.keys.find("kv_lora_rank")
+        self.squeezed = tuple(self._squeezing()) if self.rank is None else ()
+        """Numbers that may be those of a latent in words that are not known."""
+        said = (words_of(key) | words_of(value if isinstance(value, str) else "") for key, value in self._shapes() if value)
+        self.latent = self.rank is not None or any(words & _LATENT for words in said)
+        """True if a number or a word of the file says that layers keep a latent."""
         self.windowed = bool(self._window()) and raw.get("use_sliding_window") is not False
 
     @cached_property
@@ -150,6 +164,9 @@ class _Reader:
             slots = slots or [Slot("", "")]
         else:
             slots, counted = placed, True
+            if self.windowed and not any("sliding" in slot.kind for slot in slots):
+                # A window that no layer is said to have: only those that are called full have none.
+                slots = [slot._replace(kind=_OPEN) if _may_slide(slot) else slot for slot in slots]
             self.attends = self.attends and any(slot.kind in ("", "both") or not _is_state(slot.kind) for slot in slots)
         texts, told = list[str](), dict[str, tuple[int, str]]()
         lines: list[str] = []
@@ -197,7 +214,7 @@ class _Reader:
             options=options,
             lines=tuple(lines),
             complete=UNKNOWN not in text and not others and not self.disagree,
-            placed=tuple(self.placed),
+            placed=(*self.placed, *self.squeezed),
             kinds=frozenset(filter(None, map(self._settled, self._described()))),
         )
 
@@ -206,9 +223,21 @@ class _Reader:
         placing = any(_places(key, value) for key, value in entries(self.raw))
         return self.count if self.count and len(texts) == 1 and not placing else UNKNOWN
 
+    def _shapes(self) -> Iterator[tuple[str, Any]]:
+        """The values that may bear on what layers keep, by their keys."""
+        return ((key, value) for key, value in entries(self.raw) if not re.search(_OF_FEED_FORWARD, key))
+
     def _layouts(self) -> Iterator[tuple[str, Words, Any]]:
         """The values that may say which layers keep what, with the words of their keys."""
-        return ((key, words_of(key), value) for key, value in entries(self.raw) if not re.search(_OF_FEED_FORWARD, key))
+        return ((key, words_of(key), value) for key, value in self._shapes())
+
+    def _squeezing(self) -> Iterator[str]:
+        """The keys whose numbers may be the width of what layers keep in place of keys and values."""
+        of_states = frozenset(" ".join(_WORDS_OF_STATES.values()).split())
+        for key, words, value in self._layouts():
+            squeezes = "rank" in words or any(word.startswith(_SQUEEZING) for word in words)
+            if squeezes and is_number(value) and value > 1 and not words & (_UNKEPT | of_states) and not harmless(key):
+                yield key
 
     # --- which layers are which -----------------------------------------------------------------------------------------
 
@@ -400,9 +429,8 @@ class _Reader:
             states = ["mamba"]
         if not states and self.keys.find("channels", "short_convolution"):
             states = ["short_convolution"]
-        latent = self.keys.find("kv_lora_rank") is not None
-        if not self.attends or latent:
-            return [*states, *(["latent_attention"] if latent else [])]
+        if not self.attends or self.latent:
+            return [*states, *(["latent_attention"] if self.latent else [])]
         chunked = any({"attention", "chunk"} <= entry.words for entry in self.keys.entries)
         # A window says nothing of how many layers have it.
         limited = "sliding_attention" if self.windowed else "chunked_attention" if chunked else ""
@@ -467,8 +495,10 @@ class _Reader:
     def _settled(self, kind: str) -> str:
         """The kind of a family, by the parameters that the file has; the family itself if they leave it open."""
         keys, bare = self.keys, not self.attends
-        if kind == "full_attention" and keys.find("kv_lora_rank") is not None:
+        if kind == "full_attention" and self.latent:
             return "latent_attention"
+        if _attends(kind) and kind != "latent_attention" and (self.squeezed or (self.latent and self.rank is None)):
+            return _OPEN
         if kind == "mamba":
             width = keys.find("head_dim", "mamba2", bare=bare)
             if width is None and keys.find("dt_rank", "mamba1"):
@@ -701,6 +731,11 @@ def _named_kind(key: str) -> str:
 
 def _is_state(kind: str) -> bool:
     return kind in _WORDS_OF_STATES or (kind in formulas.KINDS and issubclass(formulas.KINDS[kind], StateKind))
+
+
+def _may_slide(slot: Slot) -> bool:
+    """True for attention of which the file does not say that it is full."""
+    return slot.kind == "full_attention" and not words_of(slot.said) & {"full", "global"}
 
 
 def _attends(kind: str) -> bool:

@@ -81,8 +81,8 @@ CONFIGS: Final[Mapping[str, tuple[Json, int]]] = {
         18 * 16 * 128 * 128 * 4 + 6 * N * KV,
     ),
     "rg-lru in a pattern": (
-        ATTENTION | {"num_hidden_layers": 26, "lru_width": 2560, "conv1d_width": 4, "attention_window_size": 2048, "block_pattern": ["recurrent", "recurrent", "attention"]},
-        18 * (2560 * 4 + 3 * 2560 * 2) + 8 * N * KV,
+        ATTENTION | {"num_hidden_layers": 26, "lru_width": 2560, "conv1d_width": 4, "attention_window_size": 2048, "block_pattern": ["recurrent", "recurrent", "local_attention"]},
+        18 * (2560 * 4 + 3 * 2560 * 2) + 8 * 2048 * KV,
     ),
     "a pattern of letters": (ATTENTION | SSM | {"hybrid_pattern": "MMM*" * 6}, 18 * MAMBA2 + 6 * N * KV),
     "letters with feed-forward layers": (ATTENTION | SSM | {"hybrid_override_pattern": "M-M-M-*-" * 3}, 9 * MAMBA2 + 3 * N * KV),
@@ -181,6 +181,9 @@ def test_every_command_runs(capsys: Capture, tmp_path: Path, name: str, typed: t
     "config",
     [
         ATTENTION | {"local_window": 1024, "local_to_global_ratio": 5},
+        ATTENTION | {"bottleneck": 384, "pos_key": 64},
+        ATTENTION | {"compressed_kv_size": 384, "decoupled_rope_size": 64},
+        ATTENTION | {"attention_kind": "mla"},
         ATTENTION
         | {"sliding_window": 128, "attention_sink_size": 4, "layer_types": ["sliding_attention", "full_attention"] * 12},
         CONFIGS["heads by layer"][0],
@@ -319,6 +322,14 @@ def test_a_terminal_keeps_lines_and_commands(tmp_path: Path, width: int) -> None
         ({"depth": 4, "n_heads": 8, "head_dim": 64, "layer_codes": [0, 1] * 2}, "4*?"),
         # A latent and a window together.
         ({"depth": 4, "sliding_window": 64} | LATENT, "4*mla(rank=512, rope=64, nope=128, v_head_dim=128)"),
+        # A word for MLA without its numbers, and numbers that may be those of a latent.
+        ({"depth": 4, "q_heads": 8, "squeeze_rank": 64, "attention_kind": "mla"}, "4*mla(heads=8, rank=?, rope=?)"),
+        ({"depth": 4, "q_heads": 8, "use_mla": False, "head_dim": 64}, "4*gqa(heads=8, kv_heads=8, head_dim=64)"),
+        ({"depth": 4, "q_heads": 8, "q_lora_rank": 64, "head_dim": 64}, "4*gqa(heads=8, kv_heads=8, head_dim=64)"),
+        ({"depth": 4, "q_heads": 8, "bottleneck": 64, "head_dim": 64}, "4*?"),
+        ({"depth": 4, "q_heads": 8, "compressed_kv_size": 64, "head_dim": 64, "layer_types": ["swa", "full"] * 2}, "4*?"),
+        # A window of attention that no layer is said to have, in an object too.
+        ({"depth": 4, "layer_types": ["ssm", "attention"] * 2, "attention_config": {"heads": 8, "head_dim": 64, "sliding_window": 64}} | SSM, "2*(mamba2(heads=64, head_dim=64, d_state=128, groups=1, conv=4) + ?)"),
         # Two keys that disagree.
         ({"depth": 4, "n_heads": 8, "head_dim": 64, "head_width": 32}, None),
         ({"depth": 4, "n_heads": 8, "per_head_width": 64, "width_of_head": 32}, "4*gqa(heads=8, kv_heads=8, head_dim=?)"),
