@@ -59,6 +59,9 @@ class StepParameters(Facts):
     bf16_matrices: str = ""
     """The beginning of the architectures on which matrices in bf16 are multiplied in 16 bits; on others they are in 32 bits. llama.cpp's kernels
     for Vulkan take 32 bits where the driver has none for bf16, as RADV before RDNA 4 (ggml-org/llama.cpp#12554)."""
+    scale_instructions: Times = 0.0
+    """Instructions for each block of 32 products of 8-bit integers, whose sum is multiplied by the scales of both factors in 32 bits. llama.cpp's
+    kernels for CUDA and ROCm take four: two to make the sum a float, one for the product of the scales, and one to multiply and add."""
     superblock_share: Reached = 0.75
     """How much of the share of GGUF's blocks its superblocks reach, while matrices are multiplied: their scales are packed too, so that
     unpacking takes more instructions. Measured from 0.73 (Metal) and 0.77 (CUDA) to 0.84 (HIP), and taken for all."""
@@ -68,12 +71,17 @@ class StepParameters(Facts):
     """Rows that each expert of a step computes besides those of its tokens: kernels compute whole tiles, and its last one is not full."""
     attention_share: Reached = 0.4
     """Of the peak rate, in attention."""
+    vector_attention: bool = False
+    """Whether that is the rate of 32-bit numbers."""
     step_us: Times = 0.0
     """Of each step: scheduling, sampling, and the launch of it all."""
     sequence_us: Times = 0.0
     """Of each sequence that a step decodes."""
     layer_us: Times = 0.0
     """Of each layer: its kernels are launched and begin to read one after another."""
+    card_layers: Times = 1.0
+    """How many times as long that is on a card as on a processor that shares its memory. llama.cpp on AMD takes 3.9 times as long with ROCm and 3.6
+    with Vulkan, where each was fitted by itself."""
     expert_layer_us: Times | None = None
     """The same for layers of models with experts; those of ``layer_us`` if that is ``None``."""
     exchange_us: Times = 0.0
@@ -86,6 +94,11 @@ class StepParameters(Facts):
     """Of each further pipeline stage."""
     stages_together: Reached = 1.0
     """How much of the chunks of a prompt the stages compute at the same time: with 0 one after another."""
+
+    def layer_on(self, gpu: "Gpu", *, experts: bool) -> float:
+        """The microseconds of a layer on an accelerator, in a model with experts or without."""
+        layer_us = self.layer_us if not experts or self.expert_layer_us is None else self.expert_layer_us
+        return layer_us * (1.0 if gpu.category == "unified" else self.card_layers)
 
     def slower(self, times: float, arithmetic_times: float) -> "StepParameters":
         """Parameters with which matrices and attention, which prompts are made of, take ``arithmetic_times`` as long, and other terms ``times``."""
@@ -126,8 +139,8 @@ class SpeedClass(FactFile):
     """The beginnings of the names of memories: ``HBM``. Empty are all, as with categories and architectures."""
     backends: Listed = ()
     """Words in the names of the engine's backends, where it has several that differ."""
-    usual_backend: bool = False
-    """Whether the class holds where no backend is named."""
+    usual_on: Listed = ()
+    """Categories of accelerators on which the class holds where no backend is named: ``unified`` stands for those without a category too."""
     before_build: Count | None = None
     """The build of the engine from which on the class no longer holds, as its kernels changed."""
     family: Annotated[str, one_of("local", "server")]
@@ -182,7 +195,11 @@ class SpeedClass(FactFile):
             and (not self.categories or gpu.category in self.categories)
             and (not self.architectures or gpu.architecture in self.architectures)
             and (not self.memory_types or (gpu.memory_type or "").startswith(tuple(self.memory_types)))
-            and (not self.backends or any(word in words for word in self.backends) or (self.usual_backend and not words))
+            and (
+                not self.backends
+                or any(word in words for word in self.backends)
+                or (not words and (gpu.category or "unified") in self.usual_on)
+            )
             and (self.before_build is None or (build is not None and build < self.before_build))
         )
 
@@ -196,7 +213,7 @@ def narrowest_first(classes: Iterable[SpeedClass]) -> tuple[SpeedClass, ...]:
             not one.memory_types,
             not one.categories,
             one.before_build is None,
-            one.usual_backend,
+            bool(one.usual_on),
             one.id,
         )
 

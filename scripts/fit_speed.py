@@ -55,7 +55,10 @@ COUNTS: Final = (
     "attention", "step", "sequence", "layer", "exchange", "peer", "link", "stage",
 )  # fmt: skip
 """What is counted of a row: seconds at the full rate, or how often something happens."""
-BY_HAND: Final = ("bf16_matrices", "expert_power", "expert_rows", "integer_matrices", "integer_products", "superblock_share")
+BY_HAND: Final = (
+    "bf16_matrices", "card_layers", "expert_power", "expert_rows", "integer_matrices", "integer_products", "scale_instructions", "superblock_share",
+    "vector_attention",
+)  # fmt: skip
 """Parameters that are not fitted: a file has them where they are not the usual ones."""
 STARTS: Final[Mapping[str, float]] = {
     "bandwidth_share": 0.8, "expert_bandwidth": 0.7, "cache_times": 1.2, "blocks": 0.4, "superblocks": 0.1,
@@ -71,6 +74,8 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     **dict.fromkeys(PACKED, (0.005, 10.0)), "together": (0.05, 1.0),
 }  # fmt: skip
 FREE: Final = (0.1, 20_000.0)
+OTHERWISE: Final[Mapping[str, float]] = {"bandwidth_share": 1.15, "layer": 2.0, "expert_layer": 2.0}
+"""Where the search begins a second time: so many times the first. The better end of both counts."""
 HELD: Final = 0.004
 """How much a parameter weighs that leaves that of the family by a factor of e."""
 TELLS: Final = 0.1
@@ -282,9 +287,13 @@ def telling(rows: Rows, name: str) -> int:
 
 
 def in_order(values: Mapping[str, float], family: str) -> dict[str, float]:
-    """The parameters, with no smaller share for more bits. Local engines have kernels of their own for each format."""
+    """The parameters of servers, with no smaller share for fewer bits, and one bandwidth for all weights: one kernel reads all experts.
+
+    Local engines have kernels of their own for each format, and small ones for experts.
+    """
     out = dict(values)
     if family.startswith("server"):
+        out["expert_bandwidth"] = 1.0
         for more, fewer in reversed(list(pairwise(ORDERED))):
             out[more] = max(out[more], out[fewer])
     return out
@@ -307,22 +316,27 @@ def fitted(rows: Rows, start: Mapping[str, float], family: str) -> dict[str, flo
         errors = np.log(expected(rows, values_at(place)) / rows.seconds)
         return float((rows.weights * (np.sqrt(errors**2 + 0.0025) - 0.05)).sum() + (held * (place - origin) ** 2).sum())
 
-    place, lengths = origin.copy(), np.full(len(NAMES), 0.3)
-    best = cost(place)
-    for _ in range(60):
-        for number in free:
-            for sign in (1, -1):
-                tried = place.copy()
-                tried[number] = np.clip(tried[number] + sign * lengths[number], lowest[number], highest[number])
-                if (value := cost(tried)) < best - 1e-9:
-                    place, best = tried, value
-                    lengths[number] *= 1.3
-                    break
-            else:
-                lengths[number] *= 0.5
-        if lengths[free].max() < 0.002:
-            break
-    return values_at(place)
+    def descended(place: Array) -> tuple[float, Array]:
+        best, lengths = cost(place), np.full(len(NAMES), 0.3)
+        for _ in range(60):
+            for number in free:
+                for sign in (1, -1):
+                    tried = place.copy()
+                    tried[number] = np.clip(tried[number] + sign * lengths[number], lowest[number], highest[number])
+                    if (value := cost(tried)) < best - 1e-9:
+                        place, best = tried, value
+                        lengths[number] *= 1.3
+                        break
+                else:
+                    lengths[number] *= 0.5
+            if lengths[free].max() < 0.002:
+                break
+        return best, place
+
+    # Reading and launches stand for each other: where one is at its best for the other, the descent may end too early.
+    otherwise = origin + np.log([OTHERWISE.get(name, 1.0) for name in NAMES])
+    places = [descended(np.clip(start, lowest, highest)) for start in (origin, otherwise)]
+    return values_at(min(places, key=lambda one: one[0])[1])
 
 
 class Fits:

@@ -16,8 +16,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.explore.runs import AS_PUBLISHED, grid_of
 from hwcalc.explore.tables import Place
 from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
-from hwcalc.planner.speed_work import SIXTEEN, DecodeForm, Growing, WeightShare, decode_form, fastest, workload_of
-from hwcalc.planner.step_time import fullest_deviations, link_rate, multiplied, packed, rates_of, speed_class_of
+from hwcalc.planner.speed_work import ANY_RATE, SIXTEEN, DecodeForm, Growing, WeightShare, decode_form, fastest, workload_of
+from hwcalc.planner.step_time import fullest_deviations, launched_layers, link_rate, multiplied, packed, rates_of, speed_class_of
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -58,6 +58,7 @@ def speeds_of(requests: Requests, runs: Mapping[str, Any], pools: Pools) -> dict
         "reads": grid_of(reads, (len(runs["dtypes"]), len(parallel))),
         "ranks": ranks,
         "layers": sum(group.count for group in requests.plain.deployment.plain_stack.groups),
+        "launched": launched_layers(requests.plain.deployment.plain_stack),
         "hidden_size": requests.model.hidden_size or 0,
         "classes": [_class(requests.opened(gpu=gpu), pools) for gpu in requests.axes.gpus],
     }
@@ -71,13 +72,14 @@ def _class(opened: Occupancy | KvplanError, pools: Pools) -> int | None:
     if found is None or gpu is None:
         return None
     parameters = to_builtins(found.parameters)
-    wide = rates_of("bf16", SIXTEEN, found.parameters, gpu)
-    rates = {
-        "rate": None if parameters.pop("integer_matrices") else _rates(SIXTEEN, pools),
-        "bf16_rate": None if wide == SIXTEEN else _rates(wide, pools),
-    }
-    del parameters["bf16_matrices"]
-    return pools.put("classes", {**parameters, **rates, "range": list(found.range_of("decode"))})
+    rates = {}
+    for name, form, best in (("rate", "q8_0", ANY_RATE), ("bf16_rate", "bf16", SIXTEEN)):
+        reached = rates_of(form, best, found.parameters, gpu)
+        rates[name] = None if reached == best else _rates(reached, pools)
+    for name in ("integer_matrices", "bf16_matrices", "card_layers"):
+        del parameters[name]
+    layers = {f"{name}layer_us": found.parameters.layer_on(gpu, experts=bool(name)) for name in ("", "expert_")}
+    return pools.put("classes", {**parameters, **layers, **rates, "range": list(found.range_of("decode"))})
 
 
 def _form(opened: Occupancy | KvplanError) -> DecodeForm | None:

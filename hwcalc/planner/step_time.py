@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Stack
+from hwcalc.formulas import CompressedAttention, LatentAttention, Stack
 from hwcalc.formulas.arithmetic import ceil_div, larger, smaller
 from hwcalc.formulas.flops import positions_sum
 from hwcalc.planner.measured_speed import as_measured
@@ -64,6 +64,9 @@ _HOST_LOW: Final = 0.6
 """How much lower the low end is where the host has a part of the model."""
 _HIDDEN_BYTES: Final = 2
 """Bytes of a number that ranks exchange: engines keep hidden states in 16 bits."""
+_LATENT_LAUNCHES: Final = 21 / 16
+"""How many layers one with latents launches: 11 kernels before its second norm instead of 6, of 16 in a layer with experts. Queries pass two
+matrices, both halves of them a norm, and products on both sides of attention stand for the keys and values (vllm/model_executor/layers/mla.py)."""
 
 
 class StepTime(Struct, frozen=True):
@@ -135,6 +138,8 @@ class StepTimes(Struct, frozen=True):
     gpu: Gpu
     speed_class: SpeedClass | None
     layers: int
+    launched: float
+    """Layers, by how many kernels they launch."""
     hidden_size: int
     has_experts: bool
     tp: int
@@ -352,14 +357,21 @@ class StepTimes(Struct, frozen=True):
                     reached = reached * chosen.expert_compute
                     touched = self._touched(share, work, chosen.expert_power, fullest=True)
                     count = count + chosen.expert_rows * 2 * share.parameters * touched  # noqa: PLW2901
-                terms["matrices"] = terms["matrices"] + count / (peak[1] * reached)
-        peak = fastest(self.gpu, self.form.attention_rates)
-        if peak is not None:
-            terms["attention"] = work.scored / (peak[1] * chosen.attention_share)
-        layer_us = chosen.layer_us
-        if self.has_experts and chosen.expert_layer_us is not None:
-            layer_us = chosen.expert_layer_us
-        fixed_us = chosen.step_us + self.layers * layer_us + (self.pp - 1) * chosen.stage_us
+                # An instruction is two operations on 32-bit numbers, and 32 products are 64.
+                scaling = (
+                    0.0
+                    if vectors is None or packed(share.format) == "none"
+                    else chosen.scale_instructions / (32 * vectors * 1e12)
+                )
+                terms["matrices"] = terms["matrices"] + count * (1 / peak[1] + scaling) / reached
+        matrices = fastest(self.gpu, self.form.attention_rates)
+        attending = None if matrices is None else matrices[1]
+        if chosen.vector_attention:
+            attending = None if vectors is None else vectors * 1e12
+        if attending is not None:
+            terms["attention"] = work.scored / (attending * chosen.attention_share)
+        layer_us = chosen.layer_on(self.gpu, experts=self.has_experts)
+        fixed_us = chosen.step_us + self.launched * layer_us + (self.pp - 1) * chosen.stage_us
         terms["launches"] = 1e-6 * (fixed_us + chosen.sequence_us * (work.decoding + work.prompts))
         terms["exchange"] = self._exchange(chosen, work.tokens)
         return terms
@@ -392,6 +404,12 @@ def fullest_deviations(ranks: int) -> float:
     from statistics import NormalDist
 
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+def launched_layers(stack: Stack) -> float:
+    """The number of layers, where one counts for more that launches more kernels."""
+    latent = (LatentAttention, CompressedAttention)
+    return sum(group.count * (_LATENT_LAUNCHES if isinstance(group.kind, latent) else 1) for group in stack.groups)
 
 
 def _together(terms: Iterable[Growing]) -> tuple[Growing, ...]:
@@ -465,10 +483,14 @@ def packed(form: str, *, integers: bool = True) -> str:
 
 
 def rates_of(form: str, rates: tuple[str, ...], parameters: StepParameters, gpu: Gpu) -> tuple[str, ...]:
-    """The rates at which the kernels of a class may multiply weights of a format, which may be multiplied at ``rates`` at best."""
+    """The rates at which the kernels of a class may multiply weights of a format, which may be multiplied at ``rates`` at best.
+
+    Cards of AMD before RDNA 3 and CDNA have no matrix units: there llama.cpp adds up products of 8-bit integers, with either backend (ggml-org/llama.cpp#12135).
+    """
     if form == "bf16" and not (gpu.architecture or "").startswith(parameters.bf16_matrices):
         return RATES["fp32"]
-    return rates if parameters.integer_matrices else SIXTEEN
+    without_matrices = gpu.vendor == "amd" and gpu.tflops_dense.get("bf16") is None
+    return rates if parameters.integer_matrices or without_matrices else SIXTEEN
 
 
 def link_rate(gpu: Gpu) -> float | None:
@@ -519,6 +541,7 @@ def steps_alone(stack: Stack, shares: Iterable[WeightShare], load: Workload, gpu
         gpu=gpu,
         speed_class=find_speed_class(load.engine, gpu),
         layers=sum(group.count for group in stack.groups) + loaded_layers - len(stack),
+        launched=launched_layers(stack) + loaded_layers - len(stack),
         hidden_size=0,
         has_experts=any(share.use is Use.CHOSEN for share, _ in form.shares),
         tp=1,
@@ -552,6 +575,7 @@ def step_times(opened: Occupancy, *, speed_class: SpeedClass | None = None) -> S
         gpu=gpu,
         speed_class=speed_class or speed_class_of(opened),
         layers=sum(group.count for group in opened.deployment.plain_stack.groups),
+        launched=launched_layers(opened.deployment.plain_stack),
         hidden_size=opened.model.hidden_size or 0,
         has_experts=has_experts,
         tp=parallel.tp,

@@ -111,14 +111,15 @@ function expectedSeconds(step, shares, speeds, [tp, pp, dp, experts, deviations]
     if (peak === null || use === "row") continue;
     const count = (each * flops) / (chosen ? experts / replicas : tp) + (chosen ? reached.expert_rows * 2 * parameters * used : 0);
     const part = (reached.compute_shares[multiplied] ?? 1) * (packed === "superblocks" ? reached.superblock_share : 1) * (chosen ? reached.expert_compute : 1);
-    seconds += count / (peak * part);
+    const scaling = gpu.vectors === null || packed === "none" ? 0 : reached.scale_instructions / (32 * gpu.vectors);
+    seconds += (count * (1 / peak + scaling)) / part;
   }
   // A kernel unpacks some weights while it reads others: what is longer counts nearly alone.
   seconds += Math.hypot(reading, unpacking);
-  const attention = gpu.rates[step.rate] ?? null;
+  const attention = (reached.vector_attention ? gpu.vectors : gpu.rates[step.rate]) ?? null;
   if (attention !== null) seconds += step.attention / (attention * reached.attention_share);
-  const layer = routes ? (reached.expert_layer_us ?? reached.layer_us) : reached.layer_us;
-  seconds += 1e-6 * (reached.step_us + speeds.layers * layer + (pp - 1) * reached.stage_us + reached.sequence_us * each);
+  const layer = routes ? reached.expert_layer_us : reached.layer_us;
+  seconds += 1e-6 * (reached.step_us + speeds.launched * layer + (pp - 1) * reached.stage_us + reached.sequence_us * each);
   const exchanging = Math.max(tp, Math.min(experts, tp * replicas));
   if (exchanging === 1) return seconds;
   // 16-bit hidden states: of a replica after attention, and of all that share experts after these.

@@ -138,6 +138,8 @@ interface Speeds {
   ranks: ([tp: number, pp: number, dp: number, experts: number, deviations: number] | null)[];
   classes: (number | null)[];
   layers: number;
+  /** Layers, by how many kernels they launch. */
+  launched: number;
   hidden_size: number;
 }
 
@@ -166,14 +168,16 @@ interface SpeedClass {
   compute_shares: Record<string, number>;
   unpack_shares: Record<string, number>;
   integer_products: number;
+  scale_instructions: number;
   superblock_share: number;
   expert_compute: number;
   expert_rows: number;
   attention_share: number;
+  vector_attention: boolean;
   step_us: number;
   sequence_us: number;
   layer_us: number;
-  expert_layer_us: number | null;
+  expert_layer_us: number;
   exchange_us: number;
   peer_us: number;
   link_share: number;

@@ -108,7 +108,11 @@ def test_a_step_of_deepseek_written_out() -> None:
     assert terms["cache"] == pytest.approx(shares.cache_times * cache_bytes / rate)
     assert terms["exchange"] == pytest.approx(61 * (1e-6 * (shares.exchange_us + 7 * shares.peer_us) + sent / link))
     assert shares.expert_layer_us is not None
-    assert terms["launches"] == pytest.approx(1e-6 * (shares.step_us + 61 * shares.expert_layer_us + 16 * shares.sequence_us))
+    # A layer with latents launches 21 kernels, where another with experts launches 16.
+    launched = 61 * 21 / 16
+    assert terms["launches"] == pytest.approx(
+        1e-6 * (shares.step_us + launched * shares.expert_layer_us + 16 * shares.sequence_us)
+    )
 
 
 def test_replicas_exchange_the_tokens_of_all_with_their_experts() -> None:
@@ -126,30 +130,67 @@ def test_replicas_exchange_the_tokens_of_all_with_their_experts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu_id", "backend", "weights", "rate"),
+    ("gpu_id", "backend", "weights", "rate", "vectors"),
     [
-        # 191e12 operations a second in 16 bits; 383e12 with 8-bit integers, which neither backend reaches.
-        ("radeon-ai-pro-r9700", "vulkan", "q8_0", 191e12),
-        ("radeon-ai-pro-r9700", "rocm", "q8_0", 191e12),
+        # 191e12 operations a second in 16 bits; 383e12 with 8-bit integers, which neither backend reaches. CUDA and ROCm add up blocks of 32
+        # products, and each sum takes four instructions, each two operations on 32-bit numbers: of 47.8e12 and 82.6e12.
+        ("radeon-ai-pro-r9700", "vulkan", "q8_0", 191e12, math.inf),
+        ("radeon-ai-pro-r9700", "rocm", "q8_0", 191e12, 47.8e12),
         # 165.2e12 in 16 bits.
-        ("rtx-4090", None, "q8_0", 660.6e12),
+        ("rtx-4090", None, "q8_0", 660.6e12, 82.6e12),
         # In bf16 the driver has matrices on RDNA 4 alone: others multiply in 32 bits, at 29.7e12, and at 59.4e12 in fp16.
-        ("radeon-ai-pro-r9700", "vulkan", "bf16", 191e12),
-        ("strix-halo-128gb", "vulkan", "bf16", 29.7e12),
-        ("strix-halo-128gb", "vulkan", "fp16", 59.4e12),
-        ("strix-halo-128gb", "rocm", "bf16", 59.4e12),
+        ("radeon-ai-pro-r9700", "vulkan", "bf16", 191e12, math.inf),
+        ("strix-halo-128gb", "vulkan", "bf16", 29.7e12, math.inf),
+        ("strix-halo-128gb", "vulkan", "fp16", 59.4e12, math.inf),
+        ("strix-halo-128gb", "rocm", "bf16", 59.4e12, math.inf),
+        # Without matrix units products of 8-bit integers are added up, at 82.8e12; weights in 16 bits have 41.5e12.
+        ("rx-6800-xt", "vulkan", "q8_0", 82.8e12, math.inf),
+        ("rx-6800-xt", "rocm", "q8_0", 82.8e12, 20.7e12),
+        ("rx-6800-xt", "rocm", "fp16", 41.5e12, math.inf),
     ],
 )
-def test_the_rate_of_matrices_is_that_of_the_kernels(gpu_id: str, backend: str | None, weights: str, rate: float) -> None:
+def test_the_rate_of_matrices_is_that_of_the_kernels(
+    gpu_id: str, backend: str | None, weights: str, rate: float, vectors: float
+) -> None:
     """512 tokens of Llama-3.1-8B with llama.cpp: the operations of its layers and of one row of the head, by hand."""
     gpu = find_gpu(gpu_id)
     opened, _ = open_loaded(model("llama"), {"engine": "llamacpp", "gpu": gpu.id, "weights": weights, "seq": 1024})
     operations = 2 * (512 * 32 * (4096 * 10_240 + 3 * 4096 * 14_336) + 128_256 * 4096)
+    scaling = operations / 2 / 32 * 4 * 2
     times = step_times(opened, speed_class=find_speed_class("llamacpp", gpu, backend))
     assert times is not None
     assert times.parameters is not None
-    took = operations / (rate * times.parameters.compute_shares["gguf" if weights == "q8_0" else "floats"])
-    assert times.step(prompt_tokens=512).terms["matrices"] == pytest.approx(took, rel=1e-3)
+    share = times.parameters.compute_shares["gguf" if weights == "q8_0" else "floats"]
+    assert times.step(prompt_tokens=512).terms["matrices"] == pytest.approx(
+        (operations / rate + scaling / vectors) / share, rel=1e-3
+    )
+
+
+def test_attention_of_llama_cpp_on_amd_is_at_the_rate_of_its_vectors() -> None:
+    """512 tokens of Llama-3.1-8B on Strix Halo, whose vectors reach 29.7e12, and on an RTX 4090, whose matrices reach 330.3e12 in 16 bits."""
+    scores = 32 * 4 * 32 * 128 * (512 * 513 // 2)
+    for gpu_id, rate in (("strix-halo-128gb", 29.7e12), ("rtx-4090", 330.3e12)):
+        opened, _ = open_loaded(model("llama"), {"engine": "llamacpp", "gpu": gpu_id, "weights": "q8_0", "seq": 1024})
+        times = step_times(opened)
+        assert times is not None
+        assert times.parameters is not None
+        took = scores / (rate * times.parameters.attention_share)
+        assert times.step(prompt_tokens=512).terms["attention"] == pytest.approx(took, rel=1e-3)
+
+
+def test_layers_take_longer_to_launch_on_a_card() -> None:
+    """32 layers of Llama-3.1-8B with ROCm: on a card 3.6 times as long as on a processor that shares its memory."""
+    layers = []
+    for gpu_id in ("radeon-ai-pro-r9700", "strix-halo-128gb"):
+        gpu = find_gpu(gpu_id)
+        opened, _ = open_loaded(model("llama"), {"engine": "llamacpp", "gpu": gpu_id, "weights": "q8_0", "seq": 1024})
+        times = step_times(opened, speed_class=find_speed_class("llamacpp", gpu, "rocm"))
+        assert times is not None
+        assert times.parameters is not None
+        launches = times.step(decoding=1, context=512).terms["launches"]
+        layers.append(launches * 1e6 - times.parameters.step_us - times.parameters.sequence_us)
+
+    assert layers[0] == pytest.approx(3.6 * layers[1])
 
 
 def test_kernels_read_no_faster_than_was_seen() -> None:
@@ -426,16 +467,16 @@ def test_backends_differ() -> None:
     assert [one and one.id.rpartition("-")[2] for one in named.values()] == ["vulkan", "vulkan", "rocm", "rocm"]
     amdvlk = find_speed_class("llamacpp", shared, "vulkan_amdvlk")
     assert amdvlk is not None
-    assert amdvlk.id == "llamacpp-amd-shared-amdvlk"
+    assert amdvlk.id == "llamacpp-amd-amdvlk"
 
 
 @pytest.mark.parametrize(
     ("gpu_id", "backend", "build", "found"),
     [
-        # #18749 gave AMD's matrix units tiles of their own, on cards and processors alike; nobody measured cards of 2026 by themselves.
+        # #18749 gave AMD's matrix units tiles of their own, on cards and processors alike.
         ("rx-7900-xtx", "vulkan", None, "llamacpp-amd-vulkan"),
         ("rx-7900-xtx", "vulkan", 7706, "llamacpp-amd-vulkan-before-b7707"),
-        ("strix-halo-128gb", "vulkan", 7706, "llamacpp-amd-shared-vulkan-before-b7707"),
+        ("strix-halo-128gb", "vulkan", 7706, "llamacpp-amd-vulkan-before-b7707"),
         ("rx-7900-xtx", None, 7706, "llamacpp-amd-rocm"),
         ("mi210", None, None, "llamacpp-amd-rocm"),
     ],
@@ -459,8 +500,8 @@ def test_builds_differ() -> None:
         for at in ("@b7278", "@b7279", "")
     )
 
-    assert before.speed_class == "llamacpp-amd-shared-rocm-before-b7279"
-    assert since.speed_class == newest.speed_class == "llamacpp-amd-shared-rocm"
+    assert before.speed_class == "llamacpp-amd-rocm-before-b7279"
+    assert since.speed_class == newest.speed_class == "llamacpp-amd-rocm"
     assert before.prefill_tokens_per_s.expected < since.prefill_tokens_per_s.expected == newest.prefill_tokens_per_s.expected
 
 
@@ -478,9 +519,10 @@ def test_unpacking_by_hand(gpu: str, products: int, weights: str, packed: str, r
     unpacking = 2 * numbers / (products * rates["fp32"] * 1e12 * found.parameters.unpack_shares[packed])
     assert terms["unpacking"] == pytest.approx(math.hypot(terms["weights"], unpacking) - terms["weights"], rel=1e-6)
     rate = max(rates.get(name, 0) for name in ("int8", "fp16", "fp8"))
-    assert terms["matrices"] == pytest.approx(
-        2 * numbers / (rate * 1e12 * found.parameters.compute_shares["gguf"] * reached), rel=1e-3
-    )
+    # CUDA's kernels take four instructions of 32 bits, eight operations, for the scales of 32 products.
+    scaling = 0 if gpu == "apple-m2" else 8 * numbers / 32 / (rates["fp32"] * 1e12)
+    took = (2 * numbers / (rate * 1e12) + scaling) / (found.parameters.compute_shares["gguf"] * reached)
+    assert terms["matrices"] == pytest.approx(took, rel=1e-3)
 
 
 @pytest.mark.parametrize(
