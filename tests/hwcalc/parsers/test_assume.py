@@ -375,6 +375,11 @@ def test_an_error_of_the_file_is_named_at_once(capsys: Capture, tmp_path: Path) 
     assert status == 3
     assert "layer_types, which is 2 layers long, and num_hidden_layers 24 disagree" in err
     assert "a mylm" not in err
+    assert "--assume" not in err
+    status, _, err = run(capsys, str(path), "--seq", "1k", "--assume", "gqa")
+    assert status == 3
+    assert f"{path}: layer_types is 2 items long" in err
+    assert "--assume" not in err
 
 
 def test_what_is_missing_is_missing_for_plain_attention(capsys: Capture, tmp_path: Path) -> None:
@@ -382,11 +387,6 @@ def test_what_is_missing_is_missing_for_plain_attention(capsys: Capture, tmp_pat
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "zephyros", "hidden_size": 4}')
     assert "num_hidden_layers is missing: plain attention needs it." in run(capsys, str(path))[2]
-    assert "--assume" not in err
-    status, _, err = run(capsys, str(path), "--seq", "1k", "--assume", "gqa")
-    assert status == 3
-    assert f"{path}: layer_types is 2 items long" in err
-    assert "--assume" not in err
 
 
 @pytest.mark.parametrize("command", [(), ("explain",), ("recommend",)])
