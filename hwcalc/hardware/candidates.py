@@ -179,6 +179,15 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
             yield find_gpu(sold)
 
 
+def fastest_gpus(most: int) -> Iterator[Gpu]:
+    """Up to ``most`` accelerators that people can get, those whose node has the most bandwidth first."""
+    from hwcalc.profiles.gpus import UNCOMMON, built_in_gpus, find_gpu
+
+    common = [gpu for name, gpu in built_in_gpus().items() if name not in UNCOMMON]
+    for gpu in sorted(common, key=lambda gpu: -(gpu.memory_bandwidth_gbps or 0) * gpu.node)[:most]:
+        yield find_gpu(gpu.id)
+
+
 def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
     """Size and name of the built-in accelerators that are larger, the nearest ones first, one of each size."""
     from hwcalc.profiles.gpus import UNCOMMON, built_in_gpus

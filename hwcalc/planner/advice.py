@@ -37,8 +37,12 @@ from hwcalc.planner.verdict import Layout
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hwcalc.planner.command_line import CommandLine
     from hwcalc.profiles.hardware_file import Gpu
+
+    Serves = Callable[[Occupancy], bool]
 
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})
 """Options of a plan that a request has under other names."""
@@ -47,6 +51,8 @@ _APART: Final = frozenset({"instance", "gpus", "engine_options"})
 _OTHERS: Final = frozenset({"engine_options", "seq", "batch"})
 _LARGER: Final = 4
 """How many larger GPUs are tried."""
+_FASTEST: Final = 4
+"""How many of the fastest accelerators are tried, before other hardware is looked for."""
 PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 
@@ -145,15 +151,18 @@ _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
 
-def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Layout | None, partly: bool = False) -> tuple[Try, ...]:
+def advice(
+    opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Layout | None, partly: bool = False, serves: Serves | None = None
+) -> tuple[Try, ...]:
     """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do.
 
     With ``partly``, the line is planned with a part of the model on the host, and ``opened`` is the same request with all on the GPUs.
+    Where there are limits of time, a change is offered only if ``serves`` says that its users are served within them.
     """
     if line.given.get("seq") is None and opened.engine.requests.names_length(opened.setup.hardware.gpu):
         # The engine would take another length with other hardware or formats.
         line = line.changed(seq=opened.tokens)
-    return _Adviser(opened, line, fits=fits, partly=partly).advise(fewest)
+    return _Adviser(opened, line, fits=fits, partly=partly, serves=serves).advise(fewest)
 
 
 def required(opened: Occupancy, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
@@ -175,8 +184,8 @@ class _Adviser:
     a change all of it lies on the GPUs.
     """
 
-    def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
-        self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
+    def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool, serves: Serves | None) -> None:
+        self.opened, self.line, self.fits, self.partly, self.serves = opened, line, fits, partly, serves
         self.tries = _Tries(opened, line)
         self.offers: list[Offer] = []
         self._before: dict[bool, int] = {}
@@ -214,7 +223,9 @@ class _Adviser:
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, _without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        return tuple(self._told(offer) for offer in chosen)
+        if self.serves is None or any(not _takes_load(offer) for offer in chosen):
+            return tuple(self._told(offer) for offer in chosen)
+        return (*self._elsewhere(), *(self._told(offer) for offer in chosen[: MOST_LINES - 1]))
 
     def _alone(self, fewest: Layout | None) -> None:
         """Offer each change by itself, first those that take back an option of the user."""
@@ -258,6 +269,7 @@ class _Adviser:
             sure = solve.holds(changed, "low")
             # What only probably fits is left to the host by the engine itself.
             holds = sure or (not self.fits and not self.partly and solve.holds(changed))
+            holds = holds and (self.serves is None or self.serves(changed))
         except KvplanError:
             return None
         return Offer(change=change, found=changed, sure=sure) if holds else None
@@ -295,13 +307,13 @@ class _Adviser:
         planned = opened.load.batch
         found = []
         if planned > 1:
-            count = solve.largest(opened, "batch", planned if self.fits else planned - 1)
+            count = self._largest(opened, "batch", planned if self.fits else planned - 1)
             if count and count != planned:
                 what = f"{count:,} at once instead of {planned:,}"
                 found.append(Saving(cost=Cost.BATCH, what=what, settings={"batch": count}))
         longest = opened.model.max_position_embeddings or opened.tokens
         # A list of lengths stands in the place of the length.
-        tokens = None if opened.load.lengths else solve.largest(opened, "seq", min(longest, opened.tokens))
+        tokens = None if opened.load.lengths else self._largest(opened, "seq", min(longest, opened.tokens))
         # What all have in common is a part of each.
         if tokens and tokens != opened.tokens and tokens >= opened.load.sharing.prefix:
             # Branches have the prompt in common, so that their line must say how long it is.
@@ -312,6 +324,16 @@ class _Adviser:
         for one in found:
             self._offer(one if change is None else change | one)
 
+    def _largest(self, opened: Occupancy, name: solve.Count, most: int) -> int:
+        """The largest length or number of sequences up to ``most`` that fits for certain, within the limits of time too.
+
+        Arrivals are what they are: for them nothing smaller is looked for.
+        """
+        largest, serves = solve.largest(opened, name, most), self.serves
+        if serves is None or opened.setup.others.get("rate") is not None:
+            return largest
+        return solve.last_yes(lambda value: serves(opened.sized(**{name: value})), largest, largest)
+
     def _gpus(self, fewest: Layout | None) -> None:
         """Offer more GPUs of this kind, the same number in another layout, and a larger GPU in place of each."""
         hardware, gpus = self.opened.setup.hardware, self.opened.setup.gpus
@@ -319,7 +341,7 @@ class _Adviser:
         if gpu is None or hardware.kv_memory is not None or self.opened.budget is None:
             return
         instance = self.line.given.get("instance")
-        if fewest is not None and (instance is not None or fewest.gpus > solve.most_joined(gpu, gpus)):
+        if fewest is not None and (instance is not None or fewest.gpus > self._most_joined(gpu)):
             fewest = None
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
         least = 1 if instance is not None else 1 + (solve.MOST_GPUS if fewest is None else fewest.gpus)
@@ -337,6 +359,9 @@ class _Adviser:
         ):
             # More than a node of the planned GPUs is needed, and no single larger GPU is enough: up to a node of larger ones.
             self._first_sure(self._nodes(gpu))
+
+    def _most_joined(self, gpu: Gpu) -> int:
+        return solve.most_joined(gpu, self.opened.setup.gpus, timed=self.serves is not None)
 
     def _nodes(self, gpu: Gpu) -> Iterator[Saving]:
         """Up to a node of each larger GPU."""
@@ -362,7 +387,7 @@ class _Adviser:
         gpu, instance = opened.setup.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
-        most = min(most, solve.most_joined(gpu, opened.setup.gpus))
+        most = min(most, self._most_joined(gpu))
         numbers: Iterable[int] = counts(most, node_of(gpu))
         if instance is not None:
             own, _, larger = _of_cloud(instance)
@@ -441,7 +466,7 @@ class _Adviser:
     def _told(self, offer: Offer) -> Try:
         """The change with its texts."""
         change, engine = offer.change, self.opened.engine
-        gain = "" if change.settings.keys() & {"seq", "batch"} else self._gain(offer)
+        gain = "" if _takes_load(offer) else self._gain(offer)
         whole = "all layers on the GPU" if self.partly else ""
         effect = "; ".join(filter(None, (change.what, whole, gain, "" if offer.sure else "probably fits")))
         settings = {**self._sizes(offer), **change.settings}
@@ -503,6 +528,8 @@ class _Adviser:
 
         A change that only probably fits has its expected number alone, so that no screen compares with two different numbers.
         """
+        if self.serves is not None:
+            return self._served(offer)
         if offer.sure not in self._before:
             self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
         before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
@@ -518,6 +545,36 @@ class _Adviser:
         given = solve.budget_bytes(offer.found, "low" if offer.sure else "expected") or 0
         return f"leaves {human_bytes(given - offer.found.needed_bytes)}"
 
+    def _served(self, offer: Offer) -> str:
+        """The users within the limits of time with the change, and those without it, in words. Of arrivals there is no number of users."""
+        from hwcalc.planner.within import expected_users
+
+        if self.opened.setup.others.get("rate") is not None:
+            return "within the limits of time"
+        return f"serves {expected_users(offer.found):,} within the limits of time instead of {expected_users(self.opened):,}"
+
+    def _elsewhere(self) -> tuple[Try, ...]:
+        """The command that looks for other hardware, if a node of the fastest accelerators serves the users within the limits of time.
+
+        If such a node serves one user at least, the command for several servers. Of arrivals that command knows nothing.
+        """
+        from hwcalc.hardware.candidates import fastest_gpus
+
+        one = 1 if self.opened.setup.others.get("rate") is None else self.opened.load.batch
+        for batch in dict.fromkeys((self.opened.load.batch, one)):
+            for gpu in fastest_gpus(_FASTEST):
+                with suppress(KvplanError):
+                    changed = self.opened.changed(gpu=gpu, batch=batch, **dict.fromkeys(PARALLEL, 1))
+                    if solve.best_layout(changed.devices.entire(), node_of(gpu), serves=self.serves) is None:
+                        continue
+                    if batch < self.opened.load.batch:
+                        effect = "for several servers: write the users and the limits there, then kvplan fleet fleet.yaml"
+                        return (Try(command="kvplan fleet --example > fleet.yaml", flag="", effect=effect),)
+                    line = self.line.changed(**dict.fromkeys(("gpu", "gpus", "instance", *PARALLEL)))
+                    command = line.text.replace("kvplan", "kvplan recommend", 1)
+                    return (Try(command=command, flag="", effect="other hardware, within the limits of time"),)
+        return ()
+
     def _held(self, opened: Occupancy, *, sure: bool) -> int:
         """The most sequences of the planned length that fit; for a plan of one sequence, the most tokens of it."""
         end = "low" if sure else "expected"
@@ -527,6 +584,11 @@ class _Adviser:
             return solve.largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings
         return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
+
+
+def _takes_load(offer: Offer) -> bool:
+    """True if the change is to plan fewer or shorter sequences."""
+    return not offer.change.settings.keys().isdisjoint({"seq", "batch"})
 
 
 def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.deployment import Occupancy
@@ -10,6 +10,7 @@ from hwcalc.engines.memory import Budget, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
+from hwcalc.planner.options import WITHIN
 from hwcalc.planner.result import Advice, BudgetInfo, BudgetPartInfo, FitInfo
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
@@ -38,25 +39,36 @@ class Search:
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
         """The layouts of the fewest GPUs of this kind that hold the request, by the expected value and for certain.
 
-        It is ``None`` if none is found, or if the user gives the budget, which holds for one layout only. Machines that cannot be
-        linked are not joined.
+        Where there are limits of time, they serve the request within them. It is ``None`` if none is found, or if the user gives the
+        budget, which holds for one layout only. Machines that cannot be linked are not joined.
         """
         gpu, gpus = opened.setup.hardware.gpu, opened.setup.gpus
         if gpu is None or opened.setup.hardware.kv_memory is not None:
             return None, None
-        certain = verdict is Verdict.FITS
+        serves = timed(opened)
+        in_time = serves is None or serves(opened)
+        certain = verdict is Verdict.FITS and in_time
         if certain and gpus == 1:
             return Layout(), Layout()
-        most = gpus if certain else solve.most_joined(gpu, gpus)
+        most = gpus if certain else solve.most_joined(gpu, gpus, timed=serves is not None)
         if verdict is Verdict.PROBABLY:
             most = max(most, gpus)
-        likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
+        likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED), serves=serves)
         # The search leaves numbers out that nobody sells, but the user may have requested one.
-        if verdict.fits and (likely is None or likely.gpus > gpus) and most <= solve.MOST_SEARCHED:
+        if verdict.fits and in_time and (likely is None or likely.gpus > gpus) and most <= solve.MOST_SEARCHED:
             parallel = opened.setup.parallel
             likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
             sure = likely if certain else sure
         return likely, sure
+
+
+def timed(opened: Occupancy) -> Callable[[Occupancy], bool] | None:
+    """Says of a changed occupancy whether it is known to serve its users within the limits of time; ``None`` without such limits."""
+    if opened.setup.hardware.gpu is None or opened.setup.others.keys().isdisjoint(WITHIN):
+        return None
+    from hwcalc.planner.within import serving
+
+    return serving(opened, known=True)
 
 
 def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None) -> tuple[PoolInfo | None, FitInfo | None]:
@@ -161,7 +173,9 @@ def _suggestions(
 ) -> Sequence[Try]:
     """The flags that the engine needs to start, and the changes that make the plan fit, or fit for certain."""
     flags = () if pool is None or not verdict.fits else pool.requires
-    if verdict is Verdict.FITS and not flags:
+    serves = timed(opened)
+    fits = verdict.fits and (serves is None or serves(opened))
+    if fits and verdict is Verdict.FITS and not flags:
         return ()
     if opened.setup.hardware.gpu is not None:
         opened.budget  # noqa: B018 - a plan that needs advice tells what is assumed of the GPU, beside a budget of the user too
@@ -170,8 +184,8 @@ def _suggestions(
         from hwcalc.planner.advice import advice, required
 
         requires = required(opened, line, flags)
-        if verdict is Verdict.FITS:
+        if fits and verdict is Verdict.FITS:
             return requires
-        return (*requires, *advice(opened, line, fits=verdict.fits, fewest=fewest, partly=partly))
+        return (*requires, *advice(opened, line, fits=fits, fewest=fewest, partly=partly, serves=serves))
 
     return Advice(work_out)

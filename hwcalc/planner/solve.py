@@ -443,10 +443,12 @@ def has_layouts(engine: Engine, request: Request) -> bool:
     return request.setup.gpus > 1 and not engine.facts.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
 
 
-def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:
+def fewest_gpus(
+    opened: Occupancy, most_gpus: int = MOST_GPUS, serves: Callable[[Occupancy], bool] | None = None
+) -> tuple[Layout | None, Layout | None]:
     """The layouts of the fewest GPUs of the planned kind that hold the planned sequences, by the expected value and for certain.
 
-    ``None`` if ``most_gpus`` do not.
+    ``None`` if ``most_gpus`` do not. Only layouts count that ``serves`` says yes to.
     """
     least, likely = 1, None
     with suppress(KvplanError):
@@ -455,7 +457,7 @@ def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout |
     # Cards are added one by one where none of them needs an equal share.
     any_layout = opened.engine.facts.splits_layers
     for gpus in counts(most_gpus, node_of(opened.setup.hardware.gpu), any_layout=any_layout):
-        best = best_layout(opened, gpus, replica=least) if gpus >= least else None
+        best = best_layout(opened, gpus, replica=least, serves=serves) if gpus >= least else None
         if best is not None:
             likely = likely or best.layout
             if best.certain:
@@ -463,9 +465,9 @@ def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout |
     return likely, None
 
 
-def most_joined(gpu: Gpu, gpus: int) -> int:
+def most_joined(gpu: Gpu, gpus: int, *, timed: bool = False) -> int:
     """The most GPUs of this kind that can be joined, at least the ``gpus`` of the plan.
 
-    A laptop, for example, is never joined to another.
+    A laptop, for example, is never joined to another. Where a plan is ``timed``, nodes are not: no time counts the network between them.
     """
-    return max(gpus, gpu.node) if gpu.whole_machine else MOST_GPUS
+    return max(gpus, gpu.node) if gpu.whole_machine or timed else MOST_GPUS

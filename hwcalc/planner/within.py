@@ -129,6 +129,11 @@ class _Users:
         users = last_yes(lambda number: not self.limits.exceeded(self.served(number), end), places, min(guess, places))
         return users, next(iter(self.limits.exceeded(self.served(users + 1), end))) if users < places else None
 
+    def beyond(self, at_once: float, places: int, end: str) -> dict[str, float]:
+        """What is exceeded where so many of the places are taken on average, with the wait for one of them."""
+        served = self.served(max(1.0, at_once))
+        return self.limits.exceeded(served, end, waiting(at_once, places, getattr(served.e2e_s, end)))
+
     def with_chunk(self, chunk: int) -> _Users:
         """The same with other chunks of prompts."""
         return _Users(replace(self.times, chunk=chunk), self.limits, self.lengths)
@@ -231,28 +236,27 @@ def within_limits(opened: Occupancy, fit: FitInfo, overrun: OverrunInfo | None) 
     )
 
 
-def serving(opened: Occupancy) -> Callable[[Occupancy], bool] | None:
-    """Says of a changed occupancy whether it serves the planned users, or the arrivals, within the limits; ``None`` without limits.
+def serving(opened: Occupancy, *, known: bool = False) -> Callable[[Occupancy], bool] | None:
+    """Says of a changed occupancy whether it serves its users, or the arrivals, within the limits; ``None`` without limits.
 
-    It goes by the expected times, and by the bound where nothing like it was measured. Memory is left to others.
+    It goes by the expected times, and by the bound where nothing like it was measured; with ``known``, that does not serve. Memory is left
+    to others.
     """
     limits = Limits.of(opened.setup.others)
     if limits is None:
         return None
-    lengths = request_of(opened, limits)
 
     def serves(changed: Occupancy) -> bool:
         from hwcalc.planner.step_time import speculating, step_times
 
         times = step_times(changed)
-        if times is None:
+        if times is None or (known and times.speed_class is None):
             return False
-        search = _Users(speculating(times, changed, limits.accepted_tokens), limits, lengths)
+        search = _Users(speculating(times, changed, limits.accepted_tokens), limits, request_of(changed, limits))
         if limits.rate is None or times.speed_class is None:
             return search.holds(changed.load.batch, _BOUND if times.speed_class is None else _EXPECTED, UNLIMITED)
-        users, limiting = search.most(_EXPECTED, most(changed).value)
-        arrivals = _arrivals(search, limits.rate, users, None, limiting)
-        return (arrivals.most_rate or 0.0) >= limits.rate
+        users, _ = search.most(_EXPECTED, most(changed).value)
+        return users > 0 and _takes(search, limits.rate, users)
 
     return serves
 
@@ -269,6 +273,13 @@ def most_users(
     search, places = _Users(times, limits, lengths), most(opened)
     users, limiting = search.most(_EXPECTED, places.value)
     return users, _rate_of(search, users, _EXPECTED) if users else 0.0, limiting or places.limiting
+
+
+def expected_users(opened: Occupancy) -> int:
+    """The most users within the limits by the expected values, as :func:`within_limits` says; 0 where nothing like it was measured."""
+    limits = Limits.of(opened.setup.others)
+    search = None if limits is None else _measured_search(opened, limits)
+    return 0 if search is None else search.most(_EXPECTED, most(opened).value)[0]
 
 
 def sure_users(opened: Occupancy) -> int:
@@ -419,16 +430,30 @@ def _at_once(search: _Users, rate: float, places: int) -> float | None:
     return _halved(lambda number: _rate_of(search, number, _EXPECTED) <= rate, 1.0, float(places))
 
 
+def _whole_rate(search: _Users, at_once: float, end: str) -> float:
+    """Requests that end in a second, where so many are served at once on average. Fewer than one at once take as long as one."""
+    return _rate_of(search, max(1.0, at_once), end) * min(1.0, at_once)
+
+
+def _takes(search: _Users, rate: float, places: int) -> bool:
+    """True if so many requests may arrive in a second within the limits: as :func:`_most_rate` says, in fewer steps."""
+    low, high = 0.0, float(places)
+    if _whole_rate(search, high, _EXPECTED) < rate:
+        return False
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        enough, late = _whole_rate(search, middle, _EXPECTED) >= rate, bool(search.beyond(middle, places, _EXPECTED))
+        if enough is not late:
+            return enough
+        low, high = (low, middle) if late else (middle, high)
+    return False
+
+
 def _most_rate(search: _Users, places: int, end: str) -> tuple[float, str | None]:
     """The most requests that may arrive in a second within the limits, and what is exceeded beyond."""
-
-    def beyond(at_once: float) -> dict[str, float]:
-        served = search.served(max(1.0, at_once))
-        return search.limits.exceeded(served, end, waiting(at_once, places, getattr(served.e2e_s, end)))
-
-    at_once = _halved(lambda number: not beyond(number), 0.0, float(places))
-    whole = _rate_of(search, max(1.0, at_once), end) * min(1.0, at_once)
-    limiting = next(iter(beyond(min(float(places) * (1 - 1e-9), at_once * (1 + 1e-6)))), None)
+    at_once = _halved(lambda number: not search.beyond(number, places, end), 0.0, float(places))
+    whole = _whole_rate(search, at_once, end)
+    limiting = next(iter(search.beyond(min(float(places) * (1 - 1e-9), at_once * (1 + 1e-6)), places, end)), None)
     return whole, limiting or "places"
 
 

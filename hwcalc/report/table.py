@@ -111,7 +111,7 @@ def _answer(plan: Plan, before: Sequence[Piece], last: Sequence[Piece], width: i
     assert plan.fit is not None
     lines, out = first_lines(plan)[0], list[Piece]()
     # A plan that does not fit has one change that helps at least, of which what it gives takes two lines.
-    first = () if plan.fit.fits or plan.serves_users else plan.fit.suggestions[:1]
+    first = () if not plan.refutes else plan.fit.suggestions[:1]
     others = [*before, *last, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), ""))]
     counted = min(width, _USUAL_WIDTH)
     # Below are a blank line, how to see the rest, and the next line to type.
@@ -145,15 +145,15 @@ def _warnings(plan: Plan) -> list[Piece]:
 def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> tuple[list[Piece], int]:
     """Changes that help, as many as the first screen has room for, and the number of others. In full there is room for all.
 
-    At least one is shown where the plan does not fit.
+    At least one is shown where the plan does not fit, or is too slow.
     """
     assert plan.fit is not None
-    tries = () if plan.serves_users else plan.fit.suggestions
+    tries = () if plan.serves_users and not plan.refutes else plan.fit.suggestions
     counted = min(width, _USUAL_WIDTH)
     # On a terminal the line that was typed, a blank line, what is said below, and the next line to type have their places.
     below = 4 + height(_warnings(plan), counted) if detail == "screen" else 0
     room = SCREEN[0] - below - height(before, counted) if tries else 0
-    always = not plan.fit.fits
+    always = plan.refutes
     out: list[Piece] = []
     for place, one in enumerate(tries):
         left = len(tries) - place

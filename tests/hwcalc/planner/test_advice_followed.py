@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from hwcalc import load_model
 from hwcalc.cli import main
@@ -175,3 +176,63 @@ def test_the_command_itself_says_that_it_fits(capsys: pytest.CaptureFixture[str]
             tried += 1
         if tried == 20:
             break
+
+
+SLOW: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("meta-llama/Llama-3.1-8B", {"gpu": "l40s", "seq": 8192, "batch": 100, "ttft": "1s", "min_rate": 40}),
+    ("meta-llama/Llama-3.1-8B", {"gpu": "h100-sxm5-80gb", "seq": 8192, "batch": 40, "ttft": "1s", "min_rate": 40}),
+    ("meta-llama/Llama-3.1-8B", {"gpu": "l40s", "gpus": 8, "seq": 8192, "batch": 100, "min_rate": 40}),
+    ("meta-llama/Llama-3.1-8B", {"gpu": "mi300x", "seq": 8192, "batch": 40, "itl": "12ms"}),
+    ("meta-llama/Llama-3.1-8B", {"gpu": "h100-sxm5-80gb", "seq": 8192, "ttft": "2s", "itl": "30ms", "rate": 10}),
+    ("meta-llama/Llama-3.1-8B", {"gpu": "rtx-4090", "seq": 8192, "batch": 20, "itl": "15ms", "engine": "sglang"}),
+    ("meta-llama/Llama-3.1-8B", {"gpu": "rtx-4090", "seq": 8192, "batch": 4, "itl": "25ms", "engine": "llamacpp"}),
+    ("Qwen/Qwen3-32B", {"gpu": "h100-sxm5-80gb", "seq": 16_384, "batch": 30, "e2e": "20s", "prompt": 15_000}),
+    ("openai/gpt-oss-120b", {"gpu": "h100-sxm5-80gb", "gpus": 2, "seq": 32_768, "batch": 200, "itl": "40ms"}),
+)
+
+
+@pytest.mark.parametrize(("model", "asked"), SLOW)
+def test_every_line_of_advice_holds_within_the_limits_of_time(model: str, asked: dict[str, Any]) -> None:
+    """Pasted, each fits within the limits that were asked for, and the fewest GPUs do so too. The users that it serves are those of its plan."""
+    plan = plan_loaded(model_of(model), {"engine": "vllm"} | asked, advise=True)
+    assert plan.within is not None
+    assert plan.within.holds is False
+    assert plan.fit is not None
+    assert plan.fit.suggestions
+    limits = {name: getattr(plan.within, name) for name in ("ttft_s", "itl_s", "e2e_s", "min_tokens_per_s")}
+    for one in plan.fit.suggestions:
+        again = followed(one.command)
+        assert again.fit is not None
+        assert again.fit.fits, one
+        assert again.within is not None
+        assert again.within.holds, one
+        assert {name: getattr(again.within, name) for name in limits} == limits
+        serves = re.search(r"; serves ([0-9,]+) within", one.effect)
+        assert serves is None or int(serves[1].replace(",", "")) == again.within.users
+    if plan.fit.min_layout is not None:
+        fewest = {"gpus": plan.fit.min_gpus, **asdict(plan.fit.min_layout), "instance": None}
+        found = plan_loaded(model_of(model), {"engine": "vllm"} | asked | fewest).within
+        assert found is not None
+        assert found.holds
+
+
+@pytest.mark.parametrize(
+    ("asked", "command"),
+    [
+        ({"gpu": "rtx-4090-laptop-16gb", "batch": 10, "itl": "30ms"}, "recommend"),
+        ({"gpu": "l40s", "batch": 4000, "ttft": "1s", "min_rate": 40}, "fleet"),
+        ({"gpu": "l40s", "batch": 4, "itl": "1us"}, ""),
+    ],
+)
+def test_where_no_change_of_the_plan_is_fast_enough_another_command_is_named(
+    asked: dict[str, Any], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It finds something: the pasted command ends well. What nothing holds names none."""
+    fit = plan_loaded(model_of("meta-llama/Llama-3.1-8B"), {"engine": "vllm", "seq": 8192} | asked, advise=True).fit
+    assert fit is not None
+    words = [shlex.split(one.command.partition(" > ")[0])[1:] for one in fit.suggestions]
+    assert [line for line in words if line[0] in ("recommend", "fleet")] == [line for line in words[:1] if line[0] == command]
+    assert (words[0][0] if words else "") == command
+    if command:
+        assert main([*words[0], *(["--offline", "--quiet"] if command == "recommend" else [])]) == 0
+        assert capsys.readouterr().out
