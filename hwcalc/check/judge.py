@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,10 +25,11 @@ from hwcalc.profiles.hardware_file import NODE
 from hwcalc.units import human_bytes, human_chance, human_duration
 
 if TYPE_CHECKING:
+    from hwcalc.engines.pool import Try
     from hwcalc.planner.within_result import TimeInfo, WithinInfo
 
 Replan = Callable[..., Plan]
-"""Makes the same plan with some options changed."""
+"""Makes the same plan with some options changed, or with ``settings`` as a :class:`~hwcalc.engines.pool.Try` has them."""
 
 
 class Case(Record):
@@ -49,6 +50,11 @@ class Case(Record):
         """The headroom that is required beside the verdict."""
         return next((one.limit for one in self.required if one.name == "headroom"), None)
 
+    @property
+    def least_users(self) -> int:
+        """The users that must be served within the limits of time; 0 if the check names no number."""
+        return max((one.limit for one in self.required if one.name == "min_users"), default=0)
+
 
 def judge(
     required: tuple[Required, ...], plan: Plan, replan: Replan, places: Mapping[str, Place] | None = None, *, sure: bool = False
@@ -61,7 +67,7 @@ def judge(
     :class:`~hwcalc.check.file.NoVerdictError` if it lacks the verdict.
     """
     case = Case(plan=plan, figures=figures_of(plan), replan=replan, required=required, places=places or {}, sure=sure)
-    return tuple(_JUDGES[item.name](item, case) for item in required)
+    return _with_time(tuple(_JUDGES[item.name](item, case) for item in required), case)
 
 
 def with_unit(count: float, unit: str) -> str:
@@ -109,9 +115,9 @@ def _fits(item: Required, case: Case) -> Judged:
     judged = Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)
     if not item.limit or (holds and certain):
         return judged
-    # The plan's own numbers surely fit.
-    own = () if holds or (case.sure and case.headroom is None) else _numbers(case)
-    return replace(judged, edits=edits_of(told.suggestions, case.places, own))
+    # The own numbers of a plan surely fit, but not for sure within limits of time.
+    own = () if holds or (case.sure and case.headroom is None and case.plan.within is None) else _numbers(case)
+    return replace(judged, edits=edits_of(_sure(told.suggestions, case), case.places, own))
 
 
 def _headroom(item: Required, case: Case) -> Judged:
@@ -130,7 +136,10 @@ def _headroom(item: Required, case: Case) -> Judged:
 
 
 def _numbers(case: Case) -> tuple[Edit, ...]:
-    """The longest sequences, and the most of them, that fit and leave the headroom that is required. Each is planned again."""
+    """The longest sequences, and the most of them, that fit within limits of time and leave the headroom that is required.
+
+    Each is planned again.
+    """
     from hwcalc.planner.advice import least_sensible
 
     fit, out = case.plan.fit, list[Edit]()
@@ -139,8 +148,11 @@ def _numbers(case: Case) -> tuple[Edit, ...]:
 
     def holds(name: str, value: int, *, sure: bool) -> bool:
         with suppress(KvplanError):  # what the engine or a policy refuses is not offered
-            found = case.replan(**{name: value}).fit
+            changed = case.replan(**{name: value})
+            found, within = changed.fit, changed.within
             if found is None or not found.fits or (sure and found.verdict is not Verdict.FITS):
+                return False
+            if within is not None and not _in_time(within, case.least_users, sure=sure):
                 return False
             needed = found.needed_high_bytes if sure else found.needed_bytes
             return found.usable_bytes - needed >= headroom.of(found.usable_bytes)
@@ -149,7 +161,9 @@ def _numbers(case: Case) -> tuple[Edit, ...]:
     for name in NUMBERS:
         planned, most = getattr(case.figures, name), getattr(fit, f"max_{name}" if case.sure else f"expected_max_{name}")
         bound = min(most or 0, planned - 1)
-        most = last_yes(partial(holds, name, sure=case.sure), bound, bound)
+        served = None if case.plan.within is None else case.plan.within.users_low if case.sure else case.plan.within.users
+        guess = bound if served is None or name != "batch" else min(bound, served)
+        most = last_yes(partial(holds, name, sure=case.sure), bound, guess)
         if name == "batch" or most >= least_sensible(planned) or not fit.suggestions:
             out += number_edit(name, most, planned, case.places, partial(holds, name, sure=True))
     return tuple(out)
@@ -326,6 +340,39 @@ def _max_cost(item: Required, case: Case) -> Judged:
         return judged if name is None else replace(judged, edits=(edit({"instance": name}, "", case.places),))
     fewest = next((gpus for gpus in range(1, fit.gpus) if suits(gpus=gpus)), None)
     return replace(judged, edits=number_edit("gpus", fewest, fit.gpus, case.places))
+
+
+def _with_time(judged: tuple[Judged, ...], case: Case) -> tuple[Judged, ...]:
+    """The requirements; the first limit of time that fails has the edits with which all of them hold. What does not fit is told as that."""
+    fit, late = case.plan.fit, [one for one in judged if one.name in (*OF_TIME, "min_users") and not one.holds]
+    if not late or fit is None or not fit.fits:
+        return judged
+    edits: tuple[Edit, ...] = ()
+    with suppress(KvplanError):  # more users may be refused
+        least = case.least_users
+        more = fit if least <= case.figures.batch else case.replan(advise=True, batch=least).fit
+        tries = [one for one in _sure(() if more is None else more.suggestions, case) if not least or "batch" not in one.settings]
+        edits = edits_of(tries, case.places, _numbers(case))
+    return tuple(replace(one, edits=edits) if one is late[0] else one for one in judged)
+
+
+def _in_time(within: WithinInfo, least: int, *, sure: bool) -> bool:
+    """True if the planned users are served within the limits, and ``least`` would be; with ``sure`` at the slow end of the times."""
+    held, users = (within.holds_low, within.users_low) if sure else (within.holds, within.users)
+    return bool(held) and (users or 0) >= least
+
+
+def _sure(tries: Sequence[Try], case: Case) -> Sequence[Try]:
+    """The changes that a plan offers; where only what is sure is offered, those that hold at both ends of an estimate, planned again."""
+
+    def is_sure(one: Try) -> bool:
+        with suppress(KvplanError):  # what the engine refuses is not offered
+            changed = case.replan(settings=one.settings)
+            in_time = changed.within is None or _in_time(changed.within, case.least_users, sure=True)
+            return changed.fit is not None and changed.fit.verdict is Verdict.FITS and in_time
+        return False
+
+    return [one for one in tries if is_sure(one)] if case.sure else tries
 
 
 def _within(item: Required, case: Case) -> WithinInfo:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -301,7 +302,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
 
     def status_with(settings: Mapping[str, str | None]) -> str:
         with suppress(KvplanError):  # what the engine refuses now is not offered
-            again = partial(replan, **_changed(check.options, settings))
+            again = partial(replan, settings=settings)
             return _status(judge(check.required, again(), again, check.places), strict=options.strict)
         return "error"
 
@@ -351,8 +352,9 @@ def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Pla
     named = None if "draft" in keywords else _option_draft(check)
     draft = None if named is None else models.spec(named, None, None)
 
-    def replan(*, advise: bool = False, **change: Any) -> Plan:
-        return plan_loaded(spec, keywords | change, draft, advise=advise, read_with=read_with if advise else None)
+    def replan(*, advise: bool = False, settings: Mapping[str, str | None] = MappingProxyType({}), **change: Any) -> Plan:
+        asked = keywords | _changed(keywords, settings) | change
+        return plan_loaded(spec, asked, draft, advise=advise, read_with=read_with if advise else None)
 
     return spec, replan
 

@@ -327,6 +327,46 @@ def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
         assert typed.status in {"pass", "warning"}, edit
 
 
+_LATE: dict[str, Any] = {
+    "name": "fast",
+    "model": "meta-llama/Llama-3.1-8B",
+    "engine": "vllm",
+    "gpu": "h100-sxm5-80gb",
+    "seq": "8k",
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("late", "needed"),
+    [
+        ({"users": 30, "max_ttft": "1s", "min_rate": 40}, {"users", "gpus"}),
+        ({"users": 90, "max_ttft": "1s", "min_rate": 40}, {"users"}),
+        ({"users": 1, "max_itl": "15ms", "min_users": 20}, {"gpus"}),
+        ({"users": 50, "max_e2e": "12s", "min_users": 20}, {"gpus"}),
+        ({"users": 10, "max_itl": "1us"}, set()),
+    ],
+)
+def test_every_edit_of_a_check_that_is_too_slow_passes_when_it_is_typed(
+    tmp_path: Path, late: dict[str, Any], needed: set[str], *, strict: bool
+) -> None:
+    """Alone, with all of its limits: those of the users that it plans, and of how many there must be. One user more does not pass."""
+
+    def checked(**change: Any) -> Checked:
+        file = read_check_file(check_file(tmp_path, _LATE | late | change))
+        return run_checks([file], CheckOptions(strict=strict, lock="ignore")).checks[0]
+
+    edits = [edit.yaml for item in checked().requirements for edit in item.edits]
+
+    assert len(set(edits)) == len(edits)
+    assert {edit.partition(":")[0] for edit in edits} >= (needed - {"gpus"} if strict else needed)
+    for edit in edits:
+        change = yaml.safe_load(f"{{{edit}}}")
+        assert checked(**change).status in ({"pass"} if strict else {"pass", "warning"}), edit
+        if change.keys() == {"users"}:
+            assert checked(users=change["users"] + 1).status == "fail"
+
+
 def test_the_same_length_written_otherwise_is_no_change(tmp_path: Path) -> None:
     """1k and 1024, batch and concurrency."""
     baseline = saved(tmp_path, {**CHECK, "seq": "1k", "batch": 2})
