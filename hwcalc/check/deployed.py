@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -125,7 +126,7 @@ class ServerCheck(Check):
         refused = self._refused(plan)
         if refused:
             return [*self.told, self._shorter(refused, plan, replan)]
-        return [*self.told, *(self._blamed(item, plan) for item in judged)]
+        return [*self.told, *(self._blamed(item, plan, replan) for item in judged)]
 
     def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
         """The plan of the longest request that the pool holds, with a warning, where the text names no length and the engine starts all the same."""
@@ -197,7 +198,10 @@ class ServerCheck(Check):
         edits: tuple[Edit, ...] = (Edit(yaml=f"seq: {longest}", effect="", flags=flag),)
         shorter = replan(advise=True, **of_server)
         if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
-            [item] = (self._blamed(each, shorter) for each in judge(self.required, shorter, replan, self.places, sure=True))
+            [item] = (
+                self._blamed(each, shorter, replan, flag)
+                for each in judge(self.required, shorter, replan, self.places, sure=True)
+            )
             refused += f" With {longest:,} tokens it {item.message}"
             length = flag.partition(" ")[0]
             with_length = tuple(edit for edit in item.edits if length in edit.flags.split())
@@ -208,28 +212,59 @@ class ServerCheck(Check):
             )
         return replace(_at(_judged("length", refused, holds=False), self.places.get("seq")), edits=edits)
 
-    def _blamed(self, item: Judged, plan: Plan) -> Judged:
-        """The verdict at the first flag of the text that one of its edits changes, else at the server."""
+    def _blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan], also: str = "") -> Judged:
+        """The verdict at the first flag of the text that one of its edits changes, else at the server.
+
+        Each edit holds as it is told, together with the flag that is set ``also``.
+        """
         if item.name != "fits" or plan.fit is None or (item.holds and item.certain):
             return item
         flags = flags_of(self.server)
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
-        edits = tuple(
-            self._typed(_spoken(edit, flags)) for edit in item.edits if users is None or users.spelled not in edit.flags.split()
-        )
+        asked = (edit for edit in item.edits if users is None or users.spelled not in edit.flags.split())
+        told = (self._holding(_spoken(edit, flags), replan, also) for edit in asked)
+        edits = tuple({edit.yaml: edit for edit in told if edit is not None}.values())
         words = (word for edit in edits for word in edit.flags.split() if word.startswith("-"))
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
         first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
         return replace(_at(item, first or self.places.get("model")), edits=edits)
 
-    def _typed(self, edit: Edit) -> Edit:
-        """An edit that no flag makes, where the user can tell it to ``kvplan check``: the load, and hardware that the text does not name."""
-        options = {"seq": "--seq", "batch": "--users", **({"gpu": "--gpu"} if "gpu" in self.given else {})}
-        key, _, value = edit.yaml.partition(": ")
-        if edit.flags or key not in options or "," in value:
+    def _holding(self, edit: Edit, replan: Callable[..., Plan], also: str) -> Edit | None:
+        """The edit as the flags with which the server surely fits, or as what the user tells ``kvplan check``, or as both.
+
+        The user tells it the load, and hardware that the text does not name. What only another checkpoint does is told in words. ``None``
+        for what can be told in none of these ways.
+        """
+        if edit.flags and self._fits_with(f"{also} {edit.flags}", {}, replan):
             return edit
-        return replace(edit, yaml=f"kvplan check {options[key]} {value}")
+        options = {"seq": "--seq", "batch": "--users", **({"gpu": "--gpu"} if "gpu" in self.given else {})}
+        parts = dict(part.partition(": ")[::2] for part in edit.yaml.split(", "))
+        typed = {key: value for key, value in parts.items() if key in options and (key in self.given or not edit.flags)}
+        command = " ".join(("kvplan check", *(f"{options[key]} {value}" for key, value in typed.items())))
+        if typed and typed.keys() == parts.keys():
+            return replace(edit, yaml=command, flags="")
+        if typed and edit.flags:
+            fits = self._fits_with(f"{also} {edit.flags}", typed, replan)
+            return replace(edit, yaml=f"{edit.flags} and {command}", flags="") if fits else None
+        return None if typed else replace(edit, flags="")
+
+    def _fits_with(self, flags: str, load: Mapping[str, str], replan: Callable[..., Plan]) -> bool:
+        """True if the server surely fits with these flags, and with this load in place of the one that the user gave."""
+        program = " ".join(flags_of(self.server).program)
+        with suppress(KvplanError):  # what the engine refuses is not offered
+            (told,) = Given(variables={}, settings={}).servers(f"{program} {flags}")
+            of_text = {name: value for name, value in told.settings.items() if name not in ("engine", "model")}
+            # A text that gives it fewer GPUs has to give it more, which no flag says.
+            settings = {name: value for name, value in self.server.settings.items() if name != "gpus_per_replica"} | of_text
+            server = replace(self.server, settings=settings, extra={**self.server.extra, **told.extra})
+            given = {
+                name: value for name, value in self.given.items() if name != "gpus" or not of_text.keys() & {"tp", "pp", "dp"}
+            }
+            options = {**dict.fromkeys(self.options), **planned(server, {**given, **load}).options}
+            fit = replan(**{name: value for name, value in options.items() if name not in ("revision", "assume", "draft")}).fit
+            return fit is not None and fit.verdict is Verdict.FITS
+        return False
 
 
 class Deployment(CheckFile):

@@ -511,3 +511,49 @@ def test_what_the_user_gave_is_changed_where_it_was_given(tmp_path: Path, capsys
     assert typed.keys() >= {"users", "seq"}
     for option, value in typed.items():
         assert checked(**{option: value})[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768", {"gpu": "l4", "users": "12", "seq": "16k"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768", {"gpu": "l4", "users": "4"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --max-num-seqs 64", {"gpu": "l4", "users": "50", "seq": "16k"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --kv-cache-dtype fp8", {"gpu": "l4", "users": "12", "seq": "16k"}),
+        ("vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 2", {"gpu": "h100", "users": "50", "seq": "16k"}),
+        ("vllm serve Qwen/Qwen3-8B", {"gpu": "rtx-4090"}),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --context-length 32768",
+            {"gpu": "l4", "users": "8", "seq": "16k"},
+        ),
+    ],
+)
+def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
+    command: str, given: dict[str, str], tmp_path: Path, capsys: Capture
+) -> None:
+    """Flags behind the others of the command, of which the last counts, and options of the check in place of those that were given: for sure."""
+    file = tmp_path / "serve.sh"
+
+    def checked(flags: str, **more: str) -> tuple[int, Any]:
+        file.write_text(f"{command} {flags}\n", encoding="utf-8")
+        words = (word for name, value in (given | more).items() for word in (f"--{name}", value))
+        status, out, _ = run(capsys, "check", str(file), *words, "--offline", "--json")
+        return status, json.loads(out)["checks"][0]
+
+    status, check = checked("")
+    edits = [edit for item in check["requirements"] for edit in item["edits"]]
+    pasted = 0
+    for edit in edits:
+        flags, _, options = (edit["flags"] or edit["yaml"]).partition("kvplan check ")
+        if not options and not edit["flags"]:
+            # Another checkpoint, in words that nobody could take for flags.
+            assert "weights: " in edit["yaml"], edit
+            continue
+        words = iter(options.replace("--", "").split())
+        again, found = checked(flags.removesuffix("and "), **dict(zip(words, words, strict=True)))
+        assert (again, found["status"]) == (0, "pass"), edit
+        pasted += 1
+
+    assert status == 1
+    assert pasted >= 2
+    assert all("probably" not in edit["effect"] for edit in edits)
