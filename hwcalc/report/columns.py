@@ -96,6 +96,10 @@ OF_COLUMNS: Final = {
     "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
     "a token": "a token: bytes of each further token of a sequence, by the formulas",
     "ratio": "ratio: the cache divided by that of the first row",
+    "kept": "kept: tokens of a sequence that the policy leaves behind its prompt, from layer to layer",
+    "saved": "saved: what the cache at its largest takes less than with every token",
+    "peak": "peak: the cache and what the policy needs beside it while the prompt is cut, on the fullest GPU",
+    "in all": "in all: the plan needs less memory with the policy (saves), more (loses), or as much, with free blocks behind the prefill or without",
 }
 """Meanings of the columns of plans in ``compare`` and ``sweep``."""
 

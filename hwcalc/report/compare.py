@@ -54,7 +54,9 @@ _WHY: Final = "why it differs: what an engine keeps more or less than the formul
 _BESIDE: Final = {"a token": "a token: bytes of each further token of a long sequence"}
 """Columns that have an engine's own number where engines stand beside each other."""
 _FREED: Final = "blocks freed"
-_POLICY: Final = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
+_ASKED: Final = ("kept", "saved", "peak")
+"""Columns of policies that are never left out where policies stand side by side."""
+_POLICY: Final = (*_ASKED, _FREED, "the engine", "in all")
 _WANTED: Final = frozenset({"at once", NEEDED})
 """Columns for which names make room, by a line of their own."""
 _TEXTS: Final = ("verdict", "the engine", "in all")
@@ -72,7 +74,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     labels, names = _labels(comparison)
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
     beside = any(variant.row is not None for variant in variants)
-    columns = _columns(variants, beside=beside)
+    all_columns = columns = _columns(variants, beside=beside, policies="policy" in comparison.varying)
     # Every engine has a row beside others, those that cannot run the model too.
     shown = range(len(variants)) if beside else planned
     reasons = [_reason(variant) for variant in variants] if beside else []
@@ -88,9 +90,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         titled = bool(too_wide or (len(labels) > 1 and not _WANTED.isdisjoint(dropped)))
         if titled:
             # The first name has a line of its own.
-            columns, dropped = that_fit(
-                _columns(variants, beside=beside), view.width - sum(w + GAP for w in labels_width[1:]) - GAP
-            )
+            columns, dropped = that_fit(all_columns, view.width - sum(w + GAP for w in labels_width[1:]) - GAP)
     header = [*(labels[1:] if titled else labels), *(column.title for column in columns)]
     rows = [[*(names[place][1:] if titled else names[place]), *(column.cells[place] for column in columns)] for place in shown]
     right = [len(header) - len(columns) + place for place, column in enumerate(columns) if column.right]
@@ -157,8 +157,11 @@ def _labels(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return labels, [_names(variant, comparison) for variant in comparison.variants]
 
 
-def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
-    """All columns: the verdict, what is needed of what there is, how many and how long; then what memory goes where, and policies."""
+def _columns(variants: Sequence[Variant], *, beside: bool, policies: bool) -> list[Column]:
+    """All columns: the verdict, what is needed of what there is, how many and how long; then what memory goes where, and policies.
+
+    ``policies`` says that these are what is compared.
+    """
 
     def column(title: str, cell: Callable[[Variant], str], rank: int = 0, *, right: bool = True) -> list[Column]:
         cells = tuple("" if variant.error is not None else cell(variant) for variant in variants)
@@ -200,9 +203,8 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         paged = any(variant.blocks_freed is not None for variant in variants)
         titles = [title for title in _POLICY if paged or title != _FREED]
         for place, title in enumerate(titles):
-            out += column(
-                title, partial(_policy_cell, titles, place), 0 if title == "in all" else 4 + place, right=title not in _TEXTS
-            )
+            kept = title == "in all" or (policies and title in _ASKED)
+            out += column(title, partial(_policy_cell, titles, place), 0 if kept else 4 + place, right=title not in _TEXTS)
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -176,6 +177,11 @@ def test_the_policies_that_an_engine_lacks_are_named(capsys: Capture, monkeypatc
     _, out, _ = run(capsys, "compare", "Qwen/Qwen3-8B", *words)
 
     assert "vllm lacks snapkv:compression_ratio=0.5, knorm:compression_ratio=0.5: planned as if" in " ".join(out.split())
+    # What policies are compared for stands before what every plan has, with its meaning.
+    header = next(line for line in out.splitlines() if line.endswith("  in all"))
+    assert {"kept", "saved", "peak", "in all"} <= set(re.split("  +", header.strip()))
+    assert "in all: the plan needs less memory with the policy (saves), more (loses)" in " ".join(out.split())
+    assert run(capsys, "help", "in all")[1].startswith("in all")
 
 
 def test_what_does_not_fit_is_led_to_what_to_try(capsys: Capture) -> None:
