@@ -643,7 +643,9 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
     if row is not None and command == "fleet":
         return _in_file(row)
     if row is not None and command != DEFAULT and "--seq" in own:
-        return f"It is an option of a single plan: kvplan MODEL {' '.join(filter(None, (name, row.metavar)))}"
+        others = [each for each in ("compare", "plot") if any(name in other.flags for other in find_command(each).options)]
+        more = f"; {' and '.join(others)} take{'' if len(others) > 1 else 's'} it too" if others else ""
+        return f"It is an option of a single plan: kvplan MODEL {' '.join(filter(None, (name, row.metavar)))}{more}"
     from difflib import get_close_matches
 
     # Options, vLLM's too, that resemble a mistyped name; else kvplan's name for a similar name of another program.

@@ -11,7 +11,7 @@ import json
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -421,11 +421,11 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
     from hwcalc.hardware.named import counted, gpu_ids
 
     notes: list[Note] = []
-    named = words(given.get("gpu"), "gpu")
-    if len(named) == 1 and given.get("gpus") is None:
-        # A node as plans take it: 4xl40s.
-        one, count = counted(named[0])
-        given = {**given, **({} if count is None else {"gpu": one, "gpus": count})}
+    nodes = [counted(name) if given.get("gpus") is None else (name, None) for name in words(given.get("gpu"), "gpu")]
+    counts = {count or 1: None for _, count in nodes} if any(count for _, count in nodes) else {}
+    if counts:
+        # Nodes as compare takes them, 4xh100,8xh200: the page opens on the first.
+        given = {**given, "gpu": [name for name, _ in nodes], "gpus": next(iter(counts))}
     _, asked = take_options("explore", {name: value for name, value in given.items() if name != "gpu"})
     refuse_auto(asked.weights, "explore")
     if asked.seq is not None and asked.seq < LEAST_TOKENS:
@@ -435,8 +435,8 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
         )
     gpus = gpu_ids(words(given.get("gpu"), "gpu"), notes)
     chosen = _models(models, asked)
-    axes = _axes(asked, gpus or GPUS)
-    payload = payload_of(chosen, axes, first=_first(asked, axes, named=bool(gpus)), live=live)
+    axes = _axes(asked, gpus or GPUS, counts)
+    payload = payload_of(chosen, axes, first=_first(asked, axes, node=bool(counts)), live=live)
     _check_formats(asked, chosen, payload)
     more = len(chosen) - 1
     title = f"kvplan: {chosen[0].name}" + (f" and {more} more" if more else "")
@@ -497,10 +497,11 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     return PageModel(spec=spec, argument=argument, words=line.words, changed=changed)
 
 
-def _axes(asked: Asked, gpus: tuple[str, ...]) -> PageAxes:
-    """The choices of the page, with those that the user names among them."""
+def _axes(asked: Asked, gpus: tuple[str, ...], counts: Iterable[int]) -> PageAxes:
+    """The choices of the page, with those that the user names among them; ``counts`` are the sizes of nodes."""
     usual = PageAxes()
-    layouts = {*usual.layouts, *([_layout(asked)] if {"gpus", "tp"} & asked.given else [])}
+    layouts = {*usual.layouts, *(PageLayout(count=count, tp=count) for count in counts)}
+    layouts |= {_layout(asked)} if {"gpus", "tp"} & asked.given else set()
     return replace(
         usual,
         gpus=gpus,
@@ -537,8 +538,8 @@ def _check_formats(asked: Asked, models: Sequence[PageModel], payload: Mapping[s
             _ = open_request(models[0].spec, engine=engines[0], seq=1024, gpu=payload["gpus"][0]["id"], **{option: name}).budget
 
 
-def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
-    """What is chosen when the page opens, as far as the user says."""
+def _first(asked: Asked, axes: PageAxes, *, node: bool) -> dict[str, object]:
+    """What is chosen when the page opens, as far as the user says. Of accelerators without a number it is the fewest that surely hold it."""
     named_values = ("seq", "batch", "dtype", "weights")
     first: dict[str, object] = {name: getattr(asked, name) for name in named_values if name in asked.given}
     if asked.engine is not None:
@@ -549,7 +550,7 @@ def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
                 hint=f"It has the newest rules of {', '.join(axes.engines)}: --engine {axes.engines[0]}",
             )
         first["engine"] = engine.name
-    if named:
+    if node:
         first["gpu"] = axes.gpus[0]
     if {"gpus", "tp"} & asked.given:
         layout = _layout(asked)

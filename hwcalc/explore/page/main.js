@@ -105,6 +105,7 @@ function pageOf(payload, wanted, changed) {
     const least = smallest(page, plain, chosen[1] === undefined ? countsOf(payload) : [plain.count]);
     if (least === null) return [plain, ""];
     const { gpu, count, name } = least;
+    if (payload.gpus.length === 1 && count === plain.count) return [plain, ""];
     return [valid({ ...wanted, gpu, count }), `Chosen for you: ${count > 1 ? `${count} × ` : ""}${name}, the smallest of this page that surely holds it.`];
   };
   let [state, opening] = opened(wanted);

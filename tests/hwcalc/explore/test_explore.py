@@ -117,7 +117,7 @@ def test_what_is_chosen_first(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = _payload(page)
 
     assert payload["first"] == {
-        "seq": 2 << 20, "batch": 3, "dtype": "fp8_e5m2", "weights": "gptq", "engine": "vllm", "gpu": "l4", "count": 6, "tp": 3,
+        "seq": 2 << 20, "batch": 3, "dtype": "fp8_e5m2", "weights": "gptq", "engine": "vllm", "count": 6, "tp": 3,
     }  # fmt: skip
     assert payload["lengths"]["most"] == 2 << 20
     assert 3 in payload["batches"]
@@ -213,7 +213,12 @@ def test_names_in_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_node_is_named_as_of_a_plan() -> None:
-    """``4xl40s`` is four of them; several nodes of several GPUs are no choice of accelerators."""
-    assert hwcalc.explore(QWEN, gpu="4xl40s") == hwcalc.explore(QWEN, gpu="l40s", gpus=4)
+    """``4xl40s`` is four of them; of several nodes the first is chosen, and the numbers of all can be."""
+    one, several = (_payload(hwcalc.explore(QWEN, gpu=nodes)) for nodes in ("4xl40s", "3xl40s,h100,16xh100"))
+
+    assert one["first"] == {"gpu": "l40s", "count": 4}
+    assert several["first"] == {"gpu": "l40s", "count": 3}
+    assert [gpu["id"] for gpu in several["gpus"]] == ["l40s", "h100-sxm5-80gb"]
+    assert {1, 3, 16} <= {layout["count"] for layout in several["layouts"]}
     with pytest.raises(UsageError, match="names more than one accelerator"):
-        hwcalc.explore(QWEN, gpu="l4,2xl40s")
+        hwcalc.explore(QWEN, gpu="l4,2xl40s", gpus=2)

@@ -45,6 +45,16 @@ def test_it_opens_on_the_smallest_gpu_that_fits(browser: Any, usual_file: Path) 
     assert sizes[state["gpu"]] == min(sizes[gpu] for gpu in fits)
 
 
+def test_it_opens_on_as_many_of_the_named_gpus_as_fit(browser: Any, shared: Path) -> None:
+    """Weights of 61 GiB lie on no L4: of those that the user names, and of one alone, it is the smallest number that surely holds them."""
+    for gpus, least in (("l4,h100", {"gpu": "h100-sxm5-80gb", "count": 1}), ("l4", {"gpu": "l4", "count": 4})):
+        file = made(shared / f"kvplan-named-{len(gpus)}.html", ["Qwen/Qwen3-32B"], engine="vllm", gpu=gpus, seq="2k")
+        with opened(browser, file.as_uri()) as page:
+            state, verdict = page.run("() => [kvplan.state(), kvplan.answer({}).fit.verdict]")
+
+            assert (state | least, verdict) == (state, "fits")
+
+
 def test_what_makes_it_fit(small: Watched) -> None:
     """Each button leads to a state with the verdict that it shows; where it fits there is none."""
     small.set(**START)
