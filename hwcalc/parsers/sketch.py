@@ -203,6 +203,10 @@ class _Reader:
         if longest is None or not is_number(longest.value):
             why = "the longest sequence is not in the file, or kvplan does not know its key" if longest is None else longest.key
             lines.append(f"{why}: {options['seq']} stands for it")
+        else:
+            # Without it a longer sequence is planned in silence.
+            said = f"made for {longest.value:,} tokens ({longest.key})"
+            lines.append(f"{said}, which a file of layers can say: max_position_embeddings: {longest.value}")
         others = list(self._unread())
         if others:
             lines.append(f"not read: {', '.join(others[:8])}{', ...' if len(others) > 8 else ''}")

@@ -212,6 +212,12 @@ def test_length_and_format_are_the_files() -> None:
     sizes = {"hidden_size": 2048, "ffn_dim": 8192, "vocab": 50_000}
     options = written(ATTENTION | sizes | {"ctx_len": 65_536, "torch_dtype": "float16"})
     assert (options["seq"], options["dtype"]) == ("64k", "fp16")
+    # What a command line cannot say is said beside it, whatever was typed for --seq.
+    described = sketched({"ctx_len": 65_536, **ATTENTION})
+    assert described is not None
+    assert any(
+        "made for 65,536 tokens (ctx_len)" in line and "max_position_embeddings: 65536" in line for line in described.lines
+    )
     assert (options["hidden_size"], options["intermediate_size"], options["vocab_size"]) == ("2048", "8192", "50000")
     assert "weights" not in options
     assert written(ATTENTION | sizes | {"dtype": "float32"})["weights"] == "fp32"
