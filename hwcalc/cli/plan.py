@@ -44,7 +44,7 @@ _PLAN = (
         "emit",
         ("--emit",),
         "E",
-        "Print the engine's own command line of this plan instead: any engine but reference and transformers; ollama: a Modelfile. Or its server as a manifest: compose, kubernetes, helm (values of vLLM's production stack).",
+        "Print the engine's own command line of this plan instead: any engine but reference and transformers; ollama: a Modelfile; command: that of --engine. Or its server as a manifest: compose, kubernetes, helm (values of vLLM's production stack).",
         complete="emitters",
         short="The command alone that starts it: vllm.",
     ),
@@ -83,10 +83,13 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
 
     if (options.get("engine") or "").strip().lower() == ALL:
         return _side_by_side(model, options, emit=emit, plot=plot)
-    if emit is not None and options.get("engine") is None:
-        from hwcalc.report.emit import emitted_engine
+    if emit is not None:
+        from hwcalc.report.emit import EACH, emitted_engine
 
-        options["engine"] = emitted_engine(emit)
+        if options.get("engine") is None:
+            options["engine"] = emitted_engine(emit)
+        elif emit.strip().lower() == EACH:
+            emit = emitted_engine(options["engine"].partition("@")[0])
     view, given = view_of(**options, formats=FORMATS), given_options("plan", options)
     if plot and model == "-":
         hint = "Write it to a file: kvplan config.json --plot"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -28,6 +28,10 @@ def emitters() -> tuple[str, ...]:
     return tuple(name for name in ENGINES if find_engine(name)[0].command.known)
 
 
+EACH: Final = "command"
+"""The value of ``--emit`` for the command line of the engine that is named elsewhere."""
+
+
 def emitted_forms() -> tuple[str, ...]:
     """Values of ``--emit``: the engines that have a command line, and the forms of manifests."""
     return (*emitters(), *FORMS)
@@ -40,8 +44,8 @@ def manifest_form(what: str) -> str | None:
 
 
 def emitted_engine(what: str) -> str:
-    """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line, and for a manifest of any."""
-    form = manifest_form(what)
+    """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line, and for what is of any engine."""
+    form = EACH if what.strip().lower() == EACH else manifest_form(what)
     if form == CHART:
         return CHART_ENGINE
     if form is not None:

@@ -13,15 +13,13 @@ from hwcalc.hardware.prices import money
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.plot.series import Cell, Chart
 from hwcalc.profiles.mig import slice_named
-from hwcalc.report.emit import emitted, emitters, manifest_form, remarks_on
+from hwcalc.report.emit import EACH, emitted, emitters, manifest_form, remarks_on
 from hwcalc.report.manifest import EACH_NODE, FORMS
 from hwcalc.report.text import plural
 from hwcalc.report.view import View
 from hwcalc.text import shown
 
 _MODELS: Final = ("model", "users", "replicas", "served for sure", "share used")
-_EACH: Final = "command"
-"""The word of ``--emit`` for the command of each group's own engine."""
 _NODES: Final = ("node", "nodes", "GPUs used", "model on each", "replicas", "GPUs", "layout", "users")
 
 
@@ -180,7 +178,7 @@ def fleet_chart(fleet: Fleet) -> Chart:
 
 def check_emitted(what: str) -> None:
     """Raise :class:`~hwcalc.errors.UsageError` for a word that names nothing that starts servers."""
-    known = (*FORMS, _EACH)
+    known = (*FORMS, EACH)
     if what.strip().lower() not in known:
         raise UsageError(f"--emit {shown(what, 40)} is not known.", hint=f"Allowed: {', '.join(known)}.")
 
@@ -201,7 +199,7 @@ def fleet_emitted(planned: Planned, what: str) -> str:
         if form is not None and group.nodes > 1:
             raise UsageError(
                 f"--emit {form} starts a server on one node, and a replica of {group.model} takes {group.nodes}.",
-                hint=f"Use: --emit {_EACH}, which {EACH_NODE}.",
+                hint=f"Use: --emit {EACH}, which {EACH_NODE}.",
             )
         number = named[plan.model.id] = named.get(plan.model.id, 0) + 1
         head = f"# {group.model}: {plural(group.replicas, 'replica')} on {_gpus(group)} of {group.node} each\n"

@@ -13,7 +13,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.report.emit import commands_to_start, emitted, emitters, remarks_on
 from hwcalc.report.plan import plan_report
-from tests.hwcalc.command import QWEN
+from tests.hwcalc.command import QWEN, Capture, run
 
 VALUES: Final = (
     "true", "false", "on", "off", "2", "8", "16", "32", "64", "4k", "0.5", "32k", "64GiB", "fp8", "float32", "auto", "ngram:4", "1,1", "v1",
@@ -179,3 +179,10 @@ def test_ollama_says_what_its_library_runs() -> None:
     assert mixed == "ollama run qwen3.5:9b-q4_K_M"
     assert "ollama run qwen3.5:9b-q4_K_M runs other weights: --weights q4_k_m plans them." in remark
     assert "library=gguf&search=Qwen3.5-9B" in remark
+
+
+def test_a_command_is_that_of_the_named_engine(capsys: Capture) -> None:
+    """``--emit command``, as a fleet takes it, is the command of ``--engine``."""
+    words = (QWEN, "--gpu", "h100", "--seq", "8k", "--engine", "sglang")
+
+    assert run(capsys, *words, "--emit", "command") == run(capsys, *words, "--emit", "sglang")

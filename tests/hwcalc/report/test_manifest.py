@@ -153,6 +153,7 @@ def test_a_label_of_nvidia_is_read_as_its_accelerator() -> None:
     ("words", "message"),
     [
         (["--emit", "compose"], "--emit compose writes the server of an engine, and none is named.\nAdd: --engine vllm"),
+        (["--emit", "command"], "--emit command writes the server of an engine, and none is named.\nAdd: --engine vllm"),
         (
             ["--emit", "compose", "--engine", "vllm"],
             "names the accelerators of a server, and the plan has none.\nAdd: --gpu h100",
