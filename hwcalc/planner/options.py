@@ -594,6 +594,8 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
     flag.removeprefix("--").replace("-", "_"): row.name for row in OPTIONS for flag in row.flags[1:]
 }
 """Another name of an option, as a keyword or a key of a check file -> its name."""
+_LENGTHS: Final = ("sequence", "length", "max_model_len", "max_seq_len", "n_ctx", "tokens")
+"""What others call ``seq``, and kvplan does not take."""
 ROWS: Final = {row.name: row for row in OPTIONS}
 KvplanError.keywords |= frozenset(ROWS)
 WITHIN: Final = tuple(name for name in _Within.__annotations__ if name in ROWS)
@@ -868,7 +870,9 @@ def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any]
     unknown = sorted(set(given) - set(known))
     if unknown:
         every = sorted(row.name for row in options_of(command))
-        meant = did_you_mean(str(unknown[0]), [*every, *OTHER_NAMES])
+        lengths = _LENGTHS if "seq" in every else ()
+        meant = did_you_mean(str(unknown[0]), [*every, *OTHER_NAMES, *lengths])
+        meant = next(("Did you mean seq? " for length in lengths if f" {length}?" in meant), meant)
         raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"{meant}Known: {', '.join(every)}.")
     asked = read_options(given)
     return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked

@@ -432,6 +432,9 @@ def test_functions_refuse_what_they_do_not_take() -> None:
     for function in functions:
         with pytest.raises(hwcalc.KvplanError, match="takes no 'nonsense'"):
             function(QWEN, seq=1024, **wrong)
+    for others in ("sequence", "max_model_len", "lenght", "seqq"):
+        with pytest.raises(hwcalc.KvplanError, match=f"'{others}'. Did you mean seq?"):
+            hwcalc.sweep(QWEN, **typing.cast("typing.Any", {others: 1024}))
     with pytest.raises(AttributeError, match="nonsense"):
         _ = hwcalc.nonsense
 
