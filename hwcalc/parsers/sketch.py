@@ -636,7 +636,7 @@ class _Reader:
         used = self.keys.used | self.placed
         for key, value in entries(self.raw):
             bears = bears_on_memory(key, value) or (is_number(value) and ("conv" in key or ("ratio" in key and _named_kind(key))))
-            bears = bears or self._is_format(key, value)
+            bears = bears or self._is_format(key, value) or (isinstance(value, str) and "precision" in words_of(key))
             if (
                 bears
                 and key not in used

@@ -541,6 +541,7 @@ def test_length_and_format_are_read_in_other_words(keys: Json, options: dict[str
         ({"context": "128k", "max_seq_len": 4096}, "context 131072 and max_seq_len 4096 disagree: 32k stands for it"),
         ({"kv_dtype": "turbo3"}, "not read: kv_dtype"),
         ({"v_dtype": "fp8"}, "not read: v_dtype"),
+        ({"precision": "fp32"}, "not read: precision"),
         (SSM | {"ssm_state_dtype": "bfloat16", "layer_types": ["ssm", "attention"] * 12}, "not read: ssm_state_dtype"),
         ({"prompt_budget": "16k"}, "numbers whose meaning kvplan does not know: prompt_budget 16384"),
     ],
