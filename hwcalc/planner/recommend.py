@@ -34,7 +34,7 @@ from hwcalc.planner.options import PRICED, WITHIN
 from hwcalc.planner.result import SPEED_COLUMNS, CostInfo, cost_row
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
-from hwcalc.planner.within import serving
+from hwcalc.planner.within import expected_users, serving
 from hwcalc.quantization.gguf import usual_beside_host
 from hwcalc.text import operand, shown
 
@@ -338,8 +338,23 @@ def recommend_model(
     def plan_of(match: _Match) -> Plan:
         return plan_model(model, advise=False, search=of_offer, **{**options, **match.options, **_hardware(match)})
 
-    plans = _planned(kept, wishes, plan_of)
+    def most_serving(match: _Match) -> _Match:
+        """The match in the layout that serves most users within the limits of time, where there are any."""
+        if match.layout.gpus == 1 or options.keys().isdisjoint(WITHIN):
+            return match
+        opened = open_request(model, **{**options, **match.options, **_hardware(match)}).devices.entire()
+        node = node_of(match.candidate.gpu, match.candidate.count)
+        best = solve.best_layout(opened, match.layout.gpus, node, any_layout=wishes.any_layout, users=expected_users)
+        # Without a layout that holds the sequences there is none to choose.
+        return match if best is None or best.certain < match.certain else replace(match, layout=best.layout)
+
+    plans = _planned(kept, wishes, most_serving, plan_of)
     near = None if plans else (holding[0] if holding else search.nearest(candidates))
+    near = None if near is None else most_serving(near)
+    # Of what nothing holds, more GPUs are offered only where the nearest then does.
+    limited = search.limited
+    if near is not None and limited and not holding and not options.keys().isdisjoint(WITHIN):
+        limited *= bool(_searched(model, [near.candidate], replace(wishes, max_gpus=LARGEST_MOST), options).matches)
     of_near = None if near is None else _hardware(near)
     on_near = None if line is None or of_near is None else line.changed(**of_near)
     closest = None if of_near is None else plan_model(model, line=on_near, **options, **of_near)
@@ -367,7 +382,7 @@ def recommend_model(
         unknown=search.unknown,
         too_small=search.too_small,
         one_at_a_time=search.alone,
-        could_be_more=search.limited,
+        could_be_more=limited,
         unsure_left_out=len(matches) - len(sure),
         budget_usd_per_hour=None if wishes.budget is None else float(wishes.budget),
         over_budget=sum(match.usd_per_hour is not None for match in holding) - sum(m.usd_per_hour is not None for m in matches),
@@ -627,8 +642,10 @@ def _check_known(model: ModelSpec, search: _Search | _BestOf, considered: int) -
         raise UnsupportedError(search.message or f"The memory that {model.id} takes is not known.", hint=hint)
 
 
-def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Plan]) -> list[tuple[_Match, Plan]]:
-    """The wanted matches with their plans, in the wished order, without those whose plan does not fit.
+def _planned(
+    kept: Sequence[_Match], wishes: Wishes, laid_out: Callable[[_Match], _Match], plan: Callable[[_Match], Plan]
+) -> list[tuple[_Match, Plan]]:
+    """The wanted matches with their plans, in the wished order, without those whose plan does not fit. ``laid_out`` chooses their layout.
 
     Some orders need the plans of all matches.
     """
@@ -639,9 +656,10 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Pl
         kept = sorted(kept, key=lambda match: match.rank)
     elif wishes.sort == DEFAULT_SORT:
         kept = _in_turns(sorted(kept, key=lambda match: match.common))
-    for match in kept:
+    for one in kept:
         if wishes.limit and len(out) == wishes.limit and wishes.sort in _OF_MATCH:
             break
+        match = laid_out(one)
         planned = plan(match)
         in_time = planned.within is None or planned.within.holds is not False
         if planned.fit is not None and planned.fit.verdict.fits and in_time:

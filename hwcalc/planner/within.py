@@ -228,7 +228,7 @@ def within_limits(opened: Occupancy, fit: FitInfo, overrun: OverrunInfo | None) 
         at_users=search.info(at_users) if at_users else None,
         at_held=search.info(held) if held else None,
         settings=tuple(_settings(opened, users, times.chunk)) if users else (),
-        chunk=_smaller_chunk(opened, search, places) if users else None,
+        chunk=_smaller_chunk(opened, search, places, users) if users else None,
         arrivals=arrivals,
         reload=reload_info(opened, times, lengths[1]) if lengths[1] else None,
         definition=Definition.ESTIMATE if known else Definition.BOUND,
@@ -279,7 +279,7 @@ def expected_users(opened: Occupancy) -> int:
     """The most users within the limits by the expected values, as :func:`within_limits` says; 0 where nothing like it was measured."""
     limits = Limits.of(opened.setup.others)
     search = None if limits is None else _measured_search(opened, limits)
-    return 0 if search is None else search.most(_EXPECTED, most(opened).value)[0]
+    return 0 if search is None else search.most(_EXPECTED, most(opened).value, opened.load.batch)[0]
 
 
 def sure_users(opened: Occupancy) -> int:
@@ -342,7 +342,7 @@ def _places(count: int | None) -> int:
     return UNLIMITED if count is None else min(count, UNLIMITED)
 
 
-def _smaller_chunk(opened: Occupancy, search: _Users, places: int) -> ChunkInfo | None:
+def _smaller_chunk(opened: Occupancy, search: _Users, places: int, guess: int) -> ChunkInfo | None:
     """The largest chunk with which even a step that computes a chunk of a prompt is no longer than the limit between tokens, and what it costs.
 
     ``None`` without such a limit, where the engine's own chunk keeps it, or where none does.
@@ -355,7 +355,7 @@ def _smaller_chunk(opened: Occupancy, search: _Users, places: int) -> ChunkInfo 
     chunk = min(search.times.chunk, 1 << (search.lengths[0] - 1).bit_length())
     while chunk >= _LEAST_CHUNK:
         smaller = search.with_chunk(chunk)
-        users, _ = smaller.most(_EXPECTED, places)
+        users, _ = smaller.most(_EXPECTED, places, guess)
         if not users:
             return None
         step_s = smaller.step_with_prompt(users)

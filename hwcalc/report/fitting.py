@@ -233,7 +233,10 @@ def hardware_left_out(recommendation: Recommendation) -> list[str]:
 def _larger(recommendation: Recommendation) -> str:
     """The option that takes more GPUs, where some of the hardware could have more."""
     more = recommendation.could_be_more and recommendation.max_gpus < LARGEST_MOST
-    return f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}" if more else ""
+    # Within limits of time twice as many may not be enough, where the most are known to be.
+    in_time = recommendation.nearest is not None and recommendation.nearest.users is not None
+    most = LARGEST_MOST if in_time else min(2 * recommendation.max_gpus, LARGEST_MOST)
+    return f"; more: --max-gpus {most}" if more else ""
 
 
 def _limit(usd_per_hour: float) -> str:

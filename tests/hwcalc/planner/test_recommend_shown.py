@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
-from hwcalc import recommend
+from hwcalc import plan, recommend
 from tests.hwcalc.command import Capture, run
 
 
@@ -93,3 +94,59 @@ def test_several_smaller_servers_are_spoken_of_where_they_could_share_the_users(
     status, example, _ = run(capsys, "fleet", "--example")
     assert status == 0
     assert "\nmodels:" in example
+
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked"),
+    [
+        ("h100-sxm5-80gb", {"seq": 8192, "batch": 150, "ttft": "1s", "min_rate": 40}),
+        ("l40s", {"seq": 8192, "batch": 100, "ttft": "1s", "min_rate": 40}),
+        ("mi300x", {"seq": 16_384, "batch": 200, "ttft": "2s", "itl": "50ms"}),
+        ("a100-sxm4-80gb", {"seq": 4096, "batch": 60, "itl": "25ms"}),
+    ],
+)
+def test_an_offer_within_limits_of_time_has_the_layout_that_serves_most(gpu: str, asked: dict[str, Any]) -> None:
+    """Also the nearest where none serves them all: no other layout of its GPUs that surely fits serves more, each planned by itself."""
+    found = recommend(LLAMA, engine="vllm", gpu=(gpu,), **asked)
+    (offer,) = [one for one in (*found.offers, found.nearest) if one is not None][:1]
+    assert offer.users is not None
+    planned = [
+        plan(LLAMA, engine="vllm", gpu=gpu, tp=tp, dp=offer.gpus // tp, **asked) for tp in (1, 2, 4, 8) if offer.gpus % tp == 0
+    ]
+    within = [
+        one.within.users for one in planned if one.within is not None and one.fit is not None and one.fit.verdict.text == "fits"
+    ]
+
+    assert offer.users == max(users or 0 for users in within)
+
+
+@pytest.mark.parametrize(("users", "enough"), [("100", True), ("10000", False)])
+def test_more_gpus_that_nothing_holds_within_limits_of_time_are_enough_when_typed(
+    users: str, enough: bool, capsys: Capture
+) -> None:
+    """The number that the line names holds them; where the most do not, none is named."""
+    words = (
+        "recommend",
+        LLAMA,
+        "--engine",
+        "vllm",
+        "--gpu",
+        "l40s",
+        "--seq",
+        "8k",
+        "--users",
+        users,
+        "--ttft",
+        "1s",
+        "--offline",
+    )
+    out = run(capsys, *words, "--min-rate", "40")[1]
+    more = re.search(r"Nothing holds it: .*; more: --max-gpus (\d+)\.", out)
+
+    assert "Nothing holds it: " in out
+    assert (more is not None) is enough
+    if more is not None:
+        assert "Nothing holds it" not in run(capsys, *words, "--min-rate", "40", "--max-gpus", more[1])[1]
