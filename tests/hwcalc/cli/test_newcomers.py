@@ -102,7 +102,6 @@ def test_a_checkpoint_is_told_from_the_file_that_people_run() -> None:
         (["Llama 3.1 8B", "4xh100"], "Perhaps: --gpu 4xh100"),
         (["Llama 3.1 8B", "vllm@0.30"], "Perhaps: --engine vllm@0.30"),
         (["recommend", "Qwen/Qwen3-8B", "Qwen/Qwen3-4B"], "Several side by side: kvplan compare A B."),
-        (["explore", "Qwen/Qwen3-8B", "--gpu", "4xh100,8xh200"], "kvplan compare MODEL --gpu 4xh100,8xh200"),
         (["sweep", "Qwen/Qwen3-8B", "--gpu", "8xh200"], "Write: --gpu h200 --gpus 8; compare takes nodes of unlike size"),
     ],
 )
