@@ -100,7 +100,7 @@ def _options() -> Iterator[tuple[str, str]]:
                 yield name, option.flags[0] if option.flags else ""
 
 
-@pytest.mark.parametrize(("name", "flag"), sample(list(_options()), 260))
+@pytest.mark.parametrize(("name", "flag"), sample(list(_options()), 120))
 def test_every_option(capsys: Capture, name: str, flag: str) -> None:
     """As text and, once, as JSON."""
     chosen = texts(f"{name} {flag}")

@@ -98,6 +98,7 @@ REASONS: Final = {
     ("hwcalc/report/manifest.py", "vllm"): _STARTS,
     ("hwcalc/report/summary.py", "vllm"): "the server that is offered to who names none",
     ("hwcalc/report/summary.py", "llamacpp"): "the server that is offered where vLLM does not run",
+    ("hwcalc/sources/ollama.py", "llamacpp"): "the engine that runs a model of Ollama's library, in the command that plans it",
     ("hwcalc/sources/listing.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
     ("profiles/engines.py", "llamacpp"): _FILES,
     ("profiles/engines.py", "vllm"): _FILES,

@@ -61,7 +61,7 @@ def test_any_value_of_any_parameter(name: str, tmp_path: Path, monkeypatch: pyte
         if (name, parameter) in FAR | CALLBACKS:
             continue
         for number, make in enumerate(VALUES):
-            if (number + place) % cases(2 * SHARED.get(name, 3), SHARED.get(name, 1)) == 0:
+            if (number + place) % cases(4 * SHARED.get(name, 3), SHARED.get(name, 1)) == 0:
                 _answered(name, parameter, make, alone=number % 2 == 1)
 
 

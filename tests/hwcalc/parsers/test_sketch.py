@@ -24,6 +24,7 @@ from hwcalc.parsers.sketch import UNKNOWN, Sketch, sketched
 from hwcalc.parsers.unknown import language_config
 from hwcalc.parsers.written import read_layers
 from hwcalc.profiles.catalog import built_in
+from tests.effort import sample
 from tests.hwcalc.command import Capture, run
 
 Json = dict[str, Any]
@@ -159,7 +160,7 @@ def test_what_the_file_describes_is_written_down(name: str) -> None:
 @pytest.mark.parametrize(
     "typed", [(), ("--seq", "4k", "--dtype", "fp8"), ("--kv-heads", "2"), ("--layers", "48", "--head-dim", "64")]
 )
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", sample(CONFIGS, 16))
 def test_every_command_runs(capsys: Capture, tmp_path: Path, name: str, typed: tuple[str, ...]) -> None:
     """Whatever was typed, each command of the hint gives an answer when it is pasted."""
     path = tmp_path / "config.json"

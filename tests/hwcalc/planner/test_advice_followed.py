@@ -29,7 +29,7 @@ from hwcalc.units import human_bytes
 from tests.effort import cases
 from tests.hwcalc.command import read_plan
 
-PLANS = cases(80, 5000)
+PLANS = cases(50, 5000)
 MODELS = 60
 PARTS = 5
 DTYPES = {

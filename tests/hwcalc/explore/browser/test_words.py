@@ -9,6 +9,7 @@ import pytest
 from hwcalc.errors import KvplanError
 from hwcalc.library.layer_bytes import layer_bytes
 from hwcalc.planner.verdict import Verdict
+from tests.effort import sample
 from tests.hwcalc.explore.browser.test_states import states
 from tests.hwcalc.explore.browser.watched import Watched
 from tests.hwcalc.explore.planned import plan_of
@@ -25,7 +26,7 @@ NO_WORDS = "vLLM says: "
 """What an engine itself would say is in the plan alone."""
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "google/gemma-3-12b-it"])
+@pytest.mark.parametrize("name", sample(["Qwen/Qwen3-8B", "google/gemma-3-12b-it"], 1))
 def test_the_verdict_and_its_reason(small: Watched, name: str) -> None:
     """The verdict of the page is that of the plan in its words, and so is why it does not fit."""
     payload = small.run("() => ({...kvplan.payload, texts: [], terms: [], curves: [], parts: [], rests: []})")
