@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -237,7 +238,7 @@ class ServerCheck(Check):
         for what can be told in none of these ways.
         """
         if edit.flags and self._fits_with(f"{also} {edit.flags}", {}, replan):
-            return edit
+            return self._with_gpus(edit)
         options = {"seq": "--seq", "batch": "--users", **({"gpu": "--gpu"} if "gpu" in self.given else {})}
         parts = dict(part.partition(": ")[::2] for part in edit.yaml.split(", "))
         typed = {key: value for key, value in parts.items() if key in options and (key in self.given or not edit.flags)}
@@ -246,8 +247,23 @@ class ServerCheck(Check):
             return replace(edit, yaml=command, flags="")
         if typed and edit.flags:
             fits = self._fits_with(f"{also} {edit.flags}", typed, replan)
-            return replace(edit, yaml=f"{edit.flags} and {command}", flags="") if fits else None
+            return self._with_gpus(replace(edit, yaml=f"{edit.flags} and {command}", flags="")) if fits else None
         return None if typed else replace(edit, flags="")
+
+    def _with_gpus(self, edit: Edit) -> Edit:
+        """The edit, which also says how many GPUs the text has to give the server, where that is more than it does."""
+        words, given = (edit.flags or edit.yaml).split(), self.server.settings.get("gpus_per_replica")
+        flags = flags_of(self.server)
+        sizes = {
+            name: int(words[place + 1])
+            for place, word in enumerate(words[:-1])
+            for name in ("tp", "pp", "dp")
+            if flags.written.get(name) == word and words[place + 1].isdigit()
+        }
+        taken = prod({**{name: self.options.get(name, 1) for name in ("tp", "pp", "dp")}, **sizes}.values())
+        if not sizes or not isinstance(given, int) or taken <= given:
+            return edit
+        return replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {taken:,} GPUs in the text"))))
 
     def _fits_with(self, flags: str, load: Mapping[str, str], replan: Callable[..., Plan]) -> bool:
         """True if the server surely fits with these flags, and with this load in place of the one that the user gave."""
@@ -427,7 +443,9 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         hint = error.hint if "gpus" in given else f"{error.hint.partition(', or ')[0]}."
         few = _at(_judged("gpus", f"{error.message} {hint}", holds=False), places.get(sizes[0]) if sizes else None)
         fewer = find_engine(flags.engine)[0].command.flag(sizes[0], error.gpus) if len(sizes) == 1 else ""
-        judged.append(replace(few, edits=(Edit(yaml=f"{sizes[0]}: {error.gpus}", effect="", flags=fewer),) if fewer else ()))
+        judged.append(
+            replace(few, edits=(Edit(yaml=f"{sizes[0]}: {error.gpus}", effect="if that fits", flags=fewer),) if fewer else ())
+        )
         required = ()
     except UsageError as error:
         left = OpenError(error.message, hint=error.hint) if "--set" in error.hint else error

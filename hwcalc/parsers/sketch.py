@@ -119,8 +119,11 @@ def sketched(raw: Mapping[str, Any]) -> Sketch | None:
 class _Reader:
     """One file."""
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
-        self.raw = raw
+    def __init__(self, raw: Mapping[str, Any], *, alike: bool = True) -> None:
+        self.raw, self.alike = raw, alike
+        """``alike``: where no key says how many heads keep keys and values, they are as many as those of queries."""
+        self.guessed = False
+        """True if that was made use of."""
         self.pairs = raw.get("is_encoder_decoder") is True
         self.keys = Keys(raw, prefer="decoder" if self.pairs else "")
         self.placed: set[str] = set()
@@ -214,6 +217,9 @@ class _Reader:
             lines.append(
                 f"numbers whose meaning kvplan does not know: {', '.join(unknown[:8])}{', ...' if len(unknown) > 8 else ''}"
             )
+        if self.guessed and any(not (self.pairs and key.startswith("encoder")) for key in (*others, *unknown)):
+            # One of these may say what is kept in place of the heads. An encoder keeps nothing.
+            return _Reader(self.raw, alike=False).sketch()
         return Sketch(
             options=options,
             lines=tuple(lines),
@@ -577,7 +583,9 @@ class _Reader:
             elif field == "n_groups":
                 yield parameter, 1, "one: no key for it is in the file"
             elif field == "num_key_value_heads" and heads is not None and heads.value:
-                yield parameter, heads.value, "as many as heads: no key for it is in the file"
+                self.guessed = self.alike
+                number = heads.value if self.alike else UNKNOWN
+                yield parameter, number, f"{'as many as heads: ' if self.alike else ''}no key for it is in the file"
 
     def _value(self, name: str, field: str, slot: Slot) -> Found | None:
         """The number of a field for one layer."""

@@ -324,13 +324,14 @@ def test_a_terminal_keeps_lines_and_commands(tmp_path: Path, width: int) -> None
         ({"depth": 4, "n_heads": 8, "head_dim": 64, "layer_types": ["swa", "full"] * 2}, "2*(sliding(heads=8, kv_heads=8, head_dim=64, window=?) + gqa(heads=8, kv_heads=8, head_dim=64))"),
         ({"depth": 4, "n_heads": 8, "head_dim": 64, "layer_types": ["warp", "full"] * 2}, "2*(? + gqa(heads=8, kv_heads=8, head_dim=64))"),
         # A state without heads and without an inner width may be of either Mamba.
-        ({"depth": 2, "n_heads": 8, "head_dim": 64, "ssm_state": 16, "layer_types": ["ssm", "full"]}, "? + gqa(heads=8, kv_heads=8, head_dim=64)"),
+        ({"depth": 2, "n_heads": 8, "head_dim": 64, "ssm_state": 16, "layer_types": ["ssm", "full"]}, "? + gqa(heads=8, kv_heads=?, head_dim=64)"),
         # Codes without a table.
         ({"depth": 4, "n_heads": 8, "head_dim": 64, "layer_codes": [0, 1] * 2}, "4*?"),
         # A latent and a window together.
         ({"depth": 4, "sliding_window": 64} | LATENT, "4*mla(rank=512, rope=64, nope=128, v_head_dim=128)"),
         # A word for MLA without its numbers, and numbers that may be those of a latent.
         ({"depth": 4, "q_heads": 8, "squeeze_rank": 64, "attention_kind": "mla"}, "4*mla(heads=8, rank=?, rope=?)"),
+        ({"depth": 4, "q_heads": 8, "head_dim": 64, "dkv": 384, "dr": 64}, "4*gqa(heads=8, kv_heads=?, head_dim=64)"),
         ({"depth": 4, "q_heads": 8, "use_mla": False, "head_dim": 64}, "4*gqa(heads=8, kv_heads=8, head_dim=64)"),
         ({"depth": 4, "q_heads": 8, "q_lora_rank": 64, "head_dim": 64}, "4*gqa(heads=8, kv_heads=8, head_dim=64)"),
         ({"depth": 4, "q_heads": 8, "bottleneck": 64, "head_dim": 64}, "4*?"),
