@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -156,21 +155,15 @@ def test_a_fresh_process_asks_no_more_than_this_one(hub: Path, loopback: Hub) ->
 
 
 def test_a_plan_from_a_warm_cache_is_light(hub: Path, loopback: Hub) -> None:
-    """No huggingface_hub, no request, and less than 0.35 s of CPU."""
+    """No huggingface_hub, and no request. How long it takes is in ``benchmarks/startup.py``."""
     loopback.add("org/name", {"config.json": TEXT, **sharded(3)})
     python("-m", "hwcalc", "org/name", "--json", env=_environment({}))
     loopback.asked.clear()
-    taken = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = python("-X", "importtime", "-m", "hwcalc", "org/name", "--json", env=_environment({}))
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    done = python("-X", "importtime", "-m", "hwcalc", "org/name", "--json", env=_environment({}))
 
-        assert done.returncode == 0
-        assert "huggingface_hub" not in done.stderr
+    assert done.returncode == 0
+    assert "huggingface_hub" not in done.stderr
     assert loopback.asked == []
-    assert min(taken) < 0.35
 
 
 class Terminal(io.StringIO):
