@@ -240,8 +240,6 @@ def _root(
     ctx: typer.Context, version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False
 ) -> None:
     if version:
-        from hwcalc._version import __version__
-
         typer.echo(f"kvplan {__version__}")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
