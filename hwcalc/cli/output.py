@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.report.text import PIPED_WIDTH, filled, records_csv, together
+from hwcalc.report.text import PIPED_WIDTH, filled, records_csv, with_commands
 from hwcalc.report.view import Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
@@ -207,11 +206,7 @@ def on_screen(text: str) -> str:
     if sys.stderr is None or not sys.stderr.isatty() or "First: " in text:
         return text
     width = _columns(sys.stderr)
-    return "\n".join(filled(_COMMAND.sub(lambda match: together(match[0]), line), width) for line in text.split("\n"))
-
-
-_COMMAND: Final = re.compile(r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)|\bkvplan \S+")
-"""A command to type, and in other sentences the name with the word after it."""
+    return "\n".join(filled(with_commands(line), width) for line in text.split("\n"))
 
 
 def discard(stream: TextIO) -> None:

@@ -29,7 +29,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
 from hwcalc.report.drawing import SCREEN
-from hwcalc.report.text import broken, csv_text, escaped, markdown_table
+from hwcalc.report.text import broken, csv_text, escaped, markdown_table, with_commands
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
@@ -223,7 +223,7 @@ def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
     room = max(20, width - _INDENT)
     if len(text) <= room and text == text.strip():
         return [first + text]
-    return [(" " * _INDENT if index else first) + part for index, part in enumerate(broken(text, room, hang))]
+    return [(" " * _INDENT if index else first) + part for index, part in enumerate(broken(with_commands(text), room, hang))]
 
 
 def check_markdown(document: CheckDocument, view: View) -> str:

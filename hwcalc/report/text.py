@@ -18,6 +18,11 @@ _BOUND: Final = re.compile(
     r"(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
     r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
 )
+_COMMAND: Final = re.compile(
+    r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)"  # a command to type
+    r"|\bkvplan check \S+ --.*?(?= \(| or |$)"  # one among other changes
+    r"|\bkvplan \S+"  # in other sentences the name with the word after it
+)
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
 
@@ -45,6 +50,11 @@ def broken(text: str, width: int, hang: int = 0) -> list[str]:
 def together(words: str) -> str:
     """Words between which no line is broken, such as a command to copy."""
     return words.replace(" ", BOUND)
+
+
+def with_commands(text: str) -> str:
+    """The text with each command to type :func:`together`, so that it can be copied."""
+    return _COMMAND.sub(lambda match: together(match[0]), text)
 
 
 def bound(text: str) -> str:
