@@ -11,27 +11,37 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
-from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.judge import judge
 from hwcalc.check.models import SUFFIX
 from hwcalc.check.result import Edit, Judged
 from hwcalc.engines import find_engine
-from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
+from hwcalc.errors import (
+    ConfigError,
+    KvplanError,
+    ModelNotFoundError,
+    TooLongError,
+    UncountedError,
+    UnsupportedError,
+    UsageError,
+)
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     BEYOND,
+    LAYOUT,
     NAME_IT,
     ON_SERVER,
     Planned,
     TooFewGpusError,
     flags_of,
+    gpus_taken,
     heeded,
     in_flags,
     is_on_server,
@@ -41,6 +51,7 @@ from hwcalc.launch.planned import (
     planned,
     unknown_flags,
     warned,
+    without_line,
     word_of,
 )
 from hwcalc.launch.read import Given
@@ -49,7 +60,7 @@ from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
-from hwcalc.text import brief, printable
+from hwcalc.text import brief, printable, shell_word
 from hwcalc.yaml_tree import LARGEST_MANIFEST, TreeError, read_forest
 
 if TYPE_CHECKING:
@@ -97,8 +108,9 @@ class Told(Record):
 class ServerCheck(Check):
     """The check of a server. ``remarks`` are warnings.
 
-    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. One that is
-    ``fitted`` is told to allow the longest requests that its pool holds.
+    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text, and ``command``
+    is the command that checks the text without them. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one with
+    too ``few`` GPUs cannot start.
     """
 
     server: Server
@@ -106,6 +118,8 @@ class ServerCheck(Check):
     without_gpu: bool = False
     fitted: bool = False
     given: Mapping[str, Any] = MappingProxyType({})
+    command: str = ""
+    few: TooFewGpusError | None = None
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -115,6 +129,8 @@ class ServerCheck(Check):
         """An error at the model where that cannot be read, else at the server. A path that is not here is left open: it may be one of the server's."""
         here = Place(line=self.line, column=self.column, word="")
         error = in_flags(error, self.server, self.given)
+        # The line is of a plan, which is no check of this text.
+        error.hint = without_line(error.hint)
         place = self.places.get("model", here) if isinstance(error, (ModelNotFoundError, ConfigError)) else here
         if isinstance(error, ModelNotFoundError) and is_on_server(self.model):
             error = OpenError(f"{error.message} {ON_SERVER}", hint=NAME_IT)
@@ -141,11 +157,35 @@ class ServerCheck(Check):
         made = replan(advise=True, seq=longest)
         return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
 
-    def refusal(self, error: KvplanError, attempt: Callable[[Check], object]) -> Judged | None:
+    def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
+        """The verdicts on the text itself. Too few GPUs are told with the largest parallel sizes for which they are enough."""
+        if self.few is None:
+            return self.told
+        *others, item = self.told
+        return [*others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner)))]
+
+    def _fewer(self, gpus: int, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[Edit]:
+        """The edits of a single parallel size with which so many GPUs are enough, and the verdict then, but where that is that it fits."""
+        taken = gpus_taken(self.server.settings)
+        for name in LAYOUT:
+            size = self.server.settings.get(name, 1)
+            for fewer in range(gpus * size // taken, 0, -1) if taken and size > 1 else ():
+                server = replace(self.server, settings={**self.server.settings, name: fewer})
+                with suppress(KvplanError):  # what the engine refuses is not offered
+                    told = planned(server, self.given)
+                    fit = planner(replace(self, model=told.model, options=told.options))().fit
+                    then = "if that fits" if fit is None else "" if fit.verdict is Verdict.FITS else f"then: {fit.verdict.text}"
+                    flag = find_engine(flags_of(server).engine)[0].command.flag(name, fewer)
+                    yield Edit(yaml=f"{name}: {fewer}", effect=then, flags=flag)
+                    break
+
+    def refusal(self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]]) -> Judged | None:
         """The finding at the first flag of the text without which the engine would start, or else refuse another one; ``None`` where there is none.
 
-        What kvplan does not know, and an option that the user gave, are no finding.
+        Requests that are longer than the text allows are one. What kvplan does not know, and an option that the user gave, are none.
         """
+        if isinstance(error, TooLongError):
+            return self._too_long(error.tokens, planner(self))
         if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
             return None
         flags, culprit = flags_of(self.server), None
@@ -156,7 +196,7 @@ class ServerCheck(Check):
             said = {name: value for name, value in self.server.settings.items() if name != key}
             extra = {name: value for name, value in self.server.extra.items() if name != key}
             try:
-                attempt(replace(self, options=planned(replace(self.server, settings=said, extra=extra), self.given).options))
+                planner(replace(self, options=planned(replace(self.server, settings=said, extra=extra), self.given).options))()
             except KvplanError as other:
                 if culprit is None and other.message != error.message:
                     culprit = flag, word
@@ -167,9 +207,25 @@ class ServerCheck(Check):
             return None
         flag, word = culprit
         error = in_flags(error, self.server, self.given)
-        hint, label = error.hint.partition(" This works: ")[0], find_engine(flags.engine)[0].label
+        hint, label = without_line(error.hint), find_engine(flags.engine)[0].label
         told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message.rstrip('.')}. {hint}"
         return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
+
+    def _too_long(self, tokens: int, replan: Callable[..., Plan]) -> Judged | None:
+        """The finding of requests of so many tokens at the flag that allows fewer, with both changes that fit; ``None`` where no flag says it."""
+        flag = flags_of(self.server).flag_of.get("seq")
+        word = None if flag is None else word_of(self.server, flag)
+        if flag is None or word is None:
+            return None
+        allowed, longer = self.server.max_model_len, f"{flag.spelled} {tokens}"
+        gpus = self._gpus_with(longer, {}, replan)
+        edits = [self._told_with(Edit(yaml=f"seq: {tokens}", effect="", flags=longer), {}, gpus)] if gpus else []
+        fit = self._replanned({**self.options, "seq": allowed}, replan).fit
+        shorter = self._command({"seq": str(allowed)})
+        edits += [Edit(yaml=shorter, effect="")] if fit is not None and fit.verdict is Verdict.FITS else []
+        said = f"{flag.spelled} {brief(word.text, 40)} refuses requests of {tokens:,} tokens"
+        said += "" if edits else f". Shorter ones: {shorter}"
+        return replace(_at(_judged("length", said, holds=False), _place(self.server, flag, word)), edits=tuple(edits))
 
     def warned(self, plan: Plan) -> list[Note]:
         """The warnings, without the one that is a finding here."""
@@ -232,41 +288,40 @@ class ServerCheck(Check):
         return replace(_at(item, first or self.places.get("model")), edits=edits)
 
     def _holding(self, edit: Edit, replan: Callable[..., Plan], also: str) -> Edit | None:
-        """The edit as the flags with which the server surely fits, or as what the user tells ``kvplan check``, or as both.
+        """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
 
-        The user tells it the load, and hardware that the text does not name. What only another checkpoint does is told in words. ``None``
+        The user types the load, and hardware that the text does not name. What only another checkpoint does is told in words. ``None``
         for what can be told in none of these ways.
         """
-        if edit.flags and self._fits_with(f"{also} {edit.flags}", {}, replan):
-            return self._with_gpus(edit)
-        options = {"seq": "--seq", "batch": "--users", **({"gpu": "--gpu"} if "gpu" in self.given else {})}
+        gpus = self._gpus_with(f"{also} {edit.flags}", {}, replan) if edit.flags else 0
+        if gpus:
+            return self._told_with(edit, {}, gpus)
         parts = dict(part.partition(": ")[::2] for part in edit.yaml.split(", "))
-        typed = {key: value for key, value in parts.items() if key in options and (key in self.given or not edit.flags)}
-        command = " ".join(("kvplan check", *(f"{options[key]} {value}" for key, value in typed.items())))
+        typed = {key: text for key, text in parts.items() if key in self.given or (key in NUMBERS and not edit.flags)}
         if typed and typed.keys() == parts.keys():
-            return replace(edit, yaml=command, flags="")
-        if typed and edit.flags:
-            fits = self._fits_with(f"{also} {edit.flags}", typed, replan)
-            return self._with_gpus(replace(edit, yaml=f"{edit.flags} and {command}", flags="")) if fits else None
-        return None if typed else replace(edit, flags="")
+            return replace(edit, yaml=self._command(typed), flags="")
+        if typed:
+            gpus = self._gpus_with(f"{also} {edit.flags}", typed, replan) if edit.flags else 0
+            return self._told_with(edit, typed, gpus) if gpus else None
+        return replace(edit, flags="")
 
-    def _with_gpus(self, edit: Edit) -> Edit:
-        """The edit, which also says how many GPUs the text has to give the server, where that is more than it does."""
-        words, given = (edit.flags or edit.yaml).split(), self.server.settings.get("gpus_per_replica")
-        flags = flags_of(self.server)
-        sizes = {
-            name: int(words[place + 1])
-            for place, word in enumerate(words[:-1])
-            for name in ("tp", "pp", "dp")
-            if flags.written.get(name) == word and words[place + 1].isdigit()
-        }
-        taken = prod({**{name: self.options.get(name, 1) for name in ("tp", "pp", "dp")}, **sizes}.values())
-        if not sizes or not isinstance(given, int) or taken <= given:
-            return edit
-        return replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {taken:,} GPUs in the text"))))
+    def _told_with(self, edit: Edit, typed: Mapping[str, str], gpus: int) -> Edit:
+        """The edit of flags that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them."""
+        given = self.given.get("gpus")
+        if given is not None and gpus > int(given):
+            typed = {**typed, "gpus": str(gpus)}
+        elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
+            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the text"))))
+        return replace(edit, yaml=f"{edit.flags} in the text and {self._command(typed)}", flags="") if typed else edit
 
-    def _fits_with(self, flags: str, load: Mapping[str, str], replan: Callable[..., Plan]) -> bool:
-        """True if the server surely fits with these flags, and with this load in place of the one that the user gave."""
+    def _command(self, typed: Mapping[str, str]) -> str:
+        """The command that checks the text with options that are ``typed``, beside what the user gave."""
+        given = {**self.given, **typed}
+        words = (f"--{'users' if name == 'batch' else name} {shell_word(str(value))}" for name, value in given.items())
+        return " ".join((self.command, *words))
+
+    def _gpus_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> int:
+        """The GPUs that the server takes with these flags, and with what is typed in place of what the user gave; 0 if it does not surely fit so."""
         program = " ".join(flags_of(self.server).program)
         with suppress(KvplanError):  # what the engine refuses is not offered
             (told,) = Given(variables={}, settings={}).servers(f"{program} {flags}")
@@ -274,13 +329,16 @@ class ServerCheck(Check):
             # A text that gives it fewer GPUs has to give it more, which no flag says.
             settings = {name: value for name, value in self.server.settings.items() if name != "gpus_per_replica"} | of_text
             server = replace(self.server, settings=settings, extra={**self.server.extra, **told.extra})
-            given = {
-                name: value for name, value in self.given.items() if name != "gpus" or not of_text.keys() & {"tp", "pp", "dp"}
-            }
-            options = {**dict.fromkeys(self.options), **planned(server, {**given, **load}).options}
-            fit = replan(**{name: value for name, value in options.items() if name not in ("revision", "assume", "draft")}).fit
-            return fit is not None and fit.verdict is Verdict.FITS
-        return False
+            given = {name: value for name, value in self.given.items() if name != "gpus" or not of_text.keys() & LAYOUT}
+            options = planned(server, {**given, **typed}).options
+            fit = self._replanned(options, replan).fit
+            return (gpus_taken(options) or 0) if fit is not None and fit.verdict is Verdict.FITS else 0
+        return 0
+
+    def _replanned(self, options: Mapping[str, Any], replan: Callable[..., Plan]) -> Plan:
+        """The plan of the model with other options."""
+        changed = {**dict.fromkeys(self.options), **options}
+        return replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
 
 
 class Deployment(CheckFile):
@@ -376,16 +434,24 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     if not servers and (path == "-" or _meant_as_checks(path, text)):
         return None
     checks, notes, named = list[ServerCheck](), list[Note](), dict[str, int]()
+    command = _command(path, text, told.given)
     for server in servers:
         try:
             flags = flags_of(server)
         except UsageError as error:
             notes.append(Note(code="unplanned", message=f"{printable(path)}:{server.line}: {error.message}"))
             continue
-        checks.append(_check(server, flags, told, named))
+        checks.append(replace(_check(server, flags, told, named), command=command))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
+
+
+def _command(path: str, text: str, given: Given) -> str:
+    """The command that checks this text, with what the user says of its variables and servers."""
+    said = ((name, value) for name, value in given.variables.items() if name in given.settings or name in text)
+    words = (f"--set {shell_word(f'{name}={value}')}" for name, value in said)
+    return " ".join(("kvplan check", shell_word(f"./{path}" if path.startswith("-") and path != "-" else path), *words))
 
 
 def _is_model(text: str) -> bool:
@@ -428,7 +494,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
     made = Planned(model=str(server.model or ""), options={})
     at = places.get("model") or Place(line=server.line, column=1, word="")
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
-    without_gpu, given = False, dict[str, Any]()
+    without_gpu, given, few = False, dict[str, Any](), None
     try:
         given = not_named(server, told.options)
         made = planned(server, given)
@@ -439,14 +505,10 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
             faults.append(Fault(line=server.line, column=1, error=open_))
             without_gpu = True
     except TooFewGpusError as error:
-        sizes = [name for name in ("tp", "pp", "dp") if server.settings.get(name) not in (None, 1)]
+        sizes = [name for name in LAYOUT if server.settings.get(name) not in (None, 1)]
         hint = error.hint if "gpus" in given else f"{error.hint.partition(', or ')[0]}."
-        few = _at(_judged("gpus", f"{error.message} {hint}", holds=False), places.get(sizes[0]) if sizes else None)
-        fewer = find_engine(flags.engine)[0].command.flag(sizes[0], error.gpus) if len(sizes) == 1 else ""
-        judged.append(
-            replace(few, edits=(Edit(yaml=f"{sizes[0]}: {error.gpus}", effect="if that fits", flags=fewer),) if fewer else ())
-        )
-        required = ()
+        judged.append(_at(_judged("gpus", f"{error.message} {hint}", holds=False), places.get(sizes[0]) if sizes else None))
+        few, required = error, ()
     except UsageError as error:
         left = OpenError(error.message, hint=error.hint) if "--set" in error.hint else error
         faults.append(Fault(line=at.line, column=at.column, error=left))
@@ -465,6 +527,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,
         given=given,
+        few=few,
     )
 
 

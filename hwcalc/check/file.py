@@ -227,10 +227,14 @@ class Check(Record):
         """The requirements, with whatever else a check looks at."""
         return judged
 
-    def refusal(self, error: KvplanError, attempt: Callable[[Check], object]) -> Judged | None:
+    def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
+        """What is said where nothing is required. ``planner`` gives what plans a check like this."""
+        return self.told
+
+    def refusal(self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]]) -> Judged | None:
         """The requirement that fails where an error of the plan is one of the engine's at start; ``None`` where the check cannot be made.
 
-        ``attempt`` plans a check like this.
+        ``planner`` gives what plans a check like this.
         """
         return None
 

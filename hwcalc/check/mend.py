@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
-from hwcalc.launch.planned import flags_of, key_of, word_of
+from hwcalc.launch.planned import flags_of, gpus_taken, key_of, word_of
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
 from hwcalc.text import brief, printable, shown
@@ -114,9 +113,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
 
 def _check_gpus(check: ServerCheck) -> None:
     """Raise :class:`_NoEditError` for a server that would take more GPUs than its text gives it, on whichever nodes."""
-    given = check.server.gpus_per_replica
-    sizes = [size for name in ("tp", "pp", "dp") if isinstance(size := check.server.settings.get(name, 1), int)]
-    if isinstance(given, int) and prod(sizes) > given:
+    given, taken = check.server.gpus_per_replica, gpus_taken(check.server.settings)
+    if isinstance(given, int) and taken is not None and taken > given:
         message = f"the text gives it {given:,} GPU{'s' if given > 1 else ''}"
         raise _NoEditError(message)
 

@@ -43,10 +43,11 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.read import Given, read_variables
+from hwcalc.launch.values import number
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
-from hwcalc.planner.options import Access, read_options
+from hwcalc.planner.options import Access, counted_once, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
 
@@ -110,7 +111,8 @@ def check(
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
     read: list[CheckFile | Unread] = []
-    more = {"gpu": gpu, "gpus": gpus, "instance": instance, "seq": seq, "batch": batch}
+    name, count = counted_once(gpu, number(gpus))
+    more = {"gpu": name, "gpus": gpus if count is None else count, "instance": instance, "seq": seq, "batch": batch}
     given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in read_variables(env).items()])
     told = Told(given=given, options={name: value for name, value in more.items() if value is not None})
     for path, in_folder in files_in(paths).items():
@@ -137,7 +139,7 @@ def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options:
 
     fixes, now = list[Fix](), list(read)
     alone = replace(options, baselines=None, lock="ignore" if options.lock == "ignore" else "use")
-    for number, file in enumerate(read):
+    for place, file in enumerate(read):
         if not isinstance(file, Deployment):
             continue
         checked = [check for check in document.checks if check.file == printable(file.path)]
@@ -145,7 +147,7 @@ def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options:
         if fix.diff and write:
             write_mended(file.path, file.text, text)
             fix = replace(fix, written=True)
-            now[number] = read_deployment(file.path, text, file.told) or file
+            now[place] = read_deployment(file.path, text, file.told) or file
         fixes += [fix] if fix.diff or fix.reasons else []
     return replace(run_checks(now, options) if any(fix.written for fix in fixes) else document, fixes=tuple(fixes))
 
@@ -265,7 +267,8 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
     """A check and what a baseline is compared with; where it could not be made, why."""
     known = _unmade(file, check)
     if not check.required:
-        return replace(known, status=_status(check.told, strict=options.strict), requirements=check.told), None
+        judged = list(check.unplanned(lambda other: _planner(other, models)[1]))
+        return replace(known, status=_status(judged, strict=options.strict), requirements=tuple(judged)), None
     try:
         spec, replan = _planner(check, models)
         planned = check.started(replan(advise=True), replan)
@@ -276,7 +279,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             lock = models.changed(model, of, check.options.get("assume") if model == check.model else None)
             judged += [] if lock is None else [lock]
     except KvplanError as error:
-        refused = check.refusal(error, lambda other: _planner(other, models)[1]())
+        refused = check.refusal(error, lambda other: _planner(other, models)[1])
         if refused is not None:
             return replace(known, status="fail", requirements=(*check.told, refused)), None
         wrong = check.failed(error)
@@ -366,7 +369,7 @@ def _on_any_gpu(check: Check, models: Models) -> Sequence[Judged]:
             _, replan = _planner(check, models)
             return check.settled((), replan(), replan)
         except KvplanError as error:
-            refused = check.refusal(error, lambda other: _planner(other, models)[1]())
+            refused = check.refusal(error, lambda other: _planner(other, models)[1])
             return check.told if refused is None else (*check.told, refused)
     return check.told
 

@@ -15,7 +15,7 @@ from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.facts import Told
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.hardware.named import counted, gpu_named, instance_named
+from hwcalc.hardware.named import gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.commands import all_flags
 from hwcalc.launch.server import CUT_FROM, FILE_NAME, Server
@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 BEYOND: Final = "beyond-maximum"
 """The code of the warning of a length beyond the model's."""
 _COUNTS: Final = ("tp", "pp", "dp", "dcp", "ep")
-_LAYOUT: Final = ("tp", "pp", "dp")
+LAYOUT: Final = ("tp", "pp", "dp")
 """The sizes whose product is the number of GPUs."""
 _OF_NODES: Final = re.compile(
     r"node|per_pod|master|headless|dist[-_]init|address|rank|rpc|launcher|size[-_]local|executor[-_]backend"
 )
 """In the names of flags that a server on several nodes is given."""
+_KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
+_LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
 _LONGEST: Final = ("auto", -1)
 """Lengths that ask for the longest sequence that fits."""
 ON_SERVER: Final = "It is a folder or a file of the server."
@@ -116,7 +118,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
         more["engine_options"] = {**options.get("engine_options", {}), **more["engine_options"]}
     options |= more
     remarks += _gpus_left(server, flags, options)
-    if "instance" in more and not options.keys() & {"gpus", *_LAYOUT}:
+    if "instance" in more and not options.keys() & {"gpus", *LAYOUT}:
         # Alone, an instance is planned with all of its accelerators.
         options["gpus"] = 1
     fitted = "seq" not in options and server.max_model_len in _LONGEST
@@ -139,7 +141,7 @@ class TooFewGpusError(UsageError):
 def _check_sizes(flags: EngineFlags, server: Server) -> None:
     """Raise :class:`~hwcalc.errors.UsageError` for a parallel size that is no whole number or below 1, which no engine takes."""
     for flag, value in _said(flags, server):
-        if flag.option in _LAYOUT and (not isinstance(value, int) or value < 1):
+        if flag.option in LAYOUT and (not isinstance(value, int) or value < 1):
             label = find_engine(flags.engine)[0].label
             said = f"{value:,} is below 1" if isinstance(value, int) else f"is not a number: {quoted(value, 40)}"
             raise UsageError(f"{flag.spelled} {said}, and {label} will not start.", hint="Give 1 or more.")
@@ -147,15 +149,31 @@ def _check_sizes(flags: EngineFlags, server: Server) -> None:
 
 def in_flags(error: KvplanError, server: Server, given: Container[str]) -> KvplanError:
     """The error with the flags of the text in place of kvplan's options, but for those that the user has ``given``."""
-    hint, works, line = error.hint.partition("This works: ")
+    hint = without_line(error.hint)
+    line = error.hint.removeprefix(hint)
     with suppress(UsageError):
         flags = flags_of(server)
+        if "engine_options" not in given:
+            hint = _KNOB.sub(lambda knob: _flag(flags, knob[1], knob[2]) or knob[0], hint)
         for flag, _ in _said(flags, server):
             if flag.option in ROWS and flag.option not in given:
                 option = re.compile(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])")
                 error.message, hint = (option.sub(flag.spelled, text) for text in (error.message, hint))
-    error.hint = f"{hint}{works}{line}"
+    error.hint = f"{hint}{line}"
     return error
+
+
+def _flag(flags: EngineFlags, knob: str, value: str) -> str:
+    """The flag that says this value of an engine option; empty where none does."""
+    flag = flags.flag_of.get(knob)
+    if flag is None or (flag.takes == "switch" and value != "true"):
+        return ""
+    return flag.spelled if flag.takes == "switch" else f"{flag.spelled} {value}"
+
+
+def without_line(hint: str) -> str:
+    """A hint without the command line of a plan at its end."""
+    return _LINE.split(hint)[0]
 
 
 def word_of(server: Server, flag: Flag) -> Word | None:
@@ -431,8 +449,6 @@ def not_named(server: Server, more: Mapping[str, Any]) -> dict[str, Any]:
         left.pop("gpus", None)
         if "instance" in left and "gpu" not in left:
             left["gpu"] = instance_named(left.pop("instance"), "--instance").accelerator
-        elif isinstance(left.get("gpu"), str):
-            left["gpu"] = counted(left["gpu"])[0]
     return left
 
 
@@ -441,7 +457,7 @@ def _with_gpus(server: Server, more: dict[str, Any]) -> Server:
 
     An instance has as many as it is sold with. With sizes of a layout in ``more`` the GPUs stay there, as in a plan without a text.
     """
-    if more.keys() & _LAYOUT:
+    if more.keys() & LAYOUT:
         return server
     gpus = number(more.get("gpus"))
     if gpus is None and isinstance(more.get("instance"), str):
@@ -455,17 +471,21 @@ def _with_gpus(server: Server, more: dict[str, Any]) -> Server:
     return replace(server, settings={**server.settings, "gpus_per_replica": count})
 
 
+def gpus_taken(sizes: Mapping[str, Any]) -> int | None:
+    """The number of GPUs that parallel sizes take, each by its name and 1 where it is not there; ``None`` if one of them is no number."""
+    each = [sizes.get(name, 1) for name in LAYOUT]
+    return prod(each) if all(isinstance(size, int) for size in each) else None
+
+
 def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -> list[str]:
     """A remark where a server has more GPUs than its parallel sizes take, or fewer, and other nodes may have the rest.
 
     Raises :class:`TooFewGpusError` for a server with fewer GPUs on a single node, which its engine refuses to start.
     """
-    given = server.settings.get("gpus_per_replica")
-    sizes = [options.get(name, 1) for name in _LAYOUT]
-    if not isinstance(given, int) or "gpus" in options or not all(isinstance(size, int) for size in sizes):
+    given, taken = server.settings.get("gpus_per_replica"), gpus_taken(options)
+    if not isinstance(given, int) or "gpus" in options or taken is None:
         return []
-    taken = prod(sizes)
-    layout = " x ".join(f"{name} {size:,}" for name, size in zip(_LAYOUT, sizes, strict=True) if size > 1)
+    layout = " x ".join(f"{name} {size:,}" for name in LAYOUT if (size := options.get(name, 1)) > 1)
     has = f"{_called(server)} has {given:,} GPU{'s' if given != 1 else ''}"
     if given > taken:
         return [f"{has}, and uses {taken:,}: {given - taken:,} idle."]
@@ -487,5 +507,5 @@ def _has_other_nodes(server: Server) -> bool:
 
 def _leave_gpus(options: dict[str, Any]) -> None:
     """A number of GPUs stands beside no parallel sizes."""
-    if any(options.get(name, 1) != 1 for name in _LAYOUT):
+    if any(options.get(name, 1) != 1 for name in LAYOUT):
         options.pop("gpus", None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any, Final
 
@@ -493,26 +495,6 @@ def test_a_folder_with_a_lock_is_mended(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path("compose.yaml.lock").read_bytes() == lock
 
 
-def test_what_the_user_gave_is_changed_where_it_was_given(tmp_path: Path, capsys: Capture) -> None:
-    """No flag of SGLang says how many users there are or how long they write: the options of the command do, and they mend it when typed."""
-    file = tmp_path / "serve.sh"
-    file.write_text("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --context-length 32768\n", encoding="utf-8")
-
-    def checked(**given: str) -> tuple[int, str, str]:
-        options = {"gpu": "l40s", "users": "40", "seq": "32k", **given}
-        words = (word for name, value in options.items() for word in (f"--{name}", value))
-        return run(capsys, "check", str(file), *words, "--offline", "--json")
-
-    status, out, _ = checked()
-    edits = [edit["yaml"] for edit in json.loads(out)["checks"][0]["requirements"][-1]["edits"]]
-    typed = dict(edit.removeprefix("kvplan check --").split(" ") for edit in edits if edit.startswith("kvplan check --"))
-
-    assert status == 1
-    assert typed.keys() >= {"users", "seq"}
-    for option, value in typed.items():
-        assert checked(**{option: value})[0] == 0
-
-
 @pytest.mark.parametrize(
     ("command", "given"),
     [
@@ -522,6 +504,8 @@ def test_what_the_user_gave_is_changed_where_it_was_given(tmp_path: Path, capsys
         ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --kv-cache-dtype fp8", {"gpu": "l4", "users": "12", "seq": "16k"}),
         ("vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 2", {"gpu": "h100", "users": "50", "seq": "16k"}),
         ("vllm serve Qwen/Qwen3-8B", {"gpu": "rtx-4090"}),
+        ("vllm serve Qwen/Qwen3-32B --max-model-len 32768", {"gpu": "1xl4", "users": "8"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 16384", {"gpu": "l40s", "seq": "32k"}),
         (
             "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --context-length 32768",
             {"gpu": "l4", "users": "8", "seq": "16k"},
@@ -534,26 +518,85 @@ def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
     """Flags behind the others of the command, of which the last counts, and options of the check in place of those that were given: for sure."""
     file = tmp_path / "serve.sh"
 
-    def checked(flags: str, **more: str) -> tuple[int, Any]:
+    def checked(flags: str, *words: str) -> tuple[int, Any]:
         file.write_text(f"{command} {flags}\n", encoding="utf-8")
-        words = (word for name, value in (given | more).items() for word in (f"--{name}", value))
-        status, out, _ = run(capsys, "check", str(file), *words, "--offline", "--json")
+        status, out, _ = run(capsys, *words, "--offline", "--json")
         return status, json.loads(out)["checks"][0]
 
-    status, check = checked("")
+    typed = ["check", str(file), *(word for name, value in given.items() for word in (f"--{name}", value))]
+    status, check = checked("", *typed)
     edits = [edit for item in check["requirements"] for edit in item["edits"]]
     pasted = 0
     for edit in edits:
-        flags, _, options = (edit["flags"] or edit["yaml"]).partition("kvplan check ")
-        if not options and not edit["flags"]:
+        flags, kvplan, words = (edit["flags"] or edit["yaml"]).partition("kvplan ")
+        if not kvplan and not edit["flags"]:
             # Another checkpoint, in words that nobody could take for flags.
             assert "weights: " in edit["yaml"], edit
             continue
-        words = iter(options.replace("--", "").split())
-        again, found = checked(flags.removesuffix("and "), **dict(zip(words, words, strict=True)))
+        again, found = checked(flags.removesuffix(" in the text and "), *(shlex.split(words) if kvplan else typed))
         assert (again, found["status"]) == (0, "pass"), edit
         pasted += 1
 
     assert status == 1
     assert pasted >= 2
     assert all("probably" not in edit["effect"] for edit in edits)
+
+
+COUNTED: Final = """\
+services:
+  chat:
+    image: vllm/vllm-openai:v0.11.0
+    command: --model {model} --max-model-len 32768 {sizes}
+    deploy: {{resources: {{reservations: {{devices: [{{driver: nvidia, {gpus}}}]}}}}}}
+"""
+POD: Final = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: chat}}
+spec:
+  containers:
+  - image: vllm/vllm-openai:v0.11.0
+    args: [{args}]
+    resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
+"""
+
+
+def counted(kind: str, model: str, sizes: str, gpus: int) -> str:
+    """A manifest that gives its server so many GPUs."""
+    if kind == "pod":
+        words = f"--model {model} --max-model-len 32768 {sizes}".split()
+        return POD.format(args=", ".join(json.dumps(word) for word in words), gpus=gpus)
+    of_gpus = f"count: {gpus}" if kind == "count" else f"device_ids: {json.dumps([str(gpu) for gpu in range(gpus)])}"
+    return COUNTED.format(model=model, sizes=sizes, gpus=of_gpus)
+
+
+@pytest.mark.parametrize("kind", ["count", "device_ids", "pod"])
+@pytest.mark.parametrize(
+    ("model", "sizes", "gpus", "gpu"),
+    [
+        ("Qwen/Qwen3-32B", "", 1, "l40s"),
+        ("Qwen/Qwen3-32B", "--tensor-parallel-size 4", 2, "l40s"),
+        ("Qwen/Qwen3-32B", "--tensor-parallel-size 2", 2, "l4"),
+        ("Qwen/Qwen3-32B", "--pipeline-parallel-size 2", 1, "h100"),
+        ("Qwen/Qwen3-32B", "--tensor-parallel-size 4 --pipeline-parallel-size 2", 4, "l4"),
+    ],
+)
+def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
+    kind: str, model: str, sizes: str, gpus: int, gpu: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """With the flags in the text and as many GPUs in it as the offer says the requirement holds, or the offer says what the verdict is then."""
+    file = tmp_path / "serve.yaml"
+    file.write_text(counted(kind, model, sizes, gpus), encoding="utf-8")
+    status, document = checked(capsys, str(file), "--gpu", gpu)
+    [item] = [item for item in document["checks"][0]["requirements"] if not item["holds"]]
+
+    assert status == 1
+    assert item["edits"]
+    for edit in (edit for edit in item["edits"] if edit["flags"]):
+        more = re.search(r"with (\d+) GPUs in the text", edit["effect"])
+        file.write_text(counted(kind, model, f"{sizes} {edit['flags']}", int(more[1]) if more else gpus), encoding="utf-8")
+        status, document = checked(capsys, str(file), "--gpu", gpu)
+        found = document["checks"][0]
+        failing = [each["message"].partition(":")[0] for each in found["requirements"] if not each["holds"]]
+        assert failing == [each for each in [edit["effect"].removeprefix("then: ")] if "then: " in edit["effect"]], edit
+        assert not [each for each in found["warnings"] if "idle" in each["message"] and more]
