@@ -50,6 +50,10 @@ class Case(Record):
         """The headroom that is required beside the verdict."""
         return next((one.limit for one in self.required if one.name == "headroom"), None)
 
+    def failed_by(self, judged: Judged) -> bool:
+        """True if a requirement fails, or only probably holds where what is sure is wanted."""
+        return not (judged.holds and (judged.certain or not self.sure))
+
     @property
     def least_users(self) -> int:
         """The users that must be served within the limits of time; 0 if the check names no number."""
@@ -132,7 +136,7 @@ def _headroom(item: Required, case: Case) -> Judged:
     judged = Judged(name=item.name, unit="bytes", limit=least, got=max(0, got), holds=holds, certain=certain, message=message)
     # What does not fit is told as that, with the numbers that leave the headroom.
     refuted = case.plan.fit is not None and not case.plan.fit.fits and any(one.name == "fits" for one in case.required)
-    return judged if holds or refuted else replace(judged, edits=_numbers(case))
+    return replace(judged, edits=_numbers(case)) if case.failed_by(judged) and not refuted else judged
 
 
 def _numbers(case: Case) -> tuple[Edit, ...]:
@@ -177,25 +181,32 @@ def _at_most(read: Read, unit: str = "bytes", *, grows: bool = False) -> Callabl
     """A judge of a limit on a figure. With ``grows``, what fails is planned shorter, for the longest that holds."""
 
     def judged(item: Required, case: Case) -> Judged:
-        expected, low, high = (_known(item, value, case) for value in read(case.figures, case.plan))
-        certain = (low <= item.limit) is (high <= item.limit)
-        found = _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
-        if found.holds or not grows:
+        def told(figures: Figures, plan: Plan) -> Judged:
+            expected, low, high = (_known(item, value, case) for value in read(figures, plan))
+            certain = (low <= item.limit) is (high <= item.limit)
+            return _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
+
+        found = told(case.figures, case.plan)
+        if not grows or not case.failed_by(found) or not found.got:
             return found
-        seq = case.figures.seq
-
-        def holds(tokens: int, *, sure: bool) -> bool:
-            changed = case.replan(seq=tokens)
-            value = read(figures_of(changed), changed)[2 if sure else 0]
-            return value is not None and value <= item.limit
-
-        with suppress(KvplanError):  # a length that the engine or a policy refuses: no edit is offered
-            guess = min(seq - 1, max(1, int(seq * item.limit / expected)))
-            most = last_yes(partial(holds, sure=case.sure), seq - 1, guess)
-            return replace(found, edits=number_edit("seq", most, seq, case.places, partial(holds, sure=True)))
-        return found
+        return _shorter(found, case, item.limit / found.got, lambda plan: told(figures_of(plan), plan))
 
     return judged
+
+
+def _shorter(found: Judged, case: Case, share: float, judged: Callable[[Plan], Judged]) -> Judged:
+    """What fails, with the longest sequences for which it is ``judged`` to hold: about this share of the planned length."""
+    seq = case.figures.seq
+
+    def holds(tokens: int, *, sure: bool) -> bool:
+        other = judged(case.replan(seq=tokens))
+        return other.holds and (other.certain or not sure)
+
+    with suppress(KvplanError):  # a length that the engine or a policy refuses: no edit is offered
+        guess = min(seq - 1, max(1, int(seq * share)))
+        most = last_yes(partial(holds, sure=case.sure), seq - 1, guess)
+        return replace(found, edits=number_edit("seq", most, seq, case.places, partial(holds, sure=True)))
+    return found
 
 
 def _compared(item: Required, unit: str, expected: float, low: float, high: float, *, holds: bool, certain: bool) -> Judged:
@@ -218,11 +229,11 @@ def _at_least(figure: str, option: str, other: str, unit: str) -> Callable[..., 
         holds = got >= item.limit
         certain = sure >= item.limit
         edits: tuple[Edit, ...] = ()
-        if not holds:
+        if not (holds and (certain or not case.sure)):
             exact, at_limit = fit.needed_low_bytes == fit.needed_high_bytes, None
             with suppress(*([KvplanError] if exact else [])):  # the limit is needed for the verdict of an estimate alone
                 at_limit = case.replan(**{option: item.limit}).fit
-            certain = exact or at_limit is None or at_limit.verdict.certain
+            certain = certain if holds else exact or at_limit is None or at_limit.verdict.certain
             if at_limit is not None:
                 most = getattr(at_limit, f"max_{other}" if case.sure else f"expected_max_{other}")
                 surely = getattr(at_limit, f"max_{other}") or 0
@@ -275,9 +286,10 @@ def _overrun(item: Required, case: Case) -> Judged:
     span = "" if overrun.chance_high == chance else f" (up to {human_chance(overrun.chance_high)})"
     message = f"{human_chance(chance)}{span} to overrun the pool, at most {human_chance(item.limit)} required"
     judged = Judged(name=item.name, unit="chance", limit=item.limit, got=chance, holds=holds, certain=certain, message=message)
-    if holds:
+    if not case.failed_by(judged):
         return judged
-    return replace(judged, edits=number_edit("batch", overrun.expected_max_users, overrun.users, case.places))
+    most = overrun.max_users if case.sure else overrun.expected_max_users
+    return replace(judged, edits=number_edit("batch", most, overrun.users, case.places))
 
 
 def _of_speed(item: Required, plan: Plan, unit: str, expected: float, low: float, high: float) -> Judged:
@@ -292,12 +304,21 @@ def _of_speed(item: Required, plan: Plan, unit: str, expected: float, low: float
 
 
 def _decode(item: Required, case: Case) -> Judged:
-    found = None if case.plan.speed is None else case.plan.speed.decode_tokens_per_s
-    if found is None or found.expected is None or found.low is None or found.high is None:
-        # Where nothing like it was measured, what it cannot be faster than.
-        bound = _known(item, case.figures.decode_tokens_per_s_bound, case)
-        return _of_speed(item, case.plan, "tokens/s", bound, bound, bound)
-    return _of_speed(item, case.plan, "tokens/s", found.expected, found.low, found.high)
+    """The tokens a second of all sequences. Where they are too few, shorter sequences are offered, which are read faster."""
+
+    def told(plan: Plan) -> Judged:
+        found = None if plan.speed is None else plan.speed.decode_tokens_per_s
+        if found is None or found.expected is None or found.low is None or found.high is None:
+            # Where nothing like it was measured, what it cannot be faster than.
+            bound = _known(item, figures_of(plan).decode_tokens_per_s_bound, case)
+            return _of_speed(item, plan, "tokens/s", bound, bound, bound)
+        return _of_speed(item, plan, "tokens/s", found.expected, found.low, found.high)
+
+    found = told(case.plan)
+    # What does not fit is told as that.
+    if not case.failed_by(found) or case.plan.fit is None or not case.plan.fit.fits:
+        return found
+    return _shorter(found, case, (found.got or 0) / item.limit, told)
 
 
 def limits_of(required: tuple[Required, ...]) -> dict[str, Any]:
@@ -343,8 +364,8 @@ def _max_cost(item: Required, case: Case) -> Judged:
 
 
 def _with_time(judged: tuple[Judged, ...], case: Case) -> tuple[Judged, ...]:
-    """The requirements; the first limit of time that fails has the edits with which all of them hold. What does not fit is told as that."""
-    fit, late = case.plan.fit, [one for one in judged if one.name in (*OF_TIME, "min_users") and not one.holds]
+    """The requirements; the first limit of time by which the check fails has the edits with which all of them hold. What does not fit is told as that."""
+    fit, late = case.plan.fit, [one for one in judged if one.name in (*OF_TIME, "min_users") and case.failed_by(one)]
     if not late or fit is None or not fit.fits:
         return judged
     edits: tuple[Edit, ...] = ()

@@ -345,6 +345,7 @@ _LATE: dict[str, Any] = {
         ({"users": 1, "max_itl": "15ms", "min_users": 20}, {"gpus"}),
         ({"users": 50, "max_e2e": "12s", "min_users": 20}, {"gpus"}),
         ({"users": 10, "max_itl": "1us"}, set()),
+        ({"users": 8, "min_decode_tokens_per_s": 850}, {"seq"}),
     ],
 )
 def test_every_edit_of_a_check_that_is_too_slow_passes_when_it_is_typed(
@@ -365,6 +366,33 @@ def test_every_edit_of_a_check_that_is_too_slow_passes_when_it_is_typed(
         assert checked(**change).status in ({"pass"} if strict else {"pass", "warning"}), edit
         if change.keys() == {"users"}:
             assert checked(users=change["users"] + 1).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("limit", "needed"),
+    [
+        ({"max_ttft": "350ms"}, {"seq"}),
+        ({"max_itl": "16ms"}, {"seq", "users"}),
+        ({"min_rate": 60}, {"seq", "users"}),
+        ({"min_decode_tokens_per_s": 700}, {"seq"}),
+        ({"max_total": "27GiB"}, {"seq"}),
+    ],
+)
+def test_what_strict_alone_fails_has_an_edit_that_passes(tmp_path: Path, limit: dict[str, Any], needed: set[str]) -> None:
+    """A limit between the expected value and the end of its range holds probably. With --strict the largest numbers that surely hold are offered."""
+
+    def checked(*, strict: bool, **change: Any) -> Checked:
+        file = read_check_file(check_file(tmp_path, _LATE | {"users": 8} | limit | change))
+        return run_checks([file], CheckOptions(strict=strict, lock="ignore")).checks[0]
+
+    assert checked(strict=False).status == "warning"
+    edits = [edit.yaml for item in checked(strict=True).requirements for edit in item.edits]
+    assert {edit.partition(":")[0] for edit in edits} >= needed
+    for edit in edits:
+        change = yaml.safe_load(f"{{{edit}}}")
+        assert checked(strict=True, **change).status == "pass", edit
+        if change.keys() == {"users"}:
+            assert checked(strict=True, users=change["users"] + 1).status == "fail"
 
 
 def test_the_same_length_written_otherwise_is_no_change(tmp_path: Path) -> None:

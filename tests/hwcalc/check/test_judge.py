@@ -284,7 +284,9 @@ def test_decoding_speed() -> None:
     assert bound <= 300e9 / (WEIGHTS - 2 * 1000 * 512 * 2)
 
     assert judged(f"min_decode_tokens_per_s: {int(bound)}", of).holds
-    assert not judged(f"min_decode_tokens_per_s: {int(bound) + 1}", of).holds
+    shorter = judged(f"min_decode_tokens_per_s: {int(bound) + 1}", of, lambda **change: plan(TINY, gpu="l4", **change))
+    assert not shorter.holds
+    assert [edit.yaml.partition(":")[0] for edit in shorter.edits] == ["seq"]
 
 
 @pytest.mark.parametrize(
