@@ -100,7 +100,7 @@ def _on_weights(plan: Plan, opened: Occupancy) -> Iterator[str]:
 
 _ESTIMATED: Final = {
     "activations": "What one forward pass holds beside weights and cache: an estimate, from the code that runs and from measurements.",
-    "overhead": "What the process takes otherwise on each GPU, each with the reading or the code that it comes from.",
+    "overhead": "What else the process takes on each GPU. Each part names the measurement or the code that it comes from.",
 }
 """Sections of estimates, and what they are."""
 
@@ -173,7 +173,7 @@ def pool(plan: Plan) -> ExplainedSection | None:
         sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
         values, place, known = {"usable": usable, **sums}, "fit.budget.expected", Definition.ESTIMATE
         figures.append(plain_figure("left for the cache", place, budget.expected, formula, values, ends=ends, definition=known))
-        remarks.append("The low end takes every estimate at its high end, and the high end takes every one at its low end.")
+        remarks.append("The low end of the pool has every estimate at its high end, and the high end has every one at its low end.")
         if budget.total_low_bytes != budget.total_high_bytes:
             remarks.append(_on_visible(budget))
     for number, one in enumerate(() if plan.pool is None else plan.pool.steps):
@@ -411,8 +411,8 @@ def speed(plan: Plan) -> ExplainedSection | None:
     return ExplainedSection(
         name="speed",
         title="speed",
-        about="The fastest that any engine could be: a step must read its weights and caches once, and compute its operations."
-        + (" What is expected is the sum of a step's terms, as engines of the class were measured." if found.speed_class else ""),
+        about="The bound is the fastest that any engine could be: a step must read its weights and caches once, and compute its operations."
+        + (" The expected time is the sum of a step's terms, fitted to measurements of such engines." if found.speed_class else ""),
         figures=tuple(figures),
         remarks=tuple(words),
     )

@@ -78,19 +78,19 @@ WORDS: Final[Mapping[str, Words]] = MappingProxyType(
         SLOTS: Words(
             title="slots of the full length",
             about="Each sequence has a place for all its tokens from the start, whether they ever come or not.",
-            trades="no copies and fixed shapes, for memory that shorter sequences never use, and some kernels read",
+            trades="nothing is copied, and shapes are fixed; in exchange shorter sequences hold memory that they never use, and some kernels read it",
             used_by="transformers, StaticCache; FasterTransformer; llama.cpp",
         ),
         PAGES: Words(
             title="pages",
             about="Each sequence takes a block when its last one is full, and gives back blocks that its windows have left.",
-            trades="less than a block a sequence is wasted, for block tables and kernels that follow them",
+            trades="each sequence wastes less than a block; in exchange there are block tables, and kernels must follow them",
             used_by="vLLM, SGLang, TensorRT-LLM",
         ),
         OFFLOAD: Words(
             title="host offload",
             about="The cache lies in host memory. The device has the layer in use and the next one, which is fetched meanwhile.",
-            trades="memory of the device, for the whole cache over the bus in each step, there and back",
+            trades="the device holds two layers; in exchange the whole cache goes over the bus in each step, there and back",
             used_by="transformers, cache_implementation=offloaded",
         ),
     }

@@ -85,21 +85,21 @@ PER_USER: Final = "$/user"
 OF_COLUMNS: Final = {
     NEEDED: "needs: GiB of the fullest GPU",
     "of": "of: what may be used of it",
-    "at once": "at once: the most sequences of these tokens",
+    "at once": "at once: the most sequences of this length",
     "users": "users: served at once within the limits, by the expected times and memory (and by the slow end of their range, for sure)",
-    "longest": "longest: the most tokens of each",
+    "longest": "longest: the most tokens of each planned sequence",
     HOURLY: "$/h: dollars an hour of all of the node",
     PER_MILLION: "$/1M: dollars for a million output tokens at the expected speed (and at the slow end of the range)",
     MONTHLY: "$/month: of 730 hours",
     PER_USER: "$/user: dollars a month for each user within the limits",
     RATE: "tok/s: tokens per second of all sequences while they decode, as expected (and at the slow end of the range); < is a bound",
-    "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
+    "cache": "cache: of all sequences on all GPUs, copies included",
     "a token": "a token: bytes of each further token of a sequence, by the formulas",
     "ratio": "ratio: the cache divided by that of the first row",
     "kept": "kept: tokens of a sequence that the policy leaves behind its prompt, from layer to layer",
-    "saved": "saved: what the cache at its largest takes less than with every token",
+    "saved": "saved: how much smaller the largest cache is than with every token",
     "peak": "peak: the cache and what the policy needs beside it while the prompt is cut, on the fullest GPU",
-    "in all": "in all: the plan needs less memory with the policy (saves), more (loses), or as much, with free blocks behind the prefill or without",
+    "in all": "in all: with the policy the plan needs less memory (saves) or more (loses); if it needs as much, blocks come free after the prefill, or nothing does",
 }
 """Meanings of the columns of plans in ``compare`` and ``sweep``."""
 

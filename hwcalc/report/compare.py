@@ -50,7 +50,7 @@ _NO_HELP: Final = "nothing that was tried"
 _NUMBER: Final = "number: exact by the formulas, or by the rule of the engine's own code"
 _ALL_GPUS: Final = "; on several GPUs each counted as the fullest"
 _POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory"
-_WHY: Final = "why it differs: what an engine keeps more or less than the formulas, with the bytes of it in the cache; empty where it keeps the same"
+_WHY: Final = "why it differs: what the engine keeps beyond the formulas or leaves out, and its bytes of the cache; empty if it keeps the same"
 _BESIDE: Final = {"a token": "a token: bytes of each further token of a long sequence"}
 """Columns that have an engine's own number where engines stand beside each other."""
 _FREED: Final = "blocks freed"
@@ -354,7 +354,7 @@ def _policy(variant: Variant, titles: Sequence[str]) -> list[str]:
     if variant.kept_tokens_low != variant.kept_tokens:
         kept = f"{variant.kept_tokens_low:,} to {kept}"
     freed = "" if variant.blocks_freed is None else f"{variant.blocks_freed:,} of {variant.blocks_held:,}"
-    balance = "frees behind the prefill" if variant.blocks_freed else "frees nothing"
+    balance = "frees after the prefill" if variant.blocks_freed else "frees nothing"
     balance = "loses" if variant.loses else "saves" if variant.policy_saved_bytes else balance
     sizes = (size_text(variant.policy_saved_bytes), size_text(variant.prefill_peak_bytes))
     has = "has it" if variant.policy_offered else "lacks it"

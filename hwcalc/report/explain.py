@@ -232,7 +232,7 @@ def _limit(limit: ExplainedLimit, plan: Plan) -> str:
     fit = plan.fit
     assert fit is not None
     if limit.name == "fewest":
-        needs = "" if limit.needs is None else f"; each then needs {of(limit.needs, limit.of)}"
+        needs = "" if limit.needs is None else f"; with these, each GPU needs {of(limit.needs, limit.of)}"
         return f"{limit.value:,} x {fit.gpu or 'GPU'}: no smaller number holds the plan in any layout that was tried{needs}"
     if limit.value >= UNLIMITED:
         return f"any number of {limit.what}: nothing grows with them"

@@ -43,7 +43,7 @@ _MEANINGS: Final = {
     **{title: OF_COLUMNS[title] for title in (RATE, HOURLY, PER_MILLION, PER_USER, MONTHLY)},
 }
 _ORDERS: Final = {
-    "common": "in each group the newest first, then several nodes and what is less than a quarter full, the smallest first",
+    "common": "in each group the newest first; last come several nodes and what is less than a quarter full, the smallest first",
     "memory": "least memory of all GPUs together first",
     "gpus": "fewest GPUs first",
     "speed": "most tokens per second first",
@@ -56,9 +56,8 @@ _EXPENDABLE_OF_OFFERS: Final = (MONTHLY, RATE, "free", "longest", "layout", "of"
 _EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "longest")
 """Never the format, the speed, and whether it fits: that is the answer."""
 _ORDER: Final = (
-    "First what surely fits in four bits or more, then by size and date. Each year of age halves a model's size here; a model with "
-    "experts counts as the geometric mean of all its parameters and of those that work on a token. At most three of a family are listed, "
-    "next to each other."
+    "Order: what surely fits in four bits or more comes first, the largest and newest at the top. A year of age counts as half the size. A model "
+    "with experts counts as the geometric mean of its total and active parameters. At most three of a family are listed, next to each other."
 )
 _WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format", "cache", "fits")
 """The columns of words; all others are numbers."""
