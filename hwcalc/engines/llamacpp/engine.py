@@ -78,6 +78,9 @@ _OF_THE_MODEL: Final = _OF_THE_FILE | {"n_ctx", "type_k", "type_v", "n_rs_seq", 
 class LlamacppDeployment(GeneralDeployment):
     """A model on llama.cpp with one setup: the file, the options, the devices, and where layers lie if options say so."""
 
+    has_drawn_form: ClassVar[bool] = True
+    """True if the page can draw a context that follows from length and number of sequences."""
+
     def __init__(self, engine: Engine, model: ModelSpec, setup: Setup, pinned: Runs | None = None) -> None:
         """``pinned`` are the layers of each device at every load, where they are kept as another load has them."""
         super().__init__(engine, model, setup)
@@ -470,16 +473,21 @@ class LlamacppRequests(RequestRules):
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model as the file has it: without layers for multi-token prediction if the options say so (``mtp_layers=0``)."""
-        from hwcalc.quantization.gguf import keeps_experts, published_formats
-
-        if self.engine.name == "llamacpp" and request.setup.weights is None and model.gguf is None:
-            # Of experts in MXFP4 the files that people run keep these, and have eight bits for the rest.
-            request = request.changed(weights=published_formats(model)[0]) if keeps_experts(model) else request
+        request = self.of_file(model, request)
         if request.setup.options.get("mtp_layers") is None or model.gguf is not None:
             return model, request
         from hwcalc.parsers.gguf.from_config import without_prediction
 
         return model.once("llamacpp without prediction", lambda: without_prediction(model)), request
+
+    def of_file(self, model: ModelSpec, request: Request) -> Request:
+        """The request with the weights of the files that people run, where those are not as published."""
+        from hwcalc.quantization.gguf import keeps_experts, published_formats
+
+        if request.setup.weights is not None or model.gguf is not None or not keeps_experts(model):
+            return request
+        # Experts in MXFP4 are kept, and the rest has eight bits.
+        return request.changed(weights=published_formats(model)[0])
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """The tokens of each sequence that ``n_ctx`` leaves; ``None`` without ``n_ctx``."""
@@ -495,7 +503,7 @@ class LlamacppRequests(RequestRules):
 
     def started_by(self, options: Mapping[str, str]) -> Engine:
         """Ollama, if the options say so: it is this engine with other defaults."""
-        if self.engine.name == "llamacpp" and is_on(options.get("ollama")):
+        if is_on(options.get("ollama")):
             from hwcalc.engines import find_engine
 
             return find_engine("ollama")[0]

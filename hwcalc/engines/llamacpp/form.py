@@ -148,7 +148,7 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
     options, gpu = deployment.options, deployment.gpu
     if deployment.rules != NEWEST_RULES:
         return None
-    if gpu is None or gpu.is_host or deployment.engine.name != "llamacpp" or deployment.setup.options.keys() & _UNDRAWN:
+    if gpu is None or gpu.is_host or not deployment.has_drawn_form or deployment.setup.options.keys() & _UNDRAWN:
         return None
     if options.n_gpu_layers is None or options.kv_on_host or deployment.setup.lora is not None:
         return None

@@ -150,6 +150,7 @@ class OllamaDeployment(LlamacppDeployment):
     """llama.cpp's deployment with Ollama's defaults."""
 
     adapter_class = OllamaAdapters
+    has_drawn_form = False
 
     def __init__(
         self, engine: Engine, model: ModelSpec, setup: Setup, pinned: Runs | None = None, *, cuts_context: bool = True
@@ -354,6 +355,10 @@ class OllamaRequests(LlamacppRequests):
             seq=request.load.seq if seq is None else integer_option(1)("num_ctx", seq),
             batch=request.load.batch if batch is None else integer_option(1)("num_parallel", batch),
         )
+
+    def of_file(self, model: ModelSpec, request: Request) -> Request:
+        """The request itself: the files of Ollama's library have the weights as published."""
+        return request
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
         return bool(options.keys() & {"num_ctx", "num_parallel"})
