@@ -13,8 +13,11 @@ from hwcalc.plot.series import COST, Cell, Chart, Line, Profile, drawing, kind_w
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
-COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Seven colours that differ for every kind of colour blindness (Okabe and Ito)."""
+COLORS: Final = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#999933", "#6655AA", "#888888", "#8B4513"),
+)
+"""Seven colours that differ for every kind of colour blindness (Okabe and Ito), and five more for pictures of more lines."""
 _DASHES: Final[tuple[Any, ...]] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1, 1)))
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 _HATCHES: Final = ("", "///", "...", "xxx", "---", "\\\\\\", "++")

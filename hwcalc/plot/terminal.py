@@ -24,7 +24,20 @@ class _Drawn(NamedTuple):
 _CROSS: Final = "X"
 _LIMIT: Final = "-"
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_COLORS: Final = ("blue+", "orange", "green+", "magenta+", "cyan+", "yellow", "white")
+_COLORS: Final = (
+    "blue+",
+    "orange",
+    "green+",
+    "magenta+",
+    "cyan+",
+    "yellow",
+    "white",
+    "blue",
+    "gray+",
+    "green",
+    "magenta",
+    "cyan",
+)
 _PARTS: Final = {"weights": "gray", "overhead": "gray+", "activations": "orange", "cache": "blue+"}
 """Colours of the areas of one model, as in a file."""
 _WIDEST: Final = 120

@@ -118,6 +118,18 @@ def test_colours_are_for_terminals() -> None:
     assert max(columns) <= 80
 
 
+def test_twelve_lines_have_twelve_colours() -> None:
+    """In a file and on a terminal: the names at the right edge and the key say which is which by colour alone."""
+    gpus = "l40s,a100-80gb,h100,h200,b200,mi300x,2xl4,4xl4,8xl4,2xh100,4xh100,8xh100"
+    drawn = hwcalc.plot(QWEN, kind="cost", engine="vllm", gpu=gpus, seq="4k", users=8)
+    names = [part for part in ET.fromstring(drawn.data("svg")).iter() if part.get("id", "").startswith("text_")]  # noqa: S314 - our own file
+    colors = {style for name in names for part in name.iter() if (style := part.get("style", "")).startswith("fill: #")}
+    # Four greys are those of axes, title and caption.
+    assert len(colors) >= 12
+    keys = re.findall(r"\n  \x1b\[38;5;(\d+)m", drawn.text(80, color=True))
+    assert len(keys) == len(set(keys)) == 12
+
+
 def test_no_line_hides_another() -> None:
     """Lines that lie in the same cells take turns; the line of the GPU is seen above the areas of a model that needs more."""
     twins = hwcalc.plot([QWEN, "Qwen/Qwen3-8B-Base"], seq="8k").text(80)
