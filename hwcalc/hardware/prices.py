@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from math import floor, log10
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -120,12 +121,15 @@ def today() -> dt.date:
 
 
 def money(usd: Decimal | float) -> str:
-    """Dollars as text: whole ones from 1,000 on, else cents, and three digits of less than ten cents.
+    """Dollars as text: whole ones from 1,000 on, else cents, and three digits of less than a dollar.
 
-    >>> money(Decimal("40178.5")), money(Decimal("55.04")), money(Decimal("0.2375")), money(Decimal("0.01234"))
-    ('$40,178', '$55.04', '$0.24', '$0.0123')
+    >>> money(Decimal("40178.5")), money(Decimal("55.04")), money(Decimal("0.105")), money(0.5), money(Decimal("0.01234"))
+    ('$40,178', '$55.04', '$0.105', '$0.50', '$0.0123')
     """
-    return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}" if usd >= 0.1 or not usd else f"${usd:.3g}"
+    if not 0 < usd < 1:
+        return f"${usd:,.0f}" if usd >= 1000 else f"${usd:.2f}"
+    text = f"{usd:.{2 - floor(log10(usd))}f}"
+    return f"${text[:4]}{text[4:].rstrip('0')}"
 
 
 def _factor(usd: Decimal, times: int) -> str:

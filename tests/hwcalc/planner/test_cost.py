@@ -152,7 +152,7 @@ def test_the_price_asked_for_is_in_a_narrow_table(
 
 
 def test_a_factor_of_a_price_has_the_digits_that_it_takes() -> None:
-    """4 boards of 0.105 dollars an hour are 0.42, which 4 x $0.10 would not be."""
+    """4 boards of 0.105 dollars an hour are 0.42."""
     plan = hwcalc.plan(QWEN, gpu="4xh100", own="4xh100", kwh="0.15", **SERVED)
     (price,) = [note.message for note in plan.notes if note.code == "price"]
 

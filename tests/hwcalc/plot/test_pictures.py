@@ -252,9 +252,9 @@ def test_dollars_of_what_is_owned() -> None:
         kwh="0.15",
     )
     lines = {line.label: line for line in drawn.chart.lines}
-    owned = lines["Qwen3-8B on 1 x h100-sxm5-80gb: $0.10/h"]
+    owned = lines["Qwen3-8B on 1 x h100-sxm5-80gb: $0.105/h"]
 
-    # 700 W at 0.15 dollars per kWh in 730 hours.
+    # 700 W at 0.15 dollars per kWh are 0.105 an hour, in 730 hours 76.65.
     assert (owned.xs, owned.ys) == ((1, 46), (77, 77))
     assert owned.mark is not None
     assert owned.mark.label == "you own 1: 46 users"
