@@ -51,7 +51,9 @@ rolling: false                # true: a replica more of one model at a time fits
             "So many times the users of the file: 2x, 150%. Default: the file's, or 1.",
             short="So many times the users: 2x.",
         ),
-        Option("rolling", ("--rolling",), "", "A replica more of one model at a time fits, for updates.", "flag"),
+        Option(
+            "rolling", ("--rolling",), "", "Leave room for one more replica of a model at a time, for rolling updates.", "flag"
+        ),
         Option(
             "emit",
             ("--emit",),

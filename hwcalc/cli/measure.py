@@ -36,9 +36,14 @@ if TYPE_CHECKING:
             Option(
                 "reserve", ("--reserve",), "B", "Bytes of the device to leave free. Default: 1 GiB, or 5% where that is more."
             ),
-            Option("scale", ("--scale",), "F", "Only this share of it: fewer layers, or a pool of fewer blocks. 0.1, 10%."),
             Option(
-                "max_bytes", ("--max-bytes",), "B", "At most so many bytes on each device, made smaller in the same way: 8GiB."
+                "scale", ("--scale",), "F", "Only this share of the cache: fewer layers, or a pool of fewer blocks. 0.1, 10%."
+            ),
+            Option(
+                "max_bytes",
+                ("--max-bytes",),
+                "B",
+                "At most so many bytes on each device: 8GiB. More is made smaller, as with --scale.",
             ),
             Option("fill", ("--fill",), "", "Write every byte and read it back, so that the pages are real.", "flag"),
             Option("live", ("--live",), "", "Build a small model of this type, and compare its cache and its decoding.", "flag"),
@@ -273,7 +278,12 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
             group="log",
         ),
         Option(
-            "tolerance", ("--tolerance",), "F", "How far apart estimates may lie: 1%. Default: 1%.", default="1%", group="log"
+            "tolerance",
+            ("--tolerance",),
+            "F",
+            "How far a figure may lie from its prediction, or from the range of it: 1%. Default: 1%.",
+            default="1%",
+            group="log",
         ),
         Option(
             "calibrate",

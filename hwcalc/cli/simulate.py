@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 _OWN: Final = grouped(
     "workload",
-    Option("clock", ("--clock",), "C", "seconds, or steps: then steps take no time. Default: seconds.", complete="clocks"),
+    Option(
+        "clock",
+        ("--clock",),
+        "C",
+        "Unit of arrivals: seconds, or steps, which take no time then. Default: seconds.",
+        complete="clocks",
+    ),
     Option("step_time", ("--step-time",), "T", "Time of each step: 25ms. Default: what the speed model expects on --gpu."),
     Option(
         "ttft",
@@ -46,7 +52,7 @@ _OWN: Final = grouped(
         "route",
         ("--route",),
         "R",
-        "How: least-requests, round-robin, least-loaded (fewest tokens left) or prefix. Default: least-requests, as vLLM does for --dp.",
+        "Which server gets a request: least-requests, round-robin, least-loaded (fewest tokens left) or prefix. Default: least-requests, as vLLM does for --dp.",
         complete="routes",
     ),
 )
@@ -193,7 +199,7 @@ def simulate(
 
 _OF_SEARCH: Final = grouped(
     "workload",
-    Option("share", ("--share",), "F", "Share of the requests that have to be within. Default: 95%."),
+    Option("share", ("--share",), "F", "Share of the requests that have to be within the limits. Default: 95%."),
     Option("budget", ("--budget",), "N", "Most work for each number of GPUs, in replays of all requests. Default: 64."),
     Option("top", ("--top",), "N", "List so many of the best; 0 lists all. Default: 10."),
 )

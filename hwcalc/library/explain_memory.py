@@ -173,7 +173,9 @@ def pool(plan: Plan) -> ExplainedSection | None:
         sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
         values, place, known = {"usable": usable, **sums}, "fit.budget.expected", Definition.ESTIMATE
         figures.append(plain_figure("left for the cache", place, budget.expected, formula, values, ends=ends, definition=known))
-        remarks.append("The low end of the pool has every estimate at its high end, and the high end has every one at its low end.")
+        remarks.append(
+            "The low end of the pool has every estimate at its high end, and the high end has every one at its low end."
+        )
         if budget.total_low_bytes != budget.total_high_bytes:
             remarks.append(_on_visible(budget))
     for number, one in enumerate(() if plan.pool is None else plan.pool.steps):
@@ -412,7 +414,11 @@ def speed(plan: Plan) -> ExplainedSection | None:
         name="speed",
         title="speed",
         about="The bound is the fastest that any engine could be: a step must read its weights and caches once, and compute its operations."
-        + (" The expected time is the sum of a step's terms, fitted to measurements of such engines." if found.speed_class else ""),
+        + (
+            " The expected time is the sum of a step's terms, fitted to measurements of such engines."
+            if found.speed_class
+            else ""
+        ),
         figures=tuple(figures),
         remarks=tuple(words),
     )

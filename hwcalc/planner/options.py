@@ -145,9 +145,9 @@ class _Seq(TypedDict, total=False):
 class _AvgSeq(TypedDict, total=False):
     avg_seq: Annotated[Sequence[int | str] | int | str | None, PlanOption(
         "held", "N",
-        "Tokens that users really have, --seq being the most: 4k on average, p50=2k,p95=16k, a file of lengths or a trace. "
+        "Lengths that users really have, up to --seq: 4k on average, p50=2k,p95=16k, a file of lengths or a trace. "
         "Says how likely they overrun the pool.",
-        check="Tokens that users really have, seq being the most: 4k on average, p50=2k,p95=16k, a file of lengths or a trace.",
+        check="Lengths that users really have, up to seq: 4k on average, p50=2k,p95=16k, a file of lengths or a trace.",
         group="workload",
     )]  # fmt: skip
 
@@ -355,7 +355,7 @@ _TIMED: Final = ("plan", "recommend", "disaggregate")
 
 class _Within(TypedDict, total=False):
     ttft: Annotated[float | str | None, PlanOption(
-        "duration", "T", "Longest time to the first token: 2s, 800ms. With it: how many users are served within.", flags=("--ttft",),
+        "duration", "T", "Longest time to the first token: 2s, 800ms. A plan then says how many users are served within it.", flags=("--ttft",),
         check=None, in_receipt=False, group="workload", shorts=dict.fromkeys(_TIMED, "Longest time to the first token: 2s."),
     )]  # fmt: skip
     itl: Annotated[float | str | None, PlanOption(
@@ -444,7 +444,7 @@ class _Shared(TypedDict, total=False):
     )]  # fmt: skip
     lengths: Annotated[Sequence[int | str] | str | None, PlanOption(
         "lengths", "N,N",
-        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
+        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each length has an equal part of --batch. Default: all are alike.",
         check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.", group="workload",
     )]  # fmt: skip
     samples: Annotated[Number, _branches("Parallel samples")]

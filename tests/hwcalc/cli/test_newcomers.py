@@ -179,7 +179,7 @@ def test_the_policies_that_an_engine_lacks_are_named(capsys: Capture, monkeypatc
     # What policies are compared for stands before what every plan has, with its meaning.
     header = next(line for line in out.splitlines() if line.endswith("  in all"))
     assert {"kept", "saved", "peak", "in all"} <= set(re.split("  +", header.strip()))
-    assert "in all: the plan needs less memory with the policy (saves), more (loses)" in " ".join(out.split())
+    assert "in all: with the policy the plan needs less memory (saves) or more (loses)" in " ".join(out.split())
     assert run(capsys, "help", "in all")[1].startswith("in all")
 
 
