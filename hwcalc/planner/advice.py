@@ -34,6 +34,7 @@ from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
 from hwcalc.planner.options import HOST_MEMORY, OF_POLICY, ROWS
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout
+from hwcalc.planner.within import expected_users, laid_out
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
@@ -521,7 +522,7 @@ class _Adviser:
         """True if this number of GPUs gets the layout of the offer where no parallel size is named."""
         occupancy = offer.found
         node = occupancy.setup.gpus if {**self.line.given, **offer.change.settings}.get("instance") else None
-        return solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
+        return laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
 
     def _gain(self, offer: Offer) -> str:
         """The sequences or tokens that fit for certain with the change, and those without it, in words.
@@ -547,8 +548,6 @@ class _Adviser:
 
     def _served(self, offer: Offer) -> str:
         """The users within the limits of time with the change, and those without it, in words. Of arrivals there is no number of users."""
-        from hwcalc.planner.within import expected_users
-
         if self.opened.setup.others.get("rate") is not None:
             return "within the limits of time"
         return f"serves {expected_users(offer.found):,} within the limits of time instead of {expected_users(self.opened):,}"

@@ -40,7 +40,8 @@ _USUAL_SEQ: Final = 16_384
 
 def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -> Parallel:
     """The parallel sizes of the best layout for the request; those of the request if no layout holds it."""
-    from hwcalc.planner.solve import best_layout, has_layouts, laid_out
+    from hwcalc.planner.solve import has_layouts
+    from hwcalc.planner.within import best_layout, laid_out
 
     if not has_layouts(engine, request):
         return request.setup.parallel

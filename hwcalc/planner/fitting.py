@@ -26,12 +26,12 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.planner import solve
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
-from hwcalc.planner.options import Asked, check_ram
-from hwcalc.planner.solve import laid_out
+from hwcalc.planner.options import HOST_MEMORY, Asked, check_ram
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict
+from hwcalc.planner.within import laid_out
 from hwcalc.quantization.gguf import usual_beside_host
-from hwcalc.units import GIB, human_bytes
+from hwcalc.units import GIB, human_bytes, parse_size
 
 if TYPE_CHECKING:
     from hwcalc.engines.memory import BudgetPart

@@ -34,7 +34,7 @@ from hwcalc.planner.options import PRICED, WITHIN
 from hwcalc.planner.result import SPEED_COLUMNS, CostInfo, cost_row
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
-from hwcalc.planner.within import expected_users, serving
+from hwcalc.planner.within import best_layout, serving
 from hwcalc.quantization.gguf import usual_beside_host
 from hwcalc.text import operand, shown
 
@@ -344,7 +344,7 @@ def recommend_model(
             return match
         opened = open_request(model, **{**options, **match.options, **_hardware(match)}).devices.entire()
         node = node_of(match.candidate.gpu, match.candidate.count)
-        best = solve.best_layout(opened, match.layout.gpus, node, any_layout=wishes.any_layout, users=expected_users)
+        best = best_layout(opened, match.layout.gpus, node, any_layout=wishes.any_layout)
         # Without a layout that holds the sequences there is none to choose.
         return match if best is None or best.certain < match.certain else replace(match, layout=best.layout)
 

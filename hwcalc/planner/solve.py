@@ -425,22 +425,6 @@ def best_layout(
     return None if best is None else best[0]
 
 
-def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
-    """The occupancy in the layout of :func:`best_layout`, if the user names the number of GPUs alone; else the same occupancy.
-
-    The request keeps its layout if none holds it. It also does with a budget given by hand, which is that of one layout, and without a GPU,
-    where nothing says what holds. Every command that takes a number of GPUs takes its layout from here.
-    """
-    request = opened.request
-    if not has_layouts(opened.engine, request):
-        return opened
-    try:
-        best = best_layout(opened, request.setup.gpus, node)
-        return opened if best is None else opened.changed(**asdict(best.layout), dcp=1)
-    except KvplanError:
-        return opened
-
-
 def has_layouts(engine: Engine, request: Request) -> bool:
     """True if the GPUs of a request can be laid out in several ways, of which one is known to hold it or not."""
     hardware = request.setup.hardware

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
+from hwcalc.planner import solve
 from hwcalc.planner.options import WITHIN
-from hwcalc.planner.solve import last_yes, most
+from hwcalc.planner.solve import HoldingLayout, last_yes, most
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.planner.within_result import ArrivalsInfo, ChunkInfo, ReloadInfo, ServedInfo, SettingInfo, TimeInfo, WithinInfo
 
@@ -280,6 +281,28 @@ def expected_users(opened: Occupancy) -> int:
     limits = Limits.of(opened.setup.others)
     search = None if limits is None else _measured_search(opened, limits)
     return 0 if search is None else search.most(_EXPECTED, most(opened).value, opened.load.batch)[0]
+
+
+def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> HoldingLayout | None:
+    """The layout of :func:`hwcalc.planner.solve.best_layout`; within limits of time the one of those that hold that serves most users."""
+    users = None if Limits.of(opened.setup.others) is None else expected_users
+    return solve.best_layout(opened, gpus, node, any_layout=any_layout, users=users)
+
+
+def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
+    """The occupancy in the layout of :func:`best_layout`, if the user names the number of GPUs alone; else the same occupancy.
+
+    The request keeps its layout if none holds it. It also does with a budget given by hand, which is that of one layout, and without a GPU,
+    where nothing says what holds. Every command that takes a number of GPUs takes its layout from here.
+    """
+    request = opened.request
+    if not solve.has_layouts(opened.engine, request):
+        return opened
+    try:
+        best = best_layout(opened, request.setup.gpus, node)
+        return opened if best is None else opened.changed(**asdict(best.layout), dcp=1)
+    except KvplanError:
+        return opened
 
 
 def sure_users(opened: Occupancy) -> int:

@@ -109,7 +109,10 @@ LLAMA = "meta-llama/Llama-3.1-8B"
     ],
 )
 def test_an_offer_within_limits_of_time_has_the_layout_that_serves_most(gpu: str, asked: dict[str, Any]) -> None:
-    """Also the nearest where none serves them all: no other layout of its GPUs that surely fits serves more, each planned by itself."""
+    """Also the nearest where none serves them all: no other layout of its GPUs that surely fits serves more, each planned by itself.
+
+    A plan of as many GPUs without parallel sizes has the same layout.
+    """
     found = recommend(LLAMA, engine="vllm", gpu=(gpu,), **asked)
     (offer,) = [one for one in (*found.offers, found.nearest) if one is not None][:1]
     assert offer.users is not None
@@ -121,6 +124,8 @@ def test_an_offer_within_limits_of_time_has_the_layout_that_serves_most(gpu: str
     ]
 
     assert offer.users == max(users or 0 for users in within)
+    alone = plan(LLAMA, engine="vllm", gpu=gpu, gpus=offer.gpus, **asked).request
+    assert (alone.tp, alone.pp, alone.dp, alone.ep) == (offer.tp, offer.pp, offer.dp, offer.ep)
 
 
 @pytest.mark.parametrize(("users", "enough"), [("100", True), ("10000", False)])
