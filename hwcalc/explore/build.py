@@ -11,7 +11,7 @@ import json
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -295,6 +295,7 @@ def payload_of(
         "lengths": {"least": LEAST_TOKENS, "most": axes.most_tokens},
         "batches": list(axes.batches),
         "layouts": [asdict(layout) for layout in axes.layouts],
+        "nodes": [{"gpu": gpu, "count": count} for gpu, count in axes.nodes],
         "verdicts": {
             verdict.value: {"words": verdict.text, "meaning": verdict.meaning, "fits": verdict.fits} for verdict in Verdict
         },
@@ -422,10 +423,10 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
 
     notes: list[Note] = []
     nodes = [counted(name) if given.get("gpus") is None else (name, None) for name in words(given.get("gpu"), "gpu")]
-    counts = {count or 1: None for _, count in nodes} if any(count for _, count in nodes) else {}
-    if counts:
-        # Nodes as compare takes them, 4xh100,8xh200: the page opens on the first.
-        given = {**given, "gpu": [name for name, _ in nodes], "gpus": next(iter(counts))}
+    # Nodes as compare takes them: 4xh100,8xh200.
+    nodes = nodes if any(count for _, count in nodes) else []
+    if nodes:
+        given = {**given, "gpu": [name for name, _ in nodes], "gpus": nodes[0][1] or 1}
     _, asked = take_options("explore", {name: value for name, value in given.items() if name != "gpu"})
     refuse_auto(asked.weights, "explore")
     if asked.seq is not None and asked.seq < LEAST_TOKENS:
@@ -435,8 +436,8 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
         )
     gpus = gpu_ids(words(given.get("gpu"), "gpu"), notes)
     chosen = _models(models, asked)
-    axes = _axes(asked, gpus or GPUS, counts)
-    payload = payload_of(chosen, axes, first=_first(asked, axes, node=bool(counts)), live=live)
+    axes = _axes(asked, gpus or GPUS, [(gpu_ids((name,), [])[0], count or 1) for name, count in nodes])
+    payload = payload_of(chosen, axes, first=_first(asked, axes), live=live)
     _check_formats(asked, chosen, payload)
     more = len(chosen) - 1
     title = f"kvplan: {chosen[0].name}" + (f" and {more} more" if more else "")
@@ -497,10 +498,10 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     return PageModel(spec=spec, argument=argument, words=line.words, changed=changed)
 
 
-def _axes(asked: Asked, gpus: tuple[str, ...], counts: Iterable[int]) -> PageAxes:
-    """The choices of the page, with those that the user names among them; ``counts`` are the sizes of nodes."""
+def _axes(asked: Asked, gpus: tuple[str, ...], nodes: Sequence[tuple[str, int]]) -> PageAxes:
+    """The choices of the page, with those that the user names among them."""
     usual = PageAxes()
-    layouts = {*usual.layouts, *(PageLayout(count=count, tp=count) for count in counts)}
+    layouts = {*usual.layouts, *(PageLayout(count=count, tp=count) for _, count in nodes)}
     layouts |= {_layout(asked)} if {"gpus", "tp"} & asked.given else set()
     return replace(
         usual,
@@ -510,6 +511,7 @@ def _axes(asked: Asked, gpus: tuple[str, ...], counts: Iterable[int]) -> PageAxe
         most_tokens=max(MOST_TOKENS, asked.seq or 0),
         dtypes=() if asked.dtype is None else (asked.dtype,),
         weights=() if asked.weights is None else (asked.weights,),
+        nodes=tuple(dict.fromkeys(nodes)),
         fixed={name: getattr(asked, name) for name in _FIXED if name in asked.given},
     )
 
@@ -538,8 +540,11 @@ def _check_formats(asked: Asked, models: Sequence[PageModel], payload: Mapping[s
             _ = open_request(models[0].spec, engine=engines[0], seq=1024, gpu=payload["gpus"][0]["id"], **{option: name}).budget
 
 
-def _first(asked: Asked, axes: PageAxes, *, node: bool) -> dict[str, object]:
-    """What is chosen when the page opens, as far as the user says. Of accelerators without a number it is the fewest that surely hold it."""
+def _first(asked: Asked, axes: PageAxes) -> dict[str, object]:
+    """What is chosen when the page opens, as far as the user says.
+
+    Of accelerators without a number the page chooses the fewest that surely hold it, and of nodes the first that does, if there is one.
+    """
     named_values = ("seq", "batch", "dtype", "weights")
     first: dict[str, object] = {name: getattr(asked, name) for name in named_values if name in asked.given}
     if asked.engine is not None:
@@ -550,8 +555,8 @@ def _first(asked: Asked, axes: PageAxes, *, node: bool) -> dict[str, object]:
                 hint=f"It has the newest rules of {', '.join(axes.engines)}: --engine {axes.engines[0]}",
             )
         first["engine"] = engine.name
-    if node:
-        first["gpu"] = axes.gpus[0]
+    if axes.nodes:
+        first["gpu"] = axes.nodes[0][0]
     if {"gpus", "tp"} & asked.given:
         layout = _layout(asked)
         sizes = {"count": layout.count, "tp": layout.tp}

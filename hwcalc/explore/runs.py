@@ -96,6 +96,8 @@ class PageAxes(Record):
     """Formats of the cache that the user named."""
     weights: tuple[str, ...] = ()
     """Formats of the weights that the user named."""
+    nodes: tuple[tuple[str, int], ...] = ()
+    """Accelerators with their numbers, where the user named nodes."""
     fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Options that every state has, parsed."""
 

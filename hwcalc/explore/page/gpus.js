@@ -1,4 +1,4 @@
-// The same work on every GPU of the page.
+// The same work on every GPU of the page, or on the nodes that the user named while one of them is chosen.
 
 import { barLegend, barRows, panel, verdictBadge } from "./bars.js";
 import { dollars, engineOf, priceOf } from "./data.js";
@@ -14,17 +14,24 @@ export function gpusSection(page) {
 
   /** @param {State} state */
   function update(state) {
-    const found = page.payload.gpus.map((gpu) => {
-      const own = page.changed(state, { gpu: gpu.id });
-      return { gpu, own, sizes: page.sizes(own) };
-    });
+    const { gpus, nodes } = page.payload;
+    const named = nodes.some(({ gpu, count }) => gpu === state.gpu && count === state.count);
+    const shown = named ? nodes : gpus.map(({ id }) => ({ gpu: id, count: state.count }));
+    const found = shown.flatMap(({ gpu: id, count }) =>
+      gpus
+        .filter((gpu) => gpu.id === id)
+        .map((gpu) => {
+          const own = page.changed(state, { gpu: id, count });
+          return { gpu, count, called: named ? `${exact(count)} × ${gpu.name}` : gpu.name, own, sizes: page.sizes(own) };
+        }),
+    );
     const engine = engineOf(page.payload, state.engine);
-    lead.textContent = `The same work, ${exact(state.seq)} tokens × ${exact(state.batch)}, by ${`${engine.label} ${engine.version}`.trim()} on ${state.count} of each GPU${state.count > 1 ? ": bytes of the fullest" : ""}.`;
+    lead.textContent = `The same work, ${exact(state.seq)} tokens × ${exact(state.batch)}, by ${`${engine.label} ${engine.version}`.trim()} on ${named ? "each of the named nodes" : `${state.count} of each GPU`}${found.some(({ count }) => count > 1) ? ": bytes of the fullest GPU" : ""}.`;
     chart.replaceChildren(
       barRows(
-        found.map(({ gpu, own, sizes }) => {
-          const name = html("button", { type: "button", class: "plain-button", name: "gpu-row", value: gpu.id, onclick: () => page.set({ gpu: gpu.id }) }, gpu.name);
-          const chosen = gpu.id === state.gpu;
+        found.map(({ gpu, count, called, own, sizes }) => {
+          const name = html("button", { type: "button", class: "plain-button", name: "gpu-row", value: gpu.id, onclick: () => page.set({ gpu: gpu.id, count }) }, called);
+          const chosen = gpu.id === state.gpu && count === state.count;
           if ("refused" in sizes) return { name, segments: [], value: "", refused: sizes.refused, chosen };
           const segments = [
             { kind: "weights", bytes: sizes.weights },
@@ -42,12 +49,12 @@ export function gpusSection(page) {
         caption: "Expected bytes on the fullest GPU",
         head: ["GPU", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "An hour", "Verdict"],
         numbers: [1, 2, 3, 4, 5, 6, 7],
-        rows: found.map(({ gpu, sizes }) => {
-          const price = priceOf(page.payload, gpu.id, state.count);
+        rows: found.map(({ gpu, count, called, sizes }) => {
+          const price = priceOf(page.payload, gpu.id, count);
           const hour = price === null ? "-" : dollars(price.usd);
-          if ("refused" in sizes) return [gpu.name, ...Array.from({ length: 6 }, () => "-"), hour, sizes.refused];
+          if ("refused" in sizes) return [called, ...Array.from({ length: 6 }, () => "-"), hour, sizes.refused];
           const { weights, cache, activations, overhead, total, usable, verdict } = sizes;
-          return [gpu.name, ...[weights, cache, activations, overhead, total, usable].map(sizeCell), hour, page.payload.verdicts[verdict].words];
+          return [called, ...[weights, cache, activations, overhead, total, usable].map(sizeCell), hour, page.payload.verdicts[verdict].words];
         }),
       }),
     );

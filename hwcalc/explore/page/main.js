@@ -10,7 +10,7 @@ import { gaugeSection, summarySection } from "./gauge.js";
 import { gpusSection } from "./gpus.js";
 import { lengthsSection } from "./lengths.js";
 import { liveSection } from "./live.js";
-import { countsOf, smallest } from "./mend.js";
+import { countsOf, firstNamed, smallest } from "./mend.js";
 import { pinsSection } from "./pins.js";
 import { policiesSection } from "./policies.js";
 import { savedSection } from "./saved.js";
@@ -94,19 +94,21 @@ function pageOf(payload, wanted, changed) {
     opening: () => opening,
   };
   /**
-   * A state in which nobody chose the GPU has the smallest that surely holds it.
+   * A state in which nobody chose the GPU has the smallest that surely holds it; of nodes that the user named, the first.
    * @param {Wanted} wanted
    * @returns {[State, string]}
    */
   const opened = (wanted) => {
     const plain = valid(wanted);
-    const chosen = [wanted.gpu ?? payload.first.gpu, wanted.count ?? payload.first.count];
-    if (chosen[0] !== undefined) return [plain, ""];
-    const least = smallest(page, plain, chosen[1] === undefined ? countsOf(payload) : [plain.count]);
-    if (least === null) return [plain, ""];
-    const { gpu, count, name } = least;
-    if (payload.gpus.length === 1 && count === plain.count) return [plain, ""];
-    return [valid({ ...wanted, gpu, count }), `Chosen for you: ${count > 1 ? `${count} × ` : ""}${name}, the smallest of this page that surely holds it.`];
+    const named = payload.nodes.length > 0;
+    if (wanted.gpu !== undefined || (named && wanted.count !== undefined)) return [plain, ""];
+    const counts = (wanted.count ?? payload.first.count) === undefined ? countsOf(payload) : [plain.count];
+    const found = named ? firstNamed(page, plain) : smallest(page, plain, counts);
+    if (found === null) return [plain, ""];
+    const { gpu, count, name } = found;
+    if ((named || payload.gpus.length === 1) && gpu === plain.gpu && count === plain.count) return [plain, ""];
+    const why = named ? "the first of the named nodes" : "the smallest of this page";
+    return [valid({ ...wanted, gpu, count }), `Chosen for you: ${count > 1 ? `${count} × ` : ""}${name}, ${why} that surely holds it.`];
   };
   let [state, opening] = opened(wanted);
   let lacking = lackingOf(payload, wanted, state);

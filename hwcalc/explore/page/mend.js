@@ -22,15 +22,23 @@ function nodes(payload, counts) {
 }
 
 /**
+ * The first of these that surely holds a state; null if none does.
+ * @param {Page} page @param {State} state @param {{ gpu: string, name: string, count: number }[]} all
+ */
+function holding(page, state, all) {
+  return all.find(({ gpu, count }) => verdictAt(page, page.valid({ ...state, gpu, count, tp: undefined, pp: undefined })) === "fits") ?? null;
+}
+
+/**
  * The least GPUs of the page that surely hold a state, one if possible; null if none do.
  * @param {Page} page @param {State} state @param {number[]} counts
  */
-export function smallest(page, state, counts) {
-  for (const node of nodes(page.payload, counts)) {
-    const { gpu, count } = node;
-    if (verdictAt(page, page.valid({ ...state, gpu, count, tp: undefined, pp: undefined })) === "fits") return node;
-  }
-  return null;
+export const smallest = (page, state, counts) => holding(page, state, nodes(page.payload, counts));
+
+/** The first of the nodes that the user named which surely holds a state; null if none does. @param {Page} page @param {State} state */
+export function firstNamed(page, state) {
+  const { gpus, nodes } = page.payload;
+  return holding(page, state, nodes.map(({ gpu, count }) => ({ gpu, count, name: gpus.find(({ id }) => id === gpu)?.name ?? gpu })));
 }
 
 /** @param {Payload} payload */

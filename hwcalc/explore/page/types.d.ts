@@ -352,6 +352,8 @@ interface Payload {
   live: boolean;
   /** What is chosen when the page opens; the address fragment comes before it. */
   first: Partial<State>;
+  /** GPUs with their numbers, where the user named nodes. */
+  nodes: { gpu: string; count: number }[];
   lengths: { least: number; most: number };
   batches: number[];
   layouts: Layout[];

@@ -213,12 +213,13 @@ def test_names_in_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_node_is_named_as_of_a_plan() -> None:
-    """``4xl40s`` is four of them; of several nodes the first is chosen, and the numbers of all can be."""
+    """``4xl40s`` is four of them; the numbers of several nodes can be chosen, and the page knows which were named."""
     one, several = (_payload(hwcalc.explore(QWEN, gpu=nodes)) for nodes in ("4xl40s", "3xl40s,h100,16xh100"))
 
     assert one["first"] == {"gpu": "l40s", "count": 4}
     assert several["first"] == {"gpu": "l40s", "count": 3}
     assert [gpu["id"] for gpu in several["gpus"]] == ["l40s", "h100-sxm5-80gb"]
+    assert [tuple(node.values()) for node in several["nodes"]] == [("l40s", 3), ("h100-sxm5-80gb", 1), ("h100-sxm5-80gb", 16)]
     assert {1, 3, 16} <= {layout["count"] for layout in several["layouts"]}
     with pytest.raises(UsageError, match="names more than one accelerator"):
         hwcalc.explore(QWEN, gpu="l4,2xl40s", gpus=2)

@@ -55,6 +55,30 @@ def test_it_opens_on_as_many_of_the_named_gpus_as_fit(browser: Any, shared: Path
             assert (state | least, verdict) == (state, "fits")
 
 
+def test_it_opens_on_the_first_named_node_that_fits(browser: Any, shared: Path) -> None:
+    """61 GiB of weights lie on no L4, and on four of them. Side by side each node has its own number of GPUs, with the plan's verdict."""
+    nodes = (("l4", 1), ("l4", 4), ("h100-sxm5-80gb", 1))
+    named = ",".join(f"{count}x{gpu}" for gpu, count in nodes)
+    file = made(shared / "kvplan-nodes.html", ["Qwen/Qwen3-32B"], engine="vllm", gpu=named, seq="2k")
+    verdicts = [
+        one.fit.verdict.text
+        for gpu, count in nodes
+        if (one := plan("Qwen/Qwen3-32B", engine="vllm", gpu=gpu, gpus=count, seq="2k")).fit is not None
+    ]
+    with opened(browser, file.as_uri()) as page:
+        state = page.run("() => kvplan.state()")
+        rows = page.page.locator("#gpus .bar-row").all_inner_texts()
+
+        assert verdicts == ["does not fit", "fits", "fits"]
+        assert (state["gpu"], state["count"]) == ("l4", 4)
+        assert "Chosen for you: 4 " in page.page.locator("#answer").inner_text()
+        assert [verdict in row for verdict, row in zip(verdicts, rows, strict=True)] == [True] * 3
+        assert [row.partition(" ")[0] for row in rows] == ["1", "4", "1"]
+
+        page.settle(count=2)
+        assert page.page.locator("#gpus .bar-row").count() == 2
+
+
 def test_what_makes_it_fit(small: Watched) -> None:
     """Each button leads to a state with the verdict that it shows; where it fits there is none."""
     small.set(**START)
