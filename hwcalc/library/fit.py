@@ -451,12 +451,15 @@ class Search:
             return self._whole_row(candidate, made) or made
         return replace(made, max_seq=index.longest(row, placement, seq), **index.speed(row, placement, seq))
 
-    def _hosted(self, candidate: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Entry | None:
+    def _hosted(
+        self, candidate: Candidate, row: IndexedModel, formats: tuple[tuple[str, int, bool], ...], seq: int
+    ) -> Entry | None:
         """Without a GPU, in the first of these formats that surely fits, or in the smallest that fits at all."""
         rows = [
-            replace(self._made(candidate, name, seq, row.parameters, row.active), needed_bytes=needed) for name, needed in formats
+            replace(self._made(candidate, name, seq, row.parameters, row.active), needed_bytes=needed)
+            for name, needed, _ in formats
         ]
-        if len(rows) == 1:
+        if len(rows) == 1 and formats[0][-1]:
             return _entry_of(candidate, rows[0], lambda: self._whole_row(candidate, rows[0]) or rows[0])
         for made in rows:
             # A format that does not fit is no model that is left out.

@@ -161,7 +161,7 @@ def _indexed_group(stem: str, runs: Sequence[int], type_: str, size: int, elemen
     return WeightGroup(stem=stem, first=first, layers=tuple(layers))
 
 
-_USUAL: Final = frozenset({"seq", "batch", "dtype", "weights", "engine", "gpu", "gpus", "margin", "memory_utilization"})
+_USUAL: Final = frozenset({"seq", "batch", "dtype", "weights", "engine", "gpu", "gpus", "margin", "memory_utilization", "ram"})
 """Options that leave a context as the index has it, with one sequence, one GPU and the default format of the cache."""
 _SIXTEEN: Final = (None, "auto", "f16", "fp16")
 
@@ -307,20 +307,20 @@ class Quick:
         assert row.shape is not None
         return formats_at(row.shape).sizes(name).gpu
 
-    def hosted(self, row: index.IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
-        """The formats that may fit without a GPU, the largest first, with about what each needs; the last one surely does, or none does.
+    def hosted(self, row: index.IndexedModel, tokens: int) -> tuple[tuple[str, int, bool], ...]:
+        """The formats that may fit without a GPU, the largest first, with about what each needs and whether it surely does: the last one or none.
 
         The index counts a table twice that is the embedding and the output.
         """
         assert row.shape is not None
-        made, found = self.layout(row, tokens), list[tuple[str, int]]()
+        made, found = self.layout(row, tokens), list[tuple[str, int, bool]]()
         cache = made.cache_on(0)
         for name, gpu, host in zip(*formats_at(row.shape), strict=True):
             if self._named not in (None, name) or gpu + cache > self._most_room:
                 continue
             needed = gpu + host + cache + _buffers(made)
-            found.append((name, needed))
-            if needed <= self._room:
+            found.append((name, needed, needed <= self._room))
+            if found[-1][-1]:
                 break
         return tuple(found)
 

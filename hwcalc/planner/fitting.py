@@ -237,8 +237,8 @@ def _lacks(choice: Choice) -> str:
 
 _LEAST_BITS: Final = 3
 """Every format that is chosen has more bits to a weight."""
-_WITH_HOST: Final = 1 + HOST_SHARE + 1
-"""More times the memory of the GPUs than GPU and host together can be expected to have: one more, for what is sold as less than it has."""
+_MORE: Final = 2
+"""More times the memory of GPUs than they have: one more, for what is sold as less."""
 
 
 class Hosting(Record):
@@ -256,11 +256,15 @@ class Hosting(Record):
 
     def hopeless(self, parameters: int | None) -> bool:
         """True if a model of so many parameters fits in no format of ``--weights auto``, even with a part of it on the host."""
-        gpu, gpus = self.gpu, self.asked.gpus or 1
+        gpu, host = self.gpu, self.asked.engine_options.get(HOST_MEMORY)
         if parameters is None or gpu.memory_marketing_gb is None or not is_auto(self.asked.weights):
             return False
-        times = _WITH_HOST if self.engine.facts.splits_layers and not gpu.shares_host_memory else 1
-        return parameters * _LEAST_BITS > 8 * times * gpus * gpu.memory_marketing_gb * GIB
+        most = (self.asked.gpus or 1) * gpu.memory_marketing_gb * GIB
+        if host is not None:
+            most = parse_size(host, HOST_MEMORY) + (0 if gpu.is_host else _MORE * most)
+        elif self.engine.facts.splits_layers and not gpu.shares_host_memory:
+            most *= _MORE + HOST_SHARE
+        return parameters * _LEAST_BITS > 8 * most
 
     def request(self, model: ModelSpec, weights: str | None) -> Request:
         """The request for this model with its weights in this format."""

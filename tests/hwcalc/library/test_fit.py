@@ -6,7 +6,7 @@ import json
 import random
 import shlex
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,6 +16,7 @@ from hwcalc.library.candidates import catalog, folded
 from hwcalc.library.fit import ability
 from hwcalc.planner.options import OTHER_NAMES, FitOptions, read_options
 from hwcalc.planner.runnables import Runnable, Runnables
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.report.fitting import fit_text
 from hwcalc.report.schema import json_schema
@@ -127,14 +128,16 @@ def test_the_format_is_that_of_weights_auto() -> None:
         assert plan(row.id, gpu="rtx-3060", seq="8k", weights="auto", offline=True).request.weights == row.weights
 
 
-@pytest.mark.parametrize("gpu", ["rtx-3050-6gb", "rtx-4090"])
-def test_models_with_a_part_on_the_host_are_those_of_the_plan(gpu: str) -> None:
+@pytest.mark.parametrize(
+    ("gpu", "host"), [("rtx-3050-6gb", {}), ("rtx-4090", {}), ("rtx-4070", {"ram": 16}), ("rtx-4070", {"ram": 64})]
+)
+def test_models_with_a_part_on_the_host_are_those_of_the_plan(gpu: str, host: dict[str, Any]) -> None:
     """Those that do not fit as a whole: the same layers on the GPU, the same verdict."""
-    rows = [row for row in fit("32b", gpu=gpu, seq="32k", limit=0).models if not row.whole][:3]
-    rows += [row for row in fit("70b", gpu=gpu, seq="16k", limit=0).models if not row.whole][:2]
+    rows = [row for row in fit("32b", gpu=gpu, seq="32k", limit=0, **host).models if not row.whole][:3]
+    rows += [row for row in fit("70b", gpu=gpu, seq="16k", limit=0, **host).models if not row.whole][:2]
     assert rows
     for row in rows:
-        planned = plan(row.id, gpu=gpu, seq=row.seq, engine="llamacpp", weights=row.weights, offline=True)
+        planned = plan(row.id, gpu=gpu, seq=row.seq, engine="llamacpp", weights=row.weights, offline=True, **host)
         assert planned.fit is not None
 
         assert (row.verdict, row.gpu_layers, row.all_layers) == (
@@ -143,6 +146,22 @@ def test_models_with_a_part_on_the_host_are_those_of_the_plan(gpu: str) -> None:
             planned.fit.all_layers,
         )
         assert (row.needed_bytes, row.max_seq) == (planned.fit.needed_bytes, planned.fit.max_seq)
+
+
+def test_a_host_with_much_memory_holds_what_its_card_would_not_suggest() -> None:
+    """235 billion parameters in 4.5 bits are 132 GB: more than a card of 12 GB and a usual host beside it have, and less than 200 GB of --ram."""
+    rows = fit("235b", gpu="rtx-4070", seq="4k", limit=0, ram=200).models
+    assert "Qwen/Qwen3-235B-A22B" in {name for row in rows for name in (row.id, *row.also)}
+    assert not fit("235b", gpu="rtx-4070", seq="4k", limit=0, ram=64).models
+
+
+def test_a_format_that_does_not_fit_without_a_gpu_is_not_listed() -> None:
+    """Of the named format alone: 12 billion parameters in 4.85 bits and their cache, which are more than 8 GB less what a system takes."""
+    for host in ({"gpu": "cpu-8gb"}, {"gpu": "cpu", "ram": 8}):
+        rows = fit(seq="4k", weights="q4_k_m", limit=0, **host).models  # type: ignore[arg-type]
+        assert rows
+        assert all(0 < row.needed_bytes <= row.usable_bytes for row in rows if row.verdict is Verdict.FITS)
+        assert all(row.weights_bytes for row in rows)
 
 
 def test_an_own_model_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
