@@ -20,7 +20,6 @@ from hwcalc.data import json_data
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelSpec
-from hwcalc.parsers.key_words import ALIASES, harmless, meant
 from hwcalc.text import quoted
 
 LONGEST_SEQUENCE: Final = (
@@ -44,6 +43,23 @@ LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
     "lfm2_moe": {"tie_word_embeddings": "tie_embedding"},
 }
 """Keys of early files that a config class still takes, and that win over the current name."""
+
+ALIASES: Mapping[str, Sequence[str]] = {
+    key: names.split()
+    for key, names in {
+        "hidden_size": "n_embd d_model dim model_dim",
+        "num_hidden_layers": "num_layers n_layer n_layers num_transformer_layers num_decoder_layers",
+        "num_attention_heads": "n_head n_heads num_heads num_query_heads",
+        "num_key_value_heads": "num_kv_heads n_kv_heads kv_n_heads n_head_kv multi_query_group_num num_attention_groups",
+        "head_dim": "attention_head_dim kv_channels d_kv head_size",
+        "intermediate_size": "n_inner d_ff ffn_hidden_size ffn_dim",
+        "vocab_size": "padded_vocab_size",
+        "max_position_embeddings": "n_positions max_seq_len max_sequence_length seq_length model_max_length max_position_embedding "
+        "max_context_length context_length training_seqlen ctx_len max_length",
+        "sliding_window": "sliding_window_size attention_window_size window_size",
+    }.items()
+}
+"""Other names of facts, in files of models whose code lives with the model. They must not contradict the class's own aliases."""
 
 _CLASSES: Final = "class_defaults.json"
 _TOWERS: Final = "tower_defaults.json"
@@ -115,11 +131,27 @@ _WEIGHING: Final = (
     r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
     r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
 )
+# Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
+_HARMLESS: Final = (
+    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
+    r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
+    r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
+    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
+)
 
 _DEEPEST: Final = 3
 """How deep nested objects are searched."""
 _MOST: Final = 1_000
 """How many keys of nested objects are listed."""
+
+
+def harmless(path: str) -> bool:
+    """True if a key is about something that never bears on the cache, such as an image tower or a rotary embedding.
+
+    >>> harmless("vision_config.num_heads"), harmless("num_heads")
+    (True, False)
+    """
+    return re.search(_HARMLESS, path) is not None
 
 
 def bears_on_memory(key: object, value: object) -> bool:
@@ -268,8 +300,8 @@ class Config:
     def missing(self, key: str) -> ConfigError:
         """Make a :class:`ConfigError` about a missing key. The caller raises it."""
         kind = f"a {self.model_type} config" if self.model_type else "this config"
-        other = meant(self.raw, key)
-        hint = _HINT if other is None else f"The file has {self._place(other.key)} {other.value}: is that what is meant?"
+        other = next((name for name in ALIASES.get(key, ()) if isinstance(self.raw.get(name), int)), None)
+        hint = _HINT if other is None else f"The file has {self._place(other)} {quoted(self.raw[other])}: is that what is meant?"
         return ConfigError(f"{self._place(key)} is missing: {kind} needs it.", hint=hint)
 
     def maybe_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int | None:

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, ModelSpec, Note, RawModel
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.key_words import Keys
 from hwcalc.parsers.parse import parse
 from hwcalc.parsers.unknown import HOW_TO_CHANGE, language_config, language_level
 from hwcalc.parsers.written import KEYS, by_number, is_written, parse_written
@@ -153,7 +152,7 @@ class Changes:
     def _changed(self, error: ConfigError, given: Mapping[str, Any]) -> ConfigError:
         """The error about a model that is not known, whose hint has these dimensions where its commands can have them."""
         try:
-            parse(_with(self._raw, language_level(Config(self._raw.config), None), given, known=False), assume=self._assume)
+            parse(_with(self._raw, language_level(Config(self._raw.config), None), given), assume=self._assume)
         except (UnknownArchitectureError, UnreadKeysError) as changed:
             error = changed if changed.written else error
         except KvplanError:
@@ -188,20 +187,12 @@ def _assumed(spec: ModelSpec, note: Note, given: Mapping[str, int]) -> ModelSpec
     return replace(spec, assumed=True, notes=(*spec.notes, note), parameters=parameters, read_with=words)
 
 
-def _with(raw: RawModel, level: Config, given: Mapping[str, int], *, known: bool = True) -> RawModel:
-    """The description with these dimensions, under the names that the file has for them; without facts about its files.
-
-    Of a type that is not ``known``, the keys say by their words which dimension they give.
-    """
+def _with(raw: RawModel, level: Config, given: Mapping[str, int]) -> RawModel:
+    """The description with these dimensions, under the names that the file has for them; without facts about its files."""
     changed = dict(level.raw)
     for name, value in given.items():
         names: Sequence[str] = level.names(_FACTS[name])
-        if not known:
-            said = Keys(level.raw).number(_FACTS[name])
-            if said is None:
-                continue
-            names = (said.key,)
-        place = next((key for key in names if key in changed), names[-1])
+        place = next((key for key in names if key in changed), names[-1] if level.has_class else _FACTS[name])
         changed = {key: kept for key, kept in changed.items() if key not in names} | {place: value}
     path = level.where.split(".") if level.where else []
     return replace(raw, config=_placed(raw.config, path, changed), parameters=None, weights=None)

@@ -15,7 +15,7 @@ from hwcalc import formulas
 from hwcalc.data import json_data
 from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
-from hwcalc.parsers.key_words import ALIASES
+from hwcalc.parsers.config import ALIASES
 from hwcalc.parsers.registry import known_families
 from hwcalc.text import by_word
 

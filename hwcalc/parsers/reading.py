@@ -183,7 +183,7 @@ LayerReader = Callable[[Config, int], Layer]
 """Reads one layer: the config and the layer's index."""
 
 # Older names of the same types, as transformers itself maps them.
-_LEGACY_TYPES = by_word(
+LEGACY_TYPES = by_word(
     {
         "full_attention": "attention full global global_attention",
         "sliding_attention": "sliding local_attention sliding_window swa",
@@ -199,7 +199,7 @@ def read_layer_types(config: Config, count: int, key: str = "layer_types") -> li
         return None
     if len(types) < count:
         raise config.error_in_words(key, f"{len(types)} items long", f"a list of {count} items, one for each layer")
-    return [_LEGACY_TYPES.get(name, name) for name in types[:count]]
+    return [LEGACY_TYPES.get(name, name) for name in types[:count]]
 
 
 def every(period: int, count: int, hit: str, other: str, offset: int = -1) -> list[str]:

@@ -17,10 +17,9 @@ from msgspec.structs import replace
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Full
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
-from hwcalc.parsers.config import LONGEST_SEQUENCE, Config, architecture_of, bears_on_memory, class_defaults, weighs
-from hwcalc.parsers.key_words import ALIASES, entries, is_number, meanings
+from hwcalc.parsers.config import ALIASES, LONGEST_SEQUENCE, Config, architecture_of, bears_on_memory, class_defaults, weighs
+from hwcalc.parsers.key_names import not_read
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
@@ -66,7 +65,7 @@ def resolved(raw: RawModel, top: Config, own: Understood, assume: str | None) ->
         names = () if error.hint else nearest(level.raw, like=top.model_type)
         if names and names[0] != model_type:
             raise proposed(error, raw, top) from error
-        written = _layers(error, sketched(level.raw))
+        written = _layers(error, _sketch(top))
         error.hint = "\n".join(filter(None, (error.hint or f"Mend it in the file. Known types: {_TYPES}", written)))
         raise
     whole = config if config.where == "" else top
@@ -117,7 +116,7 @@ def _unread_error(raw: RawModel, read: Read, unread: Sequence[str]) -> UnreadKey
             hint += f"; or change the layers, as they are without: {error.written[0]}"
     else:
         # Layers that the file places are not those of a type that does not read where.
-        hint += f"\n{_layers(error, sketched(language_level(Config(raw.config), None).raw))}"
+        hint += f"\n{_layers(error, _sketch(Config(raw.config)))}"
     error.hint = hint.rstrip()
     return error
 
@@ -146,10 +145,8 @@ class Trial(Record):
 
     kinds: str
     layers: tuple[Layer, ...]
-    read: frozenset[str]
-    """The keys that were read."""
     unread: tuple[str, ...]
-    """The keys that bear on the cache and that the layers do not follow."""
+    """The keys that may bear on the cache and that the layers do not follow: numbers of unknown meaning too."""
     unweighed: tuple[str, ...]
     """The keys that bear on the weights and that nobody read; empty where weights are not counted."""
     filled: Mapping[str, Any]
@@ -157,7 +154,7 @@ class Trial(Record):
     filled_weights: Mapping[str, Any]
     """The same for what bears on the weights alone."""
     missed: tuple[str, ...] = ()
-    """The keys that say in other words what the type looks for in vain: it would have its class's own numbers, or none, in their place."""
+    """Those of them that may be the heads or widths that the type looks for in vain: it would have its class's own numbers in their place."""
     counts_layers: bool = True
     """True if the number of layers is the file's own."""
     layout_given: bool = True
@@ -169,17 +166,12 @@ class Trial(Record):
         return bool(self.missed or not self.counts_layers or self.filled.keys() & NOTED_DIMENSIONS)
 
     def follows(self, sketch: Sketch | None) -> bool:
-        """True unless the file describes other layers, or places them by keys that the type did not read."""
+        """True unless the file describes other layers."""
         if sketch is None:
             return True
-
-        text = sketch.options["layers_of"]
         if sketch.complete:
-            return _kept(self.layers) == _kept(read_layers(text))
-        if sketch.placed and UNKNOWN not in text and _growing(self.layers) != _growing(read_layers(text)):
-            return False
-        kinds = {kind.name for layer in self.layers for kind in layer}
-        return self.read.issuperset(key.partition(".")[0] for key in sketch.placed) and sketch.kinds - {"full_attention"} <= kinds
+            return _kept(self.layers) == _kept(read_layers(sketch.options["layers_of"]))
+        return sketch.kinds - {"full_attention"} <= {kind.name for layer in self.layers for kind in layer}
 
     @property
     def passes_layout(self) -> bool:
@@ -192,19 +184,20 @@ def _kept(layers: Sequence[Layer]) -> Counter[frozenset[Any]]:
     return Counter(frozenset(tensor for kind in layer for tensor in kind.tensors()) for layer in layers)
 
 
-def _growing(layers: Sequence[Layer]) -> int:
-    """How many layers keep something of every token."""
-    return sum(any(isinstance(tensor.span, Full) for kind in layer for tensor in kind.tensors()) for layer in layers)
-
-
 def is_layout(key: str) -> bool:
     """True if a key says which layers keep what."""
     return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
 
 
+_READ_LATER: Final = frozenset({"dtype", "torch_dtype", "quantization_config", *LONGEST_SEQUENCE}).union(
+    *((fact, *ALIASES[fact]) for fact in ("max_position_embeddings", "hidden_size", "intermediate_size", "vocab_size"))
+)
+"""What is read from a file whatever its type, or bears on weights alone."""
+
+
 def judge(config: Config, top: Config, family: Family, reading: Reading, *, weighed: bool = True) -> Trial:
     """The trial of a reading: what it leaves out of account and adds. Without ``weighed`` nobody counts the weights."""
-    unread = (*config.unread(), *config.unread_inside(), *_unused(config, reading.layers))
+    known_by_name = (*config.unread(), *config.unread_inside(), *_unused(config, reading.layers))
     level, filled = reading.config, _filled(config, reading.layers)
     if weighed:
         with suppress(ConfigError, UsageError, ValueError):
@@ -214,9 +207,13 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
     read = {str(key): value for key, value in config.raw.items() if key not in asked and key in config.read}
     bearing = [key for key, value in read.items() if bears_on_memory(key, value) and not re.search(_OF_HEADS, key)]
     places = (f"{config.where}.{key}" if config.where else key for key in bearing)
-    passed_over = [place for place in places if place not in unread]
-    layout = [key for key in passed_over if is_layout(key)]
-    unread = tuple(dict.fromkeys((*unread, *layout)))
+    layout = [place for place in places if is_layout(place)]
+    numbers = [f"{config.where}.{path}" if config.where else path for path in not_read(config.raw, config.read | _READ_LATER)]
+    unread = tuple(dict.fromkeys((*known_by_name, *layout, *numbers)))
+    # What nobody read may be the heads or the width that the class would fill in.
+    guessed = NOTED_DIMENSIONS & filled.keys() or (
+        "num_key_value_heads" in config.asked and not config.has("num_key_value_heads")
+    )
     alike = len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled)
     given = any(is_layout(key) and key in config.read for key, value in config.raw.items() if value is not None)
     added: dict[str, Any] = {}
@@ -224,31 +221,16 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
         own = {key: value for key, value in level.assumed_defaults().items() if key not in filled and not isinstance(value, bool)}
         added = {key: value for key, value in own.items() if weighs(key, value)}
     return Trial(
-        missed=tuple(_missed(config)),
+        missed=tuple(numbers) if guessed else (),
         counts_layers=not {"num_hidden_layers", "decoder_layers"} & level.assumed_defaults().keys(),
         kinds=family_of(reading.layers),
         layers=reading.layers,
-        read=frozenset(config.read),
         unread=unread,
         unweighed=tuple(key for key in _unweighed(level) if key not in unread) if weighed else (),
         filled=filled,
         filled_weights=added,
         layout_given=alike or given,
     )
-
-
-def _missed(config: Config) -> Iterator[str]:
-    """The keys that nobody read and that mean the same as one that was asked for in vain, with another value than counts in its place."""
-    absent = {
-        meaning: config.get(key)
-        for key in tuple(config.asked)
-        if not any(name in config.raw for name in config.names(key))
-        for meaning in meanings(key)
-    }
-    for key, value in entries(config.raw) if absent else ():
-        unread = key.partition(".")[0] not in config.read and (is_number(value) or isinstance(value, (list, tuple)))
-        if unread and any(absent[meaning] != value for meaning in meanings(key) & absent.keys()):
-            yield key
 
 
 def _unweighed(level: Config) -> Iterator[str]:
@@ -313,6 +295,8 @@ _NAMED, _SHOWN = 8, 80
 """How many keys a message names, and with how many characters each."""
 _TRIED: Final = 12
 """How many of the nearest types are tried on the file."""
+_MOST_KEYS: Final = 1_000
+"""Most keys of a file that types are tried on. Published configs have up to 200."""
 
 
 class Assumption(Record):
@@ -379,6 +363,21 @@ def language_level(top: Config, model_type: str | None) -> Config:
     return config if model_type is None else config.retyped(model_type)
 
 
+def _around(top: Config, level: Config) -> Mapping[str, Any]:
+    """What stands in a document around the level of its language model, but for what says the same."""
+    around, inner = dict[str, Any](), top.raw
+    for step in level.where.split(".") if level.where else ():
+        around |= {key: value for key, value in inner.items() if key != step and level.raw.get(key) != value}
+        inner = inner[step]
+    return around
+
+
+def _sketch(top: Config) -> Sketch | None:
+    """The layers that an unknown document describes."""
+    level = language_level(top, None)
+    return sketched(level.raw, _around(top, level))
+
+
 def choose(raw: RawModel, assumption: Assumption, top: Config) -> str:
     """The type that the file is read as: of several the one whose parser asks for most of the file's keys.
 
@@ -418,15 +417,23 @@ def nearest(
     """The known types that this level of a config resembles most, by its keys, and that can read it.
 
     Nearer is what leaves fewer keys unread and adds fewer; ``kinds`` are the kinds of layers that it must give. Types that nobody named
-    with ``among`` are proposed only if they follow what the file says of which layers keep what.
+    with ``among`` are proposed only if they leave nothing unread that may bear on memory, and give the layers that the file describes.
     """
+    if len(raw) > _MOST_KEYS:
+        return ()
     known, tried, sketch = known_types(), [], sketched(raw)
     candidates = nearest_types(raw, like=like, among=among, most=_TRIED if among is None else len(among))
     for place, name in enumerate(candidates):
         found = _tried(raw, name)
-        if found is None or found.guessed or ((among is None or kinds) and (found.passes_layout or not found.follows(sketch))):
+        if found is None or found.guessed or ((among is None or kinds) and not found.follows(sketch)):
             continue
-        if not kinds or (found.layout_given and read_family(found.kinds) == kinds):
+        if among is None and (found.unread or found.unweighed or found.filled):
+            continue
+        if (
+            found.layout_given
+            if among is None
+            else not kinds or (found.layout_given and not found.passes_layout and read_family(found.kinds) == kinds)
+        ):
             # How much of the file is left out of account and how much is added, for the cache before the weights.
             cache = len(found.unread) + len(found.filled)
             weights = len(found.unweighed) + len(found.filled_weights)
@@ -449,8 +456,9 @@ def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
 def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     """The error about an unknown architecture with its hint: the nearest types, its layers written down, and a whole command for each."""
     level = language_level(top, None)
-    found, fault = nearest(level.raw, like=top.model_type), _plain_fault(top)
-    sketch = sketched(level.raw)
+    found = () if not_read(_around(top, level), _READ_LATER) else nearest(level.raw, like=top.model_type)
+    sketch = _sketch(top)
+    fault = _plain_fault(top) if found or sketch is None else ""
     written = _layers(error, sketch)
     if found:
         near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
@@ -459,18 +467,12 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
             line, options["seq"] = f"{line} --seq 32k", "32k"
         error.command = line, options
         # A semicolon behind a command is none of its words when it is copied; a full stop would be.
-        plain = (
-            ""
-            if fault or (sketch is not None and sketch.kinds - {"full_attention"})
-            else f"; as plain attention: --assume {PLAIN}"
-        )
+        plain = "" if fault or sketch is None or sketch.kinds != {"full_attention"} else f"; as plain attention: --assume {PLAIN}"
         known = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}{plain}; all that is known: {_TYPES}"
     else:
-        layout = [str(key) for key in level.raw if is_layout(str(key))]
-        so = f" as its {named_keys(layout)} says" if layout else ""
         # The fault is that of plain attention, of which nobody speaks whose layers are known in part.
-        why = f": {fault}" if fault and sketch is None else "."
-        known = f"None of the nearest types can read it{so}{why} All that is known: {_TYPES}"
+        why = f": {fault}" if fault else "."
+        known = f"No type that kvplan knows reads all of it{why} All that is known: {_TYPES}"
     error.hint = "\n".join(part for part in ((known, written) if found else (written, known)) if part)
     return error
 
@@ -480,9 +482,12 @@ def _layers(error: ConfigError, sketch: Sketch | None) -> str:
     if sketch is None:
         return "How to write its layers down by hand: kvplan help layers"
     error.written = sketch.command, sketch.options
-    ask = "To plan them" if sketch.complete else "To plan them without these"
-    if UNKNOWN in sketch.options["layers_of"]:
-        ask = f"To plan them, with what you know in place of each {UNKNOWN} (all kinds: kvplan models --kinds)"
+    fill_in = f"with what you know in place of each {UNKNOWN} (all kinds: kvplan models --kinds)"
+    ask = (
+        "To plan them"
+        if sketch.complete
+        else f"To plan them{' without what is not read' if sketch.leaves_out else ''}, {fill_in}"
+    )
     return "\n".join(
         (
             "Its layers, as far as the file says:",
@@ -503,8 +508,8 @@ def _plain_fault(top: Config) -> str:
     try:
         if family is not None:
             reading = family.read(config)
-            passed = [key for key in judge(config, config, family, reading, weighed=False).unread if is_layout(key)]
-            return f"plain attention ignores {named_keys(passed)}." if passed else ""
+            passed = judge(config, config, family, reading, weighed=False).unread
+            return f"plain attention does not read {named_keys(passed)}." if passed else ""
     except ConfigError as error:
         # What is missing is missing for plain attention: nobody knows what the file's own type needs.
         return re.sub(rf"\ba {re.escape(config.model_type or '')} (config|model)\b", "plain attention", error.message)

@@ -34,8 +34,7 @@ from hwcalc.model import (
     RawModel,
 )
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, output_head, repeated, rms_norms
-from hwcalc.parsers.config import DTYPE_WORDS, MAX_LAYERS, check_size
-from hwcalc.parsers.key_words import ALIASES
+from hwcalc.parsers.config import ALIASES, DTYPE_WORDS, MAX_LAYERS, check_size
 from hwcalc.parsers.known_types import SHORT_NAMES, SYNONYMS
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief, did_you_mean, printable, quoted, shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,7 +12,10 @@ from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, UnreadKeysError
 from hwcalc.formulas import CrossAttention, FullAttention
 from hwcalc.formulas.attention import SlidingAttention
-from hwcalc.parsers.key_words import ALIASES
+from hwcalc.model import LEFT_OUT
+from hwcalc.parsers.config import ALIASES
+from hwcalc.profiles.catalog import built_in
+from tests.hwcalc.command import Capture, run
 
 GEMMA2: Final[dict[str, Any]] = {
     "architectures": ["Gemma2ForCausalLM"],
@@ -358,3 +362,30 @@ def test_the_early_name_of_the_quantisation_is_read() -> None:
     assert {"quant_method": "fp8"} == load_model(
         FOUR_LAYERS | {"compression_config": scheme, "quantization_config": {"quant_method": "fp8"}}
     ).quantization
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "llama", "num_hidden_layers": 32}, ("hidden_size 4096", "num_attention_heads 32")),
+        ({"model_type": "qwen3", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128}, ("num_key_value_heads 32",)),
+        ({"model_type": "llama", "num_hidden_layers": "32"}, ('num_hidden_layers is "32", but must be a whole number',)),
+        ({"model_type": "opt", "n_layer": 12, "num_hidden_layers": None}, ("The file has n_layer 12: is that what is meant?",)),
+    ],
+)  # fmt: skip
+def test_forgotten_dimensions_of_a_known_type(
+    capsys: Capture, tmp_path: Path, config: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    """A warning names what transformers would build, in the shortest answer too; what makes no sense is an error."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    status, out, said = run(capsys, str(path), "--seq", "1k", "--brief")
+    assert ("The config leaves out" in out) is (status == 0)
+    assert all(name in " ".join((out + said).split()) for name in named)
+
+
+def test_published_files_leave_out_what_they_may() -> None:
+    """Models of the catalog rely on the defaults of their classes: a note says so, never a warning."""
+    for path in sorted(Path(built_in("models")).glob("*/*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        assert all(note.code != LEFT_OUT for note in load_model(document["id"], offline=True).warnings), path.stem

@@ -474,7 +474,7 @@ def test_what_the_file_does_not_say_is_a_question() -> None:
         plan(layers_of=_offered(caught.value), seq=8)
     with pytest.raises(UnknownArchitectureError) as other:
         load_model(ZEPHYROS | {"layer_types": ["warp", "sliding_attention"] * 12})
-    assert _offered(other.value).startswith("12*(? + sliding(")
+    assert _offered(other.value) == "?*? + ?*sliding(heads=16, kv_heads=4, head_dim=128, window=1024)"
 
 
 def test_no_type_that_ignores_the_types_of_layers_is_offered() -> None:

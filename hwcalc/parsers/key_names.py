@@ -1,0 +1,141 @@
+"""The names that published configs have for numbers, types of layers and what bears on no cache: all that is read from a file of an unknown type.
+
+A name counts letter by letter. What has any other is not read, and listed (:func:`not_read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, TypeGuard
+
+from hwcalc.formulas import MAX_DIMENSION
+from hwcalc.parsers.config import bears_on_memory
+from hwcalc.parsers.reading import LEGACY_TYPES
+from hwcalc.parsers.written import kind_names
+from hwcalc.profiles.dtypes import find_dtype
+from hwcalc.text import by_word
+
+NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "mamba1": {"d_state": "mamba_d_state", "d_conv": "mamba_d_conv"},
+    "mamba2": {
+        "num_heads": "mamba_n_heads mamba_num_heads", "head_dim": "mamba_d_head mamba_head_dim", "d_state": "mamba_d_state ssm_state_size",
+        "n_groups": "mamba_n_groups n_groups", "d_conv": "mamba_d_conv conv_kernel",
+    },
+    "gated_delta_net": {
+        "num_key_heads": "linear_num_key_heads", "num_value_heads": "linear_num_value_heads", "key_head_dim": "linear_key_head_dim",
+        "value_head_dim": "linear_value_head_dim", "d_conv": "linear_conv_kernel_dim",
+    },
+    "real_gated_lru": {"lru_width": "lru_width", "d_conv": "conv1d_width"}, "short_convolution": {"d_conv": "conv_L_cache"},
+    "sliding_attention": {"window": "sliding_window"}, "chunked_attention": {"chunk": "attention_chunk_size"}, "latent_attention": {"window": ""},
+}  # fmt: skip
+"""The names of the parameters of each kind. Those of attention that are not here are names themselves; all have their aliases."""
+SIGNS: Final[Mapping[str, str]] = {
+    "mamba1": "mamba_dt_rank", "mamba2": "mamba_n_heads mamba_num_heads mamba_d_head mamba_head_dim",
+    "gated_delta_net": "linear_num_key_heads linear_num_value_heads", "real_gated_lru": "lru_width",
+}  # fmt: skip
+"""The names by which a file says which kind of state it has: it may call every kind ``linear_attention`` or ``mamba``."""
+FAMILIES: Final[Mapping[str, Collection[str]]] = {"mamba": ("mamba1", "mamba2"), "linear_attention": tuple(SIGNS)}
+BESIDE: Final[Mapping[str, str]] = {
+    "latent_attention": "q_lora_rank qk_head_dim head_dim", "sliding_attention": "use_sliding_window", "mamba1": "mamba_dt_rank mamba_expand",
+    "mamba2": "mamba_expand expand mamba_chunk_size chunk_size",
+}  # fmt: skip
+"""What files have beside a kind, and what bears on no byte of its cache."""
+SWITCHES: Final = {
+    "use_mla": "kv_lora_rank",
+    "use_sliding_window": "sliding_window",
+    "multi_query_attention": "multi_query_group_num",
+}
+"""Flags that, where they are false, switch a number off."""
+_WITHOUT_EFFECT: Final = by_word({
+    "what layers compute":
+        "attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout dropout embd_pdrop embedding_dropout hidden_dropout "
+        "hidden_dropout_prob resid_pdrop residual_dropout activation_dropout initializer_range initializer_factor init_std rms_norm_eps layer_norm_eps "
+        "layer_norm_epsilon layernorm_epsilon norm_eps norm_epsilon rope_theta rope_scaling rope_parameters rope_ratio rope_local_base_freq rotary_emb_base "
+        "rotary_pct partial_rotary_factor no_rope_layers no_rope_layer_interval original_max_position_embeddings attention_multiplier "
+        "embedding_multiplier residual_multiplier logits_scaling logit_scale attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar "
+        "swiglu_limit scale_emb scale_depth dim_model_base hc_eps hc_sinkhorn_iters time_step_floor time_step_limit time_step_max time_step_min "
+        "time_step_rank use_mamba_kernels num_logits_to_keep pretraining_tp ep_size type_vocab_size vocab_size_per_layer_input pad_vocab_size_multiple",
+    "experts, and layers that predict further tokens":
+        "num_experts num_local_experts n_routed_experts n_shared_experts num_shared_experts num_experts_per_tok moe_intermediate_size moe_layer_freq "
+        "moe_shared_expert_intermediate_size shared_expert_intermediate_size shared_intermediate_size n_group topk_group first_k_dense_replace "
+        "decoder_sparse_step mlp_only_layers num_dense_layers interleave_moe_layer_step expert_layer_period expert_layer_offset routed_scaling_factor "
+        "router_aux_loss_coef router_jitter_noise aux_loss_alpha route_scale num_expert_group num_expert_groups num_limited_groups moe_router_dtype "
+        "expert_dtype num_nextn_predict_layers mtp_num_hidden_layers mtp_transformer_layers num_mtp_modules",
+    "other parts, and what is no part":
+        "vision_config audio_config vision_feature_layer vision_feature_select_strategy vision_soft_tokens_per_image image_seq_length "
+        "mm_tokens_per_image spatial_merge_size projector_hidden_size transformers_version generation_config id2label label2id auto_map "
+        "architectures model_type compression_config quantization_config",
+})  # fmt: skip
+"""Names that bear on no byte of the cache of any model."""
+_DEEPEST: Final = 3
+"""How deep nested objects are searched. A deeper one is listed as a whole."""
+
+
+def is_number(value: object) -> TypeGuard[int]:
+    """True for a whole number that may be a dimension."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DIMENSION
+
+
+def not_read(raw: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
+    """What may bear on memory and is not among the keys that were used, by dotted path: numbers, lists of them, and words for a mechanism or a format.
+
+    >>> not_read({"rope_theta": 1e6, "hidden_act": "silu", "zeta": {"rank": 64}, "mixer": "mla"}, ())
+    {'zeta.rank': 64, 'mixer': 'mla'}
+    """
+    found = _values(raw, used)
+    return {
+        path: value
+        for path, key, value in found
+        if _says(value) or bears_on_memory(key, value) or (key == "is_encoder_decoder" and value)
+    }
+
+
+def _values(raw: Mapping[Any, Any], used: Collection[str], outer: str = "", depth: int = 1) -> Iterator[tuple[str, str, Any]]:
+    """The values of a file, those of nested objects too, with path and key."""
+    for name, value in raw.items():
+        key, path = str(name), f"{outer}{name}"
+        if path in used or key.endswith(("_token_id", "_token_index")):
+            continue
+        if key == "quantization_config" and isinstance(value, Mapping):
+            # A format of the cache may be among those of the weights.
+            yield from (
+                (f"{path}.{inner}", str(inner), item)
+                for inner, item in value.items()
+                if str(inner).startswith("kv_cache") and item
+            )
+        elif isinstance(value, Mapping) and depth < _DEEPEST and key not in _WITHOUT_EFFECT:
+            yield from _values(value, used, f"{path}.", depth + 1)
+        elif key not in _WITHOUT_EFFECT:
+            yield path, key, value
+
+
+def _says(value: object) -> bool:
+    """True for a number other than 0, a word for a mechanism or a format, and what has one inside."""
+    if isinstance(value, str):
+        word = value.strip().lower()[:40]
+        # A pattern of layers has letters like MM*M.
+        return (
+            word[:1].isdigit()
+            or value.isupper()
+            or kind_of(word) is not None
+            or find_dtype(word.removeprefix("torch.")) is not None
+        )
+    if isinstance(value, (list, tuple)):
+        return any(map(_says, value))
+    return isinstance(value, Mapping) or (isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0)
+
+
+def kind_of(word: str) -> str | None:
+    """The kind or the family that a type of layers stands for; ``None`` if no published config and no kind is called so.
+
+    >>> kind_of("swa"), kind_of("recurrent"), kind_of("warp")
+    ('sliding_attention', 'linear_attention', None)
+    """
+    return _kinds_by_name().get(word)
+
+
+@lru_cache(maxsize=1)
+def _kinds_by_name() -> Mapping[str, str]:
+    kinds = kind_names() | {"mlp": "no_cache", "moe": "no_cache"} | {name: name for name in FAMILIES}
+    return {word: kinds[usual] for word, usual in LEGACY_TYPES.items()} | kinds
