@@ -5,6 +5,7 @@ A name counts letter by letter. What has any other is not read, and listed (:fun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeGuard
@@ -65,11 +66,13 @@ _WITHOUT_EFFECT: Final = by_word({
     "other parts, and what is no part":
         "vision_config audio_config vision_feature_layer vision_feature_select_strategy vision_soft_tokens_per_image image_seq_length "
         "mm_tokens_per_image spatial_merge_size projector_hidden_size transformers_version generation_config id2label label2id auto_map "
-        "architectures model_type compression_config quantization_config",
+        "architectures model_type compression_config quantization_config _name_or_path tokenizer_class processor_class chat_template "
+        "keys_to_ignore_at_inference mlp_layer_types add_cross_attention",
 })  # fmt: skip
 """Names that bear on no byte of the cache of any model."""
 _DEEPEST: Final = 3
 """How deep nested objects are searched. A deeper one is listed as a whole."""
+_PLAIN_WORD: Final = r"[a-z][a-z0-9_.-]{0,19}"
 
 
 def is_number(value: object) -> TypeGuard[int]:
@@ -78,17 +81,19 @@ def is_number(value: object) -> TypeGuard[int]:
 
 
 def not_read(raw: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
-    """What may bear on memory and is not among the keys that were used, by dotted path: numbers, lists of them, and words for a mechanism or a format.
+    """What may bear on memory and is not among the keys that were used, by dotted path: numbers, lists, and words for a mechanism or a format.
 
     >>> not_read({"rope_theta": 1e6, "hidden_act": "silu", "zeta": {"rank": 64}, "mixer": "mla"}, ())
     {'zeta.rank': 64, 'mixer': 'mla'}
     """
-    found = _values(raw, used)
-    return {
-        path: value
-        for path, key, value in found
-        if _says(value) or bears_on_memory(key, value) or (key == "is_encoder_decoder" and value)
-    }
+    return {path: value for path, key, value in _values(raw, used) if _says(value) or _flags(key, value)}
+
+
+def _flags(key: str, value: object) -> bool:
+    """True for a flag or a word under a name that bears on memory. The flags that switch a number off are read with it."""
+    return (bears_on_memory(key, value is False or value) and key not in SWITCHES) or (
+        key == "is_encoder_decoder" and value is True
+    )
 
 
 def _values(raw: Mapping[Any, Any], used: Collection[str], outer: str = "", depth: int = 1) -> Iterator[tuple[str, str, Any]]:
@@ -111,19 +116,14 @@ def _values(raw: Mapping[Any, Any], used: Collection[str], outer: str = "", dept
 
 
 def _says(value: object) -> bool:
-    """True for a number other than 0, a word for a mechanism or a format, and what has one inside."""
+    """True for a number other than 0, a list, and a text that is not one plain word, or a word for a kind of layer or a format."""
     if isinstance(value, str):
-        word = value.strip().lower()[:40]
-        # A pattern of layers has letters like MM*M.
-        return (
-            word[:1].isdigit()
-            or value.isupper()
-            or kind_of(word) is not None
-            or find_dtype(word.removeprefix("torch.")) is not None
-        )
-    if isinstance(value, (list, tuple)):
-        return any(map(_says, value))
-    return isinstance(value, Mapping) or (isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0)
+        # Texts such as MM*M, 128k and attn,skip may say what layers are.
+        plain = re.fullmatch(_PLAIN_WORD, value) and kind_of(value) is None and find_dtype(value.removeprefix("torch.")) is None
+        return bool(value) and not plain
+    return (isinstance(value, (list, tuple, Mapping)) and bool(value)) or (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0
+    )
 
 
 def kind_of(word: str) -> str | None:

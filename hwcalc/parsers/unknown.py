@@ -208,12 +208,10 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
     bearing = [key for key, value in read.items() if bears_on_memory(key, value) and not re.search(_OF_HEADS, key)]
     places = (f"{config.where}.{key}" if config.where else key for key in bearing)
     layout = [place for place in places if is_layout(place)]
-    numbers = [f"{config.where}.{path}" if config.where else path for path in not_read(config.raw, config.read | _READ_LATER)]
-    unread = tuple(dict.fromkeys((*known_by_name, *layout, *numbers)))
-    # What nobody read may be the heads or the width that the class would fill in.
-    guessed = NOTED_DIMENSIONS & filled.keys() or (
-        "num_key_value_heads" in config.asked and not config.has("num_key_value_heads")
-    )
+    others = {
+        path: f"{config.where}.{path}" if config.where else path for path in not_read(config.raw, config.read | _READ_LATER)
+    }
+    unread = tuple(dict.fromkeys((*known_by_name, *layout, *others.values())))
     alike = len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled)
     given = any(is_layout(key) and key in config.read for key, value in config.raw.items() if value is not None)
     added: dict[str, Any] = {}
@@ -221,7 +219,7 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
         own = {key: value for key, value in level.assumed_defaults().items() if key not in filled and not isinstance(value, bool)}
         added = {key: value for key, value in own.items() if weighs(key, value)}
     return Trial(
-        missed=tuple(numbers) if guessed else (),
+        missed=tuple(_missed(config, filled, others)),
         counts_layers=not {"num_hidden_layers", "decoder_layers"} & level.assumed_defaults().keys(),
         kinds=family_of(reading.layers),
         layers=reading.layers,
@@ -231,6 +229,14 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
         filled_weights=added,
         layout_given=alike or given,
     )
+
+
+def _missed(config: Config, filled: Mapping[str, Any], others: Mapping[str, str]) -> Iterator[str]:
+    """Those of the unread numbers that may be the heads or the width that the class would fill in: no type asks for their names."""
+    lacks_heads = "num_key_value_heads" in config.asked and not config.has("num_key_value_heads")
+    if others and (lacks_heads or NOTED_DIMENSIONS & filled.keys()):
+        asked = frozenset[str]().union(*(known.keys for known in known_types().values()))
+        yield from (place for path, place in others.items() if path not in asked)
 
 
 def _unweighed(level: Config) -> Iterator[str]:

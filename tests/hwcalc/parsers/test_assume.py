@@ -104,6 +104,7 @@ def test_kinds_of_layers(config: Json, assume: str, family: str) -> None:
         ({**STATES, "layer_types": None}, "gqa", "mamba_d_state mamba_n_heads"), ({**PLAIN, "num_kv_shared_layers": 2}, "llama", "num_kv_shared_layers"),
         ({**PLAIN, "ssm_cfg": {"d_state": 64}}, "gqa", "ssm_cfg.d_state"), ({**PLAIN, "mixer": {"kv_lora_rank": 64}}, "gqa", "mixer.kv_lora_rank"),
         ({**PLAIN, "sliding_window": 128}, "qwen2", "sliding_window"), (HYBRID, "phi4flash", "layer_types"),
+        ({**PLAIN, "linear_num_value_heads": 32}, "qwen3", "linear_num_value_heads"),
         # OPT has no key/value heads of its own.
         (PLAIN, "opt", "num_key_value_heads llama"),
         # Numbers and words of which nobody knows what they mean.
@@ -128,7 +129,7 @@ def test_what_may_bear_on_memory_is_never_dropped_in_silence(config: Json, assum
     [
         ({**PLAIN, "num_attention_heads": 7}, "llama", "num_key_value_heads"), (PLAIN, "mamba2", "num_heads x head_dim"), (STATES, "gqa", "linear_attention"),
         (HYBRID, "mamba2+gqa", "no known type with these layers reads"), (STATES | {"layer_types": None}, "mamba2+gqa", "does not say which layers keep what"),
-        # The class's own heads and widths, beside numbers that may be the file's.
+        # The class's own heads and widths, beside numbers under names that no type has.
         ({"num_hidden_layers": 4, "n_query_heads": 16, "n_kv": 4, "width": 64}, "llama", "does not read n_query_heads 16, n_kv 4"),
         ({key: value for key, value in PLAIN.items() if key != "num_key_value_heads"} | {"n_kv": 4}, "llama", "does not read n_kv 4"),
         ({"num_attention_heads": 4}, "llama", "finds no number of layers"), ({"hidden_size": 4}, "gqa", "num_hidden_layers is missing"),

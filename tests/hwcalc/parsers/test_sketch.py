@@ -118,7 +118,8 @@ def test_a_name_of_ones_own_is_a_question_mark(name: str, key: str) -> None:
         # Latents in words of one's own, as numbers, in objects, and as a word alone.
         {"memory_width": 384}, {"d_rope": 64}, {"k_rope": 64}, {"attn_head_dim": 64}, {"attention": {"latent": 384}}, {"a": {"b": {"c": {"d": 1}}}},
         {"ranks": [384] * 24}, {"attention_type": "mla"}, {"mixer": "mla"}, {"kv_share": 0.5}, {"rank": "384"}, {"n_shared_kv": 1},
-        {"pattern": "LLLG"}, {"use_shared_kv": True}, {"is_encoder_decoder": True},
+        {"pattern": "LLLG"}, {"kinds": ["attn", "skip"] * 12}, {"kinds": "attn,skip"}, {"use_shared_kv": True}, {"cache_values": False},
+        {"is_encoder_decoder": True},
         # Formats of the cache or of states.
         {"precision": "fp32"}, {"kv_dtype": "int8"}, {"mamba_ssm_dtype": "bfloat16"},
     ],
