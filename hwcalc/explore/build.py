@@ -436,7 +436,7 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
         )
     gpus = gpu_ids(words(given.get("gpu"), "gpu"), notes)
     chosen = _models(models, asked)
-    axes = _axes(asked, gpus or GPUS, [(gpu_ids((name,), [])[0], count or 1) for name, count in nodes])
+    axes = _axes(asked, gpus or GPUS, [(gpu_ids((name,), [])[0], count or 1) for name, count in nodes if name])
     payload = payload_of(chosen, axes, first=_first(asked, axes), live=live)
     _check_formats(asked, chosen, payload)
     more = len(chosen) - 1

@@ -158,7 +158,7 @@ def test_a_host_with_much_memory_holds_what_its_card_would_not_suggest() -> None
 def test_a_format_that_does_not_fit_without_a_gpu_is_not_listed() -> None:
     """Of the named format alone: 12 billion parameters in 4.85 bits and their cache, which are more than 8 GB less what a system takes."""
     for host in ({"gpu": "cpu-8gb"}, {"gpu": "cpu", "ram": 8}):
-        rows = fit(seq="4k", weights="q4_k_m", limit=0, **host).models  # type: ignore[arg-type]
+        rows = fit(seq="4k", weights="q4_k_m", limit=0, **host).models
         assert rows
         assert all(0 < row.needed_bytes <= row.usable_bytes for row in rows if row.verdict is Verdict.FITS)
         assert all(row.weights_bytes for row in rows)
