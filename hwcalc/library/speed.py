@@ -223,7 +223,9 @@ def speed(
         times, by = averaged(opened, times, concurrency=at_once, **lengths)
     notes = [*chosen, *opened.notes, *refused, *beyond_maximum(opened)]
     if not holds(opened) and not holds(opened.changed(batch=1, prompt=None)):
-        message = "By the expected value not one request of the longest fits: the speed is that of hardware on which it did."
+        message = (
+            "By the expected values not even one of the longest requests fits: the speed is that of hardware on which it would."
+        )
         notes.append(Note(code="does-not-fit", message=message))
     elif _largest(users - at_once) > 0:
         fit = f"{at_once:,}" if isinstance(at_once, int) else "as many as at_once"

@@ -297,7 +297,7 @@ def _remarks(simulation: Simulation, *, known: bool) -> Iterator[Note]:
     if cut:
         most = simulation.scheduler.longest_request
         many = "1 answer" if cut == 1 else f"{cut:,} answers"
-        message = f"The allowed length cut {many}: a request has at most {most:,} tokens, its answer included."
+        message = f"The allowed length cut {many} short: a request has at most {most:,} tokens, its answer included."
         yield Note(code="cut", message=message)
 
 

@@ -59,7 +59,7 @@ def _check_build(occupancy: LlamacppOccupancy) -> None:
         message = f"llama.cpp b{build} has no multi-token prediction: b{DRAFTS_SINCE} is the first build that has."
         raise UnsupportedError(message, hint=f"Use: --engine llamacpp@b{DRAFTS_SINCE}, or a later one")
     if rules.default_layers == "none" and one.server and deployment.gpus and "n_gpu_layers" not in deployment.setup.options:
-        message = f"llama.cpp b{build} leaves all layers to the host where nothing is said. Set them with --engine-option n_gpu_layers=all."
+        message = f"llama.cpp b{build} leaves all layers to the host by default. Set them with --engine-option n_gpu_layers=all."
         occupancy.tell(Note(code="no-offload", message=message))
     if deployment.gpu is not None and deployment.gpus and not rules.copies_reserved and deployment.reads_sixteen_bit:
         size = 2 * one.n_stream * one.n_ctx_seq * most_converted(read, one)

@@ -399,7 +399,7 @@ class MistralOccupancy(PooledOccupancy):
             yield Note(code="window-not-honoured", message=message)
         if any(is_state(group.kind) for group in self.deployment.plain_stack.groups):
             use = "reserved for max_seqs and one to pad" if settings.paged else "in use"
-            message = f"States have 9 at the start, {self.slots:,} {use}, whether sequences run or not."
+            message = f"States have slots whether sequences run or not: 9 at the start, then {self.slots:,} {use}."
             yield Note(code="state-slots", message=message)
         if not settings.paged and "prefix_cache_n" not in self.setup.options:
             message = "Up to 16 prefixes stay after their requests, each a full copy that is not planned: --engine-option prefix_cache_n=0."

@@ -45,7 +45,7 @@ class SglangCommand(Command):
         tp, dp = said.options.get("tp", 1), said.options.get("dp", 1)
         nodes, ranks = said.extra.get("nnodes"), tp * said.options.get("pp", 1)
         if isinstance(nodes, int) and nodes > 0 and ranks % nodes:
-            message = f"SGLang gives each node as many ranks: {ranks:,} of tp x pp are not divisible by nnodes {nodes:,}."
+            message = f"SGLang gives all nodes equally many ranks: {ranks:,} of tp x pp are not divisible by nnodes {nodes:,}."
             raise UsageError(message, hint="Use another --tp or --nnodes.")
         if said.extra.get("enable_dp_attention") and dp > 1 and tp % dp == 0:
             changed["tp"] = tp // dp

@@ -101,7 +101,7 @@ def test_an_answer_that_the_allowed_length_cuts(engine: str, options: dict[str, 
 
     assert [record["output_tokens"] for record in simulation.records()] == [most - 1000] * 2
     assert [note.message for note in traffic.notes if note.code == "cut"] == [
-        f"The allowed length cut 2 answers: a request has at most {most:,} tokens, its answer included."
+        f"The allowed length cut 2 answers short: a request has at most {most:,} tokens, its answer included."
     ]
     if "speculative" in options:
         return
