@@ -143,7 +143,7 @@ class ServerCheck(Check):
         refused = self._refused(plan)
         if refused:
             return [*self.told, self._shorter(refused, plan, replan)]
-        return [*self.told, *(self._blamed(item, plan, replan) for item in judged)]
+        return [*self.told, *(self.blamed(item, plan, replan) for item in judged)]
 
     def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
         """The plan of the longest request that the pool holds, with a warning, where the text names no length and the engine starts all the same."""
@@ -246,30 +246,39 @@ class ServerCheck(Check):
 
     def _shorter(self, refused: str, plan: Plan, replan: Callable[..., Plan]) -> Judged:
         """The finding of a length that the engine refuses, with the largest that it takes and that fits."""
-        engine, longest = find_engine(plan.request.engine)[0], plan.model.max_position_embeddings
+        engine, longest = find_engine(plan.request.engine)[0], plan.model.max_position_embeddings or 0
         option, knobs = engine.facts.longest_option, self.options.get("engine_options", {})
-        of_server: dict[str, Any] = {"engine_options": {**knobs, option: str(longest)}} if option in knobs else {}
-        # What users send stays as it is, if it is no longer than that.
-        of_server |= {"seq": longest} if not of_server or longest is None or plan.request.seq > longest else {}
         flag = engine.command.flag("seq", longest)
-        edits: tuple[Edit, ...] = (Edit(yaml=f"seq: {longest}", effect="", flags=flag),)
+        # What users send stays as it is, if it is no longer than that; and so does what the server allows.
+        typed = {"seq": str(longest)} if "seq" in self.given and plan.request.seq > longest else {}
+        also = flag if "seq" not in self.given or int(knobs.get(option, 0)) > longest else ""
+        of_server: dict[str, Any] = {"engine_options": {**knobs, option: str(longest)}} if option in knobs else {}
+        of_server |= {"seq": longest} if not of_server or plan.request.seq > longest else {}
+        edits: tuple[Edit, ...] = (self._told_with(Edit(yaml=f"seq: {longest}", effect="", flags=also), typed, 0),)
         shorter = replan(advise=True, **of_server)
         if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
+            asking = replace(self, given={**self.given, **typed})
             [item] = (
-                self._blamed(each, shorter, replan, flag)
+                asking.blamed(each, shorter, replan, also)
                 for each in judge(self.required, shorter, replan, self.places, sure=True)
             )
             refused += f" With {longest:,} tokens it {item.message}"
             length = flag.partition(" ")[0]
             with_length = tuple(edit for edit in item.edits if length in edit.flags.split())
             # Where no length fits, a single change says both.
-            edits = with_length[:1] or tuple(
-                replace(edit, yaml=f"{edit.yaml}, seq: {longest}", flags=f"{edit.flags} {flag}" if edit.flags else "")
-                for edit in item.edits
-            )
+            edits = with_length[:1] or tuple(self._both(edit, also, typed) for edit in item.edits)
         return replace(_at(_judged("length", refused, holds=False), self.places.get("seq")), edits=edits)
 
-    def _blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan], also: str = "") -> Judged:
+    def _both(self, edit: Edit, also: str, typed: Mapping[str, str]) -> Edit:
+        """The edit together with a flag that is set ``also``, and with what is ``typed`` of the load."""
+        if edit.flags:
+            return self._told_with(replace(edit, flags=f"{edit.flags} {also}".strip()), typed, 0)
+        if "kvplan check" not in edit.yaml:
+            return replace(edit, yaml=", ".join(filter(None, (edit.yaml, also, *(f"{key}: {text}" for key, text in typed.items())))))
+        in_text = " " if " in the text and " in edit.yaml else " in the text and "
+        return replace(edit, yaml=f"{also}{in_text}{edit.yaml}") if also else edit
+
+    def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan], also: str = "") -> Judged:
         """The verdict at the first flag of the text that one of its edits changes, else at the server.
 
         Each edit holds as it is told, together with the flag that is set ``also``.
@@ -312,7 +321,8 @@ class ServerCheck(Check):
             typed = {**typed, "gpus": str(gpus)}
         elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the text"))))
-        return replace(edit, yaml=f"{edit.flags} in the text and {self._command(typed)}", flags="") if typed else edit
+        said = " in the text and ".join(filter(None, (edit.flags, self._command(typed))))
+        return replace(edit, yaml=said, flags="") if typed else edit
 
     def _command(self, typed: Mapping[str, str]) -> str:
         """The command that checks the text with options that are ``typed``, beside what the user gave."""
