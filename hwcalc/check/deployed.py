@@ -274,7 +274,9 @@ class ServerCheck(Check):
         if edit.flags:
             return self._told_with(replace(edit, flags=f"{edit.flags} {also}".strip()), typed, 0)
         if "kvplan check" not in edit.yaml:
-            return replace(edit, yaml=", ".join(filter(None, (edit.yaml, also, *(f"{key}: {text}" for key, text in typed.items())))))
+            return replace(
+                edit, yaml=", ".join(filter(None, (edit.yaml, also, *(f"{key}: {text}" for key, text in typed.items()))))
+            )
         in_text = " " if " in the text and " in edit.yaml else " in the text and "
         return replace(edit, yaml=f"{also}{in_text}{edit.yaml}") if also else edit
 
