@@ -28,8 +28,8 @@ UNKNOWN: Final = "?"
 """What stands for a kind, a number or a count that the file does not say."""
 _LONGEST: Final = 700
 """Most characters of a description that a message offers."""
-_LISTED: Final = 8
-"""How many keys a line lists."""
+_LISTED: Final = 400
+"""How many characters a line has that lists keys, before it ends."""
 _SIZES: Final = ("hidden_size", "intermediate_size", "vocab_size")
 _DTYPES: Final = frozenset({"dtype", "torch_dtype"})
 _FULL, _SLIDING, _LATENT = "full_attention", "sliding_attention", "latent_attention"
@@ -314,13 +314,14 @@ class _Reader:
 def _listed(unread: Mapping[str, Any]) -> Iterator[str]:
     """The lines about what was not read."""
     for what, worded in (("numbers", False), ("words", True)):
-        items = [(path, value) for path, value in unread.items() if isinstance(value, (str, bool)) is worded]
-        told = (
-            f"{brief(path, 40)} {brief(value, 20) if isinstance(value, str) else quoted(value, 20)}"
-            for path, value in items[:_LISTED]
+        items = [item for item in unread.items() if isinstance(item[1], (str, bool)) is worded][:_LISTED]
+        told = ", ".join(
+            f"{brief(path, 40)} {brief(value, 20) if isinstance(value, str) else quoted(value, 20)}" for path, value in items
         )
-        if items:
-            yield f"{what} that kvplan does not read: {', '.join(told)}{', ...' if len(items) > _LISTED else ''}"
+        if len(told) > _LISTED:
+            told = f"{told[:_LISTED].rpartition(', ')[0]}, ..."
+        if told:
+            yield f"{what} that kvplan does not read: {told}"
 
 
 def _short(kind: str) -> str:
