@@ -161,9 +161,11 @@ def bears_on_memory(key: object, value: object) -> bool:
     (True, False, False)
     """
     # A dict handed in from Python may have keys of any type.
-    name = str(key)
-    if value in (None, False, "", 0, [], {}):
-        return False
+    return value not in (None, False, "", 0, [], {}) and bears_by_name(str(key))
+
+
+def bears_by_name(name: str) -> bool:
+    """True if a key of this name may change the cache."""
     return re.search(_BEARING, name) is not None and not harmless(name)
 
 

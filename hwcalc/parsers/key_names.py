@@ -5,16 +5,14 @@ A name counts letter by letter. What has any other is not read, and listed (:fun
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
 from hwcalc.formulas import MAX_DIMENSION
-from hwcalc.parsers.config import bears_on_memory
+from hwcalc.parsers.config import bears_by_name
 from hwcalc.parsers.reading import LEGACY_TYPES
 from hwcalc.parsers.written import kind_names
-from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import by_word
 
 NAMES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -56,7 +54,15 @@ _WITHOUT_EFFECT: Final = by_word({
         "rotary_pct partial_rotary_factor no_rope_layers no_rope_layer_interval original_max_position_embeddings attention_multiplier "
         "embedding_multiplier residual_multiplier logits_scaling logit_scale attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar "
         "swiglu_limit scale_emb scale_depth dim_model_base hc_eps hc_sinkhorn_iters time_step_floor time_step_limit time_step_max time_step_min "
-        "time_step_rank use_mamba_kernels num_logits_to_keep pretraining_tp ep_size type_vocab_size vocab_size_per_layer_input pad_vocab_size_multiple",
+        "time_step_rank num_logits_to_keep pretraining_tp ep_size type_vocab_size vocab_size_per_layer_input pad_vocab_size_multiple",
+    "flags and words":
+        "tie_word_embeddings use_cache return_dict output_attentions output_hidden_states output_router_logits gradient_checkpointing cache_implementation "
+        "attn_implementation _attn_implementation use_flash_attn hidden_act hidden_activation activation_function mlp_hidden_act mamba_hidden_act "
+        "position_embedding_type rope_interleave rope_interleaved use_mrope alibi norm_type rms_norm rmsnorm use_qk_norm qk_norm qk_norm_type qk_layernorm "
+        "attention_bias mlp_bias use_bias qkv_bias use_qkv_bias add_qkv_bias lm_head_bias use_conv_bias conv_bias mamba_proj_bias mamba_conv_bias "
+        "mamba_rms_norm mamba_norm_before_gate use_mamba_kernels attn_output_gate attention_softmax_in_fp32 scale_attn_weights residual_in_fp32 "
+        "rescale_prenorm_residual use_parallel_residual parallel_attn fused_add_norm mup_enabled norm_topk_prob scoring_func score_function topk_method "
+        "seq_aux indexer_rope_interleave use_associative_scan normalization_function output_gate_type is_decoder projector_hidden_act use_grouped_topk use_routing_bias moe_renormalize use_mtp mlp_layer_types add_cross_attention",
     "experts, and layers that predict further tokens":
         "num_experts num_local_experts n_routed_experts n_shared_experts num_shared_experts num_experts_per_tok moe_intermediate_size moe_layer_freq "
         "moe_shared_expert_intermediate_size shared_expert_intermediate_size shared_intermediate_size n_group topk_group first_k_dense_replace "
@@ -69,10 +75,10 @@ _WITHOUT_EFFECT: Final = by_word({
         "architectures model_type compression_config quantization_config _name_or_path tokenizer_class processor_class chat_template "
         "keys_to_ignore_at_inference mlp_layer_types add_cross_attention",
 })  # fmt: skip
-"""Names that bear on no byte of the cache of any model."""
+"""Names that bear on no byte of the cache of any model. All else is listed."""
 _DEEPEST: Final = 3
 """How deep nested objects are searched. A deeper one is listed as a whole."""
-_PLAIN_WORD: Final = r"[a-z][a-z0-9_.-]{0,19}"
+_NOTHING: Final[tuple[Any, ...]] = (None, False, 0, "", [], (), {})
 
 
 def is_number(value: object) -> TypeGuard[int]:
@@ -81,19 +87,13 @@ def is_number(value: object) -> TypeGuard[int]:
 
 
 def not_read(raw: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
-    """What may bear on memory and is not among the keys that were used, by dotted path: numbers, lists, and words for a mechanism or a format.
+    """What has a name that is not known and is not among the keys that were used, by dotted path, unless it says nothing.
 
-    >>> not_read({"rope_theta": 1e6, "hidden_act": "silu", "zeta": {"rank": 64}, "mixer": "mla"}, ())
+    >>> not_read({"rope_theta": 1e6, "hidden_act": "silu", "zeta": {"rank": 64, "ratio": 0}, "mixer": "mla", "head_dim": 64}, {"head_dim"})
     {'zeta.rank': 64, 'mixer': 'mla'}
     """
-    return {path: value for path, key, value in _values(raw, used) if _says(value) or _flags(key, value)}
-
-
-def _flags(key: str, value: object) -> bool:
-    """True for a flag or a word under a name that bears on memory. The flags that switch a number off are read with it."""
-    return (bears_on_memory(key, value is False or value) and key not in SWITCHES) or (
-        key == "is_encoder_decoder" and value is True
-    )
+    found = ((path, key, value) for path, key, value in _values(raw, used) if key not in SWITCHES)
+    return {path: value for path, key, value in found if value not in _NOTHING or (value is False and bears_by_name(key))}
 
 
 def _values(raw: Mapping[Any, Any], used: Collection[str], outer: str = "", depth: int = 1) -> Iterator[tuple[str, str, Any]]:
@@ -113,17 +113,6 @@ def _values(raw: Mapping[Any, Any], used: Collection[str], outer: str = "", dept
             yield from _values(value, used, f"{path}.", depth + 1)
         elif key not in _WITHOUT_EFFECT:
             yield path, key, value
-
-
-def _says(value: object) -> bool:
-    """True for a number other than 0, a list, and a text that is not one plain word, or a word for a kind of layer or a format."""
-    if isinstance(value, str):
-        # Texts such as MM*M, 128k and attn,skip may say what layers are.
-        plain = re.fullmatch(_PLAIN_WORD, value) and kind_of(value) is None and find_dtype(value.removeprefix("torch.")) is None
-        return bool(value) and not plain
-    return (isinstance(value, (list, tuple, Mapping)) and bool(value)) or (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and value != 0
-    )
 
 
 def kind_of(word: str) -> str | None:

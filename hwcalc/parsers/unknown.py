@@ -146,7 +146,7 @@ class Trial(Record):
     kinds: str
     layers: tuple[Layer, ...]
     unread: tuple[str, ...]
-    """The keys that may bear on the cache and that the layers do not follow: numbers of unknown meaning too."""
+    """The keys that may bear on the cache and that the layers do not follow: those of unknown meaning too."""
     unweighed: tuple[str, ...]
     """The keys that bear on the weights and that nobody read; empty where weights are not counted."""
     filled: Mapping[str, Any]
@@ -154,7 +154,7 @@ class Trial(Record):
     filled_weights: Mapping[str, Any]
     """The same for what bears on the weights alone."""
     missed: tuple[str, ...] = ()
-    """Those of them that may be the heads or widths that the type looks for in vain: it would have its class's own numbers in their place."""
+    """Those of them that may be the heads or the width that the type looks for in vain: it would have its class's own numbers in their place."""
     counts_layers: bool = True
     """True if the number of layers is the file's own."""
     layout_given: bool = True
@@ -208,9 +208,8 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
     bearing = [key for key, value in read.items() if bears_on_memory(key, value) and not re.search(_OF_HEADS, key)]
     places = (f"{config.where}.{key}" if config.where else key for key in bearing)
     layout = [place for place in places if is_layout(place)]
-    others = {
-        path: f"{config.where}.{path}" if config.where else path for path in not_read(config.raw, config.read | _READ_LATER)
-    }
+    where = f"{config.where}." if config.where else ""
+    others = {path: where + path for path in not_read(config.raw, config.read | _READ_LATER)}
     unread = tuple(dict.fromkeys((*known_by_name, *layout, *others.values())))
     alike = len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled)
     given = any(is_layout(key) and key in config.read for key, value in config.raw.items() if value is not None)
@@ -564,7 +563,7 @@ def _warned(raw: RawModel, config: Config, found: Trial, assumption: Assumption,
 def left_out(raw: RawModel, config: Config, unread: Sequence[str], reader: str, *, found: Trial | None = None) -> Note:
     """The warning that names the keys that a reading has left out of account, and a type that reads more of them."""
     message = (
-        f"{raw.id} has keys that bear on {'memory' if found else 'the cache'} and that {reader} does not read: {named_keys(unread)}. "
+        f"{raw.id} has keys that {'may bear on memory' if found else 'bear on the cache'} and that {reader} does not read: {named_keys(unread)}. "
         "They were left out of account, so the numbers are an assumption."
     )
     message = " ".join((message, *config.contradictions()[:_NAMED]))

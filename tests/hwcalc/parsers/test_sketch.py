@@ -119,6 +119,7 @@ def test_a_name_of_ones_own_is_a_question_mark(name: str, key: str) -> None:
         {"memory_width": 384}, {"d_rope": 64}, {"k_rope": 64}, {"attn_head_dim": 64}, {"attention": {"latent": 384}}, {"a": {"b": {"c": {"d": 1}}}},
         {"ranks": [384] * 24}, {"attention_type": "mla"}, {"mixer": "mla"}, {"kv_share": 0.5}, {"rank": "384"}, {"n_shared_kv": 1},
         {"pattern": "LLLG"}, {"kinds": ["attn", "skip"] * 12}, {"kinds": "attn,skip"}, {"use_shared_kv": True}, {"cache_values": False},
+        {"share_layers": "alternate"}, {"share_attention": True},
         {"is_encoder_decoder": True},
         # Formats of the cache or of states.
         {"precision": "fp32"}, {"kv_dtype": "int8"}, {"mamba_ssm_dtype": "bfloat16"},
