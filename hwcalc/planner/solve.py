@@ -387,17 +387,17 @@ def best_layout(
     any_layout: bool = False,
     replica: int = 1,
     serves: Callable[[Occupancy], bool] | None = None,
-    users: Callable[[Occupancy], int] | None = None,
+    served: Callable[[Occupancy], float] | None = None,
 ) -> HoldingLayout | None:
     """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
 
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
     them by the expected value. Experts that the engine does not cut evenly are dealt out whole. ``replica`` is the fewest GPUs that have
     memory for a copy of the weights; where attention alone is data parallel, replicas share the other weights and can have fewer. Of
-    layouts that hold the sequences only those count that ``serves`` says yes to. Where ``users`` says how many a layout serves, the one with
-    most is first.
+    layouts that hold the sequences only those count that ``serves`` says yes to. Where ``served`` says how many users a layout serves, the one
+    with most is first.
     """
-    found = list[tuple[HoldingLayout, int]]()
+    found = list[tuple[HoldingLayout, float]]()
     shares = opened.deployment.traits.deals_experts
     deals = shares and has_experts(opened.model)
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
@@ -418,9 +418,9 @@ def best_layout(
         if placed is None or not holds(placed) or (serves is not None and not serves(placed)):
             continue
         one = HoldingLayout(layout=sized, certain=holds(placed, "low"))
-        if one.certain and users is None:
+        if one.certain and served is None:
             return one
-        found.append((one, 0 if users is None else users(placed)))
+        found.append((one, 0 if served is None else served(placed)))
     best = max(found, key=lambda pair: (pair[0].certain, pair[1]), default=None)
     return None if best is None else best[0]
 

@@ -284,9 +284,17 @@ def expected_users(opened: Occupancy) -> int:
 
 
 def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> HoldingLayout | None:
-    """The layout of :func:`hwcalc.planner.solve.best_layout`; within limits of time the one of those that hold that serves most users."""
-    users = None if Limits.of(opened.setup.others) is None else expected_users
-    return solve.best_layout(opened, gpus, node, any_layout=any_layout, users=users)
+    """The layout of :func:`hwcalc.planner.solve.best_layout`; within limits of time the one of those that hold that serves most users, or most
+    requests a second where they arrive.
+    """
+    limits = Limits.of(opened.setup.others)
+
+    def served(placed: Occupancy) -> float:
+        users, search = expected_users(placed), None if limits is None else _measured_search(placed, limits)
+        by_rate = limits is not None and limits.rate is not None
+        return _most_rate(search, users, _EXPECTED)[0] if by_rate and search is not None and users else users
+
+    return solve.best_layout(opened, gpus, node, any_layout=any_layout, served=None if limits is None else served)
 
 
 def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:

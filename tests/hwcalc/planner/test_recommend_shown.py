@@ -128,6 +128,24 @@ def test_an_offer_within_limits_of_time_has_the_layout_that_serves_most(gpu: str
     assert (alone.tp, alone.pp, alone.dp, alone.ep) == (offer.tp, offer.pp, offer.dp, offer.ep)
 
 
+def test_where_requests_arrive_the_layout_is_that_of_the_most_in_a_second() -> None:
+    """Another layout serves more users at once; a rate between what the two take is held by that of the most requests alone."""
+    asked: dict[str, Any] = {"engine": "vllm", "seq": "16k", "ttft": "2s"}
+    layouts: list[dict[str, Any]] = [{"tp": 8}, {"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}]
+    within = [plan("Qwen/Qwen3-32B", gpu="h100", rate=1, **asked, **sizes).within for sizes in layouts]
+    rates = [one.arrivals.most_rate or 0 for one in within if one is not None and one.arrivals is not None]
+    users = [one.users or 0 for one in within if one is not None]
+    most = rates.index(max(rates))
+    assert most != users.index(max(users))
+
+    rate = sum(sorted(rates)[-2:]) / 2
+    (offer,) = recommend("Qwen/Qwen3-32B", gpu=("h100",), rate=rate, **asked).offers
+    alone = plan("Qwen/Qwen3-32B", gpu="h100", gpus=8, rate=rate, **asked)
+    assert (offer.tp, offer.dp) == (alone.request.tp, alone.request.dp) == (layouts[most]["tp"], layouts[most].get("dp", 1))
+    assert alone.within is not None
+    assert alone.within.holds
+
+
 @pytest.mark.parametrize(("users", "enough"), [("100", True), ("10000", False)])
 def test_more_gpus_that_nothing_holds_within_limits_of_time_are_enough_when_typed(
     users: str, enough: bool, capsys: Capture
