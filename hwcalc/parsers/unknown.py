@@ -154,7 +154,7 @@ class Trial(Record):
     filled_weights: Mapping[str, Any]
     """The same for what bears on the weights alone."""
     missed: tuple[str, ...] = ()
-    """Those of them that may be the heads or the width that the type looks for in vain: it would have its class's own numbers in their place."""
+    """Unread keys of names that no type asks for: they may be the heads or the width that the type would take from its class."""
     counts_layers: bool = True
     """True if the number of layers is the file's own."""
     layout_given: bool = True
@@ -231,7 +231,7 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
 
 
 def _missed(config: Config, filled: Mapping[str, Any], others: Mapping[str, str]) -> Iterator[str]:
-    """Those of the unread numbers that may be the heads or the width that the class would fill in: no type asks for their names."""
+    """The places of unread keys (``others``) that may be the heads or the width which the class would fill in: no type asks for their names."""
     lacks_heads = "num_key_value_heads" in config.asked and not config.has("num_key_value_heads")
     if others and (lacks_heads or NOTED_DIMENSIONS & filled.keys()):
         asked = frozenset[str]().union(*(known.keys for known in known_types().values()))

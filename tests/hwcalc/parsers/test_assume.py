@@ -166,7 +166,6 @@ def test_names_that_are_not_known(assume: str, hint: str) -> None:
         load_model(PLAIN, assume=assume)
     assert hint in error.value.hint
     assert "kvplan models --types" in error.value.hint
-    assert len(error.value.message) < 200
 
 
 def test_what_is_proposed_reads_the_whole_file() -> None:
