@@ -825,10 +825,12 @@ def option_meant(word: str) -> str:
     return ""
 
 
-def counted_once(gpu: str | None, gpus: int | None) -> tuple[str | None, int | None]:
+def counted_once(gpu: object, gpus: int | None) -> tuple[str | None, int | None]:
     """As :func:`~hwcalc.hardware.named.counted`. Raises :class:`~hwcalc.errors.UsageError` if ``gpus`` is another number than the word has."""
     if gpu is None:
         return None, None
+    if not isinstance(gpu, str):
+        raise UsageError(f"gpu must be a string (got {quoted(gpu)}).", hint='Write gpu="...".')
     from hwcalc.hardware.named import counted
 
     name, count = counted(gpu)
