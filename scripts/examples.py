@@ -64,8 +64,8 @@ def _commands(block: str) -> Iterator[tuple[int, str, str]]:
         yield start, lines[start].removeprefix(_PROMPT), "\n".join(lines[start + 1 : end]).rstrip()
 
 
-def printed(command: str) -> str:
-    """The output of a command. Raises ``RuntimeError`` if it ends in a fault of its own, or prints a path of this machine."""
+def environment() -> dict[str, str]:
+    """The variables under which an example runs."""
     dropped = ("KVPLAN", "HF_", "_KVPLAN", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     settled = {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)}
@@ -73,20 +73,30 @@ def printed(command: str) -> str:
     settled |= {"KVPLAN_NO_CALIBRATION": "1", "XDG_CONFIG_HOME": str(ROOT / "nobody")}
     # Prices grow old; those of the pages are read on one day.
     settled |= {"SOURCE_DATE_EPOCH": "1795910400"}
+    return kept | settled
+
+
+def printed(command: str) -> str:
+    """The output of a command in a process of its own: see :func:`together`."""
     done = subprocess.run(
         [sys.executable, "-m", "hwcalc", *shlex.split(command)[1:]],
         cwd=ROOT,
-        env=kept | settled,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
         check=False,
         timeout=_SECONDS,
     )
-    if done.returncode not in range(6):
-        message = f"{command} ended with {done.returncode}: {done.stderr[-500:]}"
+    return together(command, done.returncode, done.stdout, done.stderr)
+
+
+def together(command: str, status: int, out: str, err: str) -> str:
+    """What a command has printed. Raises ``RuntimeError`` if it ended in a fault of its own, or printed a path of this machine."""
+    if status not in range(6):
+        message = f"{command} ended with {status}: {err[-500:]}"
         raise RuntimeError(message)
-    text = "\n".join(filter(None, (done.stdout.rstrip("\n"), done.stderr.rstrip("\n"))))
+    text = "\n".join(filter(None, (out.rstrip("\n"), err.rstrip("\n"))))
     if str(Path.home()) in text:
         message = f"{command} prints a path of this machine: {text[-500:]}"
         raise RuntimeError(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -29,6 +30,9 @@ os.environ |= {
 
 # A process that may not keep its bytecode compiles all of the program, which takes longer than what it is started for.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# The tests themselves are a million objects that stay: at Python's own threshold a tenth of the time goes into searching them.
+gc.set_threshold(50_000)
 
 # Examples are the same on every run; HYPOTHESIS_PROFILE=deep looks for new ones.
 settings.register_profile(
@@ -75,8 +79,8 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
-@pytest.fixture(autouse=True)
-def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
     """Readline writes the width of its terminal into the environment of a process of tests."""
     for name in ("COLUMNS", "LINES"):
-        monkeypatch.delenv(name, raising=False)
+        os.environ.pop(name, None)

@@ -53,16 +53,21 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(path)))
 
 
-def for_type_checkers(path: Path) -> set[ast.AST]:
-    """The nodes of a file below ``if TYPE_CHECKING``."""
-    blocks = [node for node in nodes(path) if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")]
-    return set(chain.from_iterable(map(ast.walk, blocks)))
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a file but those below ``if TYPE_CHECKING``, however deep."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING"):
+            yield from statements(statement.orelse)
+            continue
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from statements(getattr(statement, part, []))
 
 
 def imported(module: str, path: Path, known: dict[str, Path]) -> set[str]:
     """The package's own modules that a file imports when it runs: at its top and in its functions."""
     found = set()
-    for node in set(nodes(path)) - for_type_checkers(path):
+    for node in statements(tree(path).body):
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import doctest
+import io
+import os
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from scripts import drawings, picture, reference, screenshots
-from scripts.examples import Example, agree, examples, main, pages, printed
+from scripts.examples import Example, agree, environment, examples, main, pages, printed, together
+from tests.hwcalc.command import Capture, run
 from tests.paths import ROOT
 
 PAGES: Final = pages()
@@ -19,10 +23,25 @@ LINK: Final = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
+def printed_here(capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str) -> str:
+    """What a command prints, from the repository's root, under the variables of examples."""
+    settled = environment()
+    for name in os.environ.keys() - settled.keys():
+        monkeypatch.delenv(name)
+    for name, value in settled.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    return together(command, *run(capsys, *shlex.split(command)[1:]))
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"{example.page}:{example.command}" for example in EXAMPLES])
-def test_example(example: Example) -> None:
-    """A command prints what the page shows below it. To renew a page: python scripts/examples.py --write."""
-    now = printed(example.command)
+def test_example(capsys: Capture, monkeypatch: pytest.MonkeyPatch, example: Example) -> None:
+    """A command prints what the page shows below it. To renew a page: python scripts/examples.py --write.
+
+    Those of the README run in processes of their own, all others in this one.
+    """
+    now = printed(example.command) if example.page == "README.md" else printed_here(capsys, monkeypatch, example.command)
 
     assert agree(example.shown, now), (example.shown, now)
 

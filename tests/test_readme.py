@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from typing import Final
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.cli.options import COMMANDS
 from scripts.examples import pages
+from tests.hwcalc.command import Capture, run
 from tests.hwcalc.engines import test_golden_transformers as golden
 from tests.hwcalc.parsers.weights import test_golden_parameters as parameters
 from tests.paths import ROOT
@@ -82,10 +81,8 @@ def test_accuracy_figures() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_shown(name: str) -> None:
+def test_every_command_is_shown(capsys: Capture, name: str) -> None:
     """Each command appears on a page and has help."""
     assert f"kvplan {name}" in EVERYTHING or name == "plan"
-    done = subprocess.run(
-        [sys.executable, "-m", "hwcalc", name, "--help"], capture_output=True, encoding="utf-8", check=True, timeout=60
-    )
-    assert done.stdout.startswith("Usage: kvplan ")
+    status, out, _ = run(capsys, name, "--help")
+    assert (status, out[:14]) == (0, "Usage: kvplan ")

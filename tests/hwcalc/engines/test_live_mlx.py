@@ -17,7 +17,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.mlx.layers import chunked_slots, grown_slots, rotating_slots
 from hwcalc.engines.models import model_classes
-from tests.effort import sample
+from tests.effort import cases, sample
 
 mx = pytest.importorskip(
     "mlx.core", reason="mlx is not installed here: pip install 'kvplan[test]' on Linux or a Mac", exc_type=ImportError
@@ -25,7 +25,7 @@ mx = pytest.importorskip(
 pytest.importorskip("mlx_lm.utils", reason="mlx-lm is not installed here: pip install 'kvplan[test]'", exc_type=ImportError)
 
 SEED: Final = 20261122
-CLASS_ROWS: Final = 600
+CLASS_ROWS: Final = cases(200, 600)
 MODEL_ROWS: Final = 4
 """Of each model type."""
 Config = dict[str, Any]

@@ -84,15 +84,18 @@ def _cache(model: ModelSpec, engine: str, request: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in figures.items() if key != "definition"}
 
 
-@pytest.mark.parametrize("name", sample(sorted(pairs()), 140))
-def test_config_and_file_agree(name: str) -> None:
+def test_config_and_file_agree() -> None:
     """Bytes in all, per token and per sequence, states, and every tensor: by the formulas, and by llama.cpp's rules.
 
     A file that says less than its config differs; one that does so no longer is struck off the list.
     """
-    config, file = pairs()[name]
-    same = [_cache(config, engine, request) == _cache(file, engine, request) for engine, request in REQUESTS]
-    assert all(same) is (name not in LESS_SAID), LESS_SAID.get(name)
+    tried = {*sample(sorted(pairs()), 100), *LESS_SAID}
+    differ = {
+        name
+        for name, (config, file) in pairs().items()
+        if name in tried and any(_cache(config, engine, request) != _cache(file, engine, request) for engine, request in REQUESTS)
+    }
+    assert differ == LESS_SAID.keys()
 
 
 def test_hardly_a_model_is_refused() -> None:
