@@ -15,18 +15,18 @@ from scripts.fuzzing.case import Case, case_document, case_from, read_case
 from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of
 from scripts.fuzzing.mutate import SECRET
 from scripts.fuzzing.watch import MEMORY_BYTES, OWN_TOKEN, SECONDS, Outcome, complaints, run_case
-from tests.effort import sample
+from tests.effort import cases, sample
 from tests.paths import ROOT
 
 CORPUS = sorted((ROOT / "tests" / "corpus").glob("*.json"))
-SHARE = 200
+SHARE = cases(100, 200)
 """Inputs of a test run. scripts/fuzz.py runs a million."""
 
 _CASE = Case(family="config", words=("config.json",), files={})
 _GOOD = Outcome(status=0, out="it fits\n", err="", seconds=0.1, memory_bytes=10**7)
 
 
-@pytest.mark.parametrize("path", sample(CORPUS, 16), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sample(CORPUS, 10), ids=lambda path: path.stem)
 def test_a_past_fault_stays_mended(path: Path) -> None:
     """Each input that once broke a promise keeps all of them, in a process of its own."""
     case = read_case(path)

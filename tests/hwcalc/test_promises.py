@@ -23,9 +23,10 @@ from msgspec.structs import asdict
 import hwcalc
 from hwcalc import KvplanError, ModelSpec, Plan, load_model
 from hwcalc.engines import ENGINES
+from tests.effort import cases
 from tests.hwcalc.command import read_plan
 
-CASES: Final = int(os.environ.get("PROMISES_CASES", "6"))
+CASES: Final = int(os.environ.get("PROMISES_CASES", cases(4, 6)))
 SEED: Final = os.environ.get("PROMISES_SEED", "1")
 MODELS: Final = {
     "grouped queries": ("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-70B-Instruct", "Qwen/Qwen2.5-14B-Instruct", "google/gemma-2b"),

@@ -32,7 +32,7 @@ TABLES: Final = {
     ),
     "models": ("models", "llama"),
     "engines": ("engines",),
-    "gpus": ("gpus",),
+    "gpus": ("gpus", "rtx-40"),
     "instances": ("instances",),
     "dtypes": ("dtypes",),
     "policies": ("policies",),

@@ -20,7 +20,7 @@ from hwcalc.units import GIB
 from tests.effort import cases, sample
 from tests.hwcalc.engines.vllm_rows import rows
 
-REQUESTS: Final = cases(60, 150)
+REQUESTS: Final = cases(40, 150)
 POINTS: Final = 3
 VERSIONS: Final = {
     "transformers": ("", "", "@4.57", "@5.5", "@5.14"),

@@ -18,6 +18,7 @@ from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.options import Access
+from tests.effort import cases
 from tests.hwcalc.explore.evaluate import form_at, options_at, payload_of_memory
 from tests.hwcalc.form_answers import differences
 
@@ -25,7 +26,7 @@ MODELS: Final = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "google/gemma-
 LAYOUTS: Final = ((1, 1), (2, 2), (4, 1), (8, 4), (8, 8))
 AXES: Final = PageAxes(gpus=("l4", "h200-sxm-141gb"), layouts=tuple(PageLayout(count=count, tp=tp) for count, tp in LAYOUTS))
 ACCESS: Final = Access(offline=True)
-POINTS: Final = 30
+POINTS: Final = cases(15, 30)
 
 
 @cache

@@ -29,7 +29,7 @@ def picture(kind: str) -> Picture:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files(kind: str) -> None:
-    """All formats open, without a date."""
+    """All formats open, without a date. No number by chance, such as those that name the parts of an SVG, is in a file."""
     drawn = picture(kind)
     png, svg, pdf = (drawn.data(name) for name in ("png", "svg", "pdf"))
 
@@ -41,12 +41,9 @@ def test_files(kind: str) -> None:
     for data in (png, svg, pdf):
         assert b"/CreationDate" not in data
         assert b"dc:date" not in data
-
-
-@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
-def test_the_same_numbers_give_the_same_bytes(form: str) -> None:
-    """No number by chance, such as those that name the parts of an SVG, is in a file."""
-    assert picture("layers").data(form) == picture("layers").data(form)
+    if kind == "layers":
+        again = picture(kind)
+        assert [again.data(name) for name in ("png", "svg", "pdf")] == [png, svg, pdf]
 
 
 def test_names_are_only_names() -> None:

@@ -35,9 +35,10 @@ from hwcalc.policies.blocks import (
     rewritten_of_ranges,
 )
 from hwcalc.units import MOST_TOKENS
+from tests.effort import cases
 from tests.hwcalc.policies.block_simulator import Pool, Sequence, compact
 
-SETS: Final = 10_000
+SETS: Final = cases(2_500, 10_000)
 TOY: Final = [place for place in range(24) if place not in (2, 9, 13, 21)]
 
 
@@ -85,7 +86,7 @@ def test_the_cadence_of_triattention() -> None:
     assert (blocks_of(2176, 16), blocks_of(2048, 16), freed_by_compaction(2176, 2048, 16)) == (136, 128, 8)
 
 
-def test_ten_thousand_survivor_sets() -> None:
+def test_thousands_of_survivor_sets() -> None:
     """The same blocks, copies and slots as a pool that counts references and moves tokens, whoever shares blocks."""
     chance = random.Random(15)  # noqa: S311 - the same sets in every run
     for _ in range(SETS):

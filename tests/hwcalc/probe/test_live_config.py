@@ -10,6 +10,7 @@ from hwcalc import load_model
 from hwcalc.formulas import FullAttention, Mamba2, SlidingAttention, Stack
 from hwcalc.probe.live_model import NotRun, clean, full_config, make, pick_layers, shrink, smaller
 from hwcalc.profiles.catalog import list_models
+from tests.effort import cases, sample
 
 FULL = FullAttention(num_attention_heads=8, num_key_value_heads=2, head_dim=16, v_head_dim=16)
 SLIDING = SlidingAttention(num_attention_heads=8, num_key_value_heads=2, head_dim=16, v_head_dim=16, window=64)
@@ -74,12 +75,14 @@ def test_clean_goes_inside() -> None:
 
 
 def test_the_catalog_can_be_made_small() -> None:
-    """Every type that the library has gets a config with all its kinds of layers, small enough to build. No weights are made."""
+    """A type that the library has gets a config with all its kinds of layers, small enough to build: a share of them in every run. No weights are made."""
     import torch
 
     types = {model.model_type: model for model in (load_model(name, offline=True) for name in list_models())}
     failed, built = {}, 0
-    for model_type, model in types.items():
+    tried = {*sample(types, 50), *NOT_BUILT}
+    for model_type in tried:
+        model = types[model_type]
         try:
             full = full_config(model)
         except NotRun as reason:
@@ -102,4 +105,4 @@ def test_the_catalog_can_be_made_small() -> None:
         assert len(small.layers) <= 12
         json.dumps(small.config)
     assert NOT_BUILT == set(failed), failed
-    assert built >= 90
+    assert built >= cases(30, 90)

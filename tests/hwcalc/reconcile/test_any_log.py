@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hwcalc.errors import KvplanError
 from hwcalc.reconcile import reconcile
+from tests.effort import cases
 
 SMALL: Final = {
     "model_type": "llama",
@@ -73,7 +74,7 @@ STATEMENTS: Final = (
     ),
     st.sampled_from([None, "l4"]),
 )
-@settings(max_examples=300)
+@settings(max_examples=cases(100, 300))
 def test_whatever_a_log_states(lines: list[str], gpu: str | None) -> None:
     """An answer that can be written as JSON, or an error of the program's own."""
     try:

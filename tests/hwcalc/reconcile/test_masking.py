@@ -14,6 +14,7 @@ from hwcalc.masking import masked
 from hwcalc.reconcile import reconcile
 from hwcalc.report.reconcile import reconcile_csv, reconcile_text
 from hwcalc.report.view import View
+from tests.effort import cases
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.reconcile.test_any_log import SMALL
 
@@ -46,7 +47,7 @@ LINES: Final = (
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(FORMS), st.sampled_from(LINES), SECRETS)
-@settings(max_examples=200)
+@settings(max_examples=cases(80, 200))
 def test_a_secret_is_in_no_output(name: str, form: str, line: str, secret: str) -> None:
     """Text, Markdown, CSV and JSON, with the lines that were not understood. What the log says of memory is read all the same."""
     stated = "Available KV cache memory: 8.00 GiB\n# GPU blocks: 4096\n"

@@ -52,14 +52,14 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = ({"seq": "32k", "batch": 20}, {"se
 def plans() -> tuple[Plan, ...]:
     """Every model on all hardware with each engine and request, where the engine takes it."""
     out = []
-    for model, engine, hardware, request in sample([*product(MODELS, ("reference", "vllm"), HARDWARE, REQUESTS)], 65):
+    for model, engine, hardware, request in sample([*product(MODELS, ("reference", "vllm"), HARDWARE, REQUESTS)], 40):
         try:
             out.append(plan(model, engine=engine, **hardware, **request))
         except KvplanError:
             continue
 
     assert {one.fit.verdict.text for one in out if one.fit} >= {"fits", "does not fit"}
-    assert len(out) > 50
+    assert len(out) > 30
     return tuple(out)
 
 

@@ -29,6 +29,7 @@ from hwcalc.report.table import plan_table
 from hwcalc.report.text import abbreviated, layer_words, percent
 from hwcalc.report.view import View
 from hwcalc.text import TIMES, clean
+from tests.effort import sample
 
 QWEN3 = {
     "model_type": "qwen3", "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
@@ -138,7 +139,7 @@ def test_shares_add_up(all_plans: list[Plan]) -> None:
 
 def test_reports_fit_a_terminal(explanations: list[Explanation]) -> None:
     """Lines are wrapped on a terminal, and in a pipe they are as long as they need to be."""
-    for explained in explanations:
+    for explained in sample(explanations, 40):
         one = explained.plan
         for columns in (80, 100):
             for text in (plan_table(one, width=columns), explain_text(explained, View(width=columns))):
@@ -148,9 +149,9 @@ def test_reports_fit_a_terminal(explanations: list[Explanation]) -> None:
         assert not any(line.startswith(" " * 12) for line in plan_table(one, detail="full").splitlines())
 
 
-def test_every_catalog_model_can_be_shown_and_explained() -> None:
-    """No model's names or numbers break a report, and every equation holds."""
-    for model in list_models():
+def test_any_catalog_model_can_be_shown_and_explained() -> None:
+    """No model's names or numbers break a report, and every equation holds: a share of the catalog in every run."""
+    for model in sample(list_models(), 150):
         told = explain(model, seq=5000, batch=2)
         one = told.plan
         assert plan_table(one)
@@ -245,7 +246,7 @@ def test_explain_names_each_tensor_of_a_latent_model() -> None:
 
 def test_two_groups_of_one_kind_on_the_same_layers() -> None:
     """Tensors go to the group that they belong to, in order."""
-    for model in list_models():
+    for model in sample(list_models(), 150):
         one = plan(model, seq=100)
         groups = stored(one)
         assert [layer for layer, _ in groups if layer is not None] == list(one.model.layers)

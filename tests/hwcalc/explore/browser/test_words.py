@@ -9,7 +9,7 @@ import pytest
 from hwcalc.errors import KvplanError
 from hwcalc.library.layer_bytes import layer_bytes
 from hwcalc.planner.verdict import Verdict
-from tests.effort import sample
+from tests.effort import cases, sample
 from tests.hwcalc.explore.browser.test_states import states
 from tests.hwcalc.explore.browser.watched import Watched
 from tests.hwcalc.explore.planned import plan_of
@@ -32,7 +32,7 @@ def test_the_verdict_and_its_reason(small: Watched, name: str) -> None:
     payload = small.run("() => ({...kvplan.payload, texts: [], terms: [], curves: [], parts: [], rests: []})")
     model = next(one for one in payload["models"] if one["id"] == name)
     said: set[str] = set()
-    for state in states(payload, model, 60):
+    for state in states(payload, model, cases(25, 60)):
         small.set(**state)
         command = small.run("() => kvplan.command()")
         verdict, reason, refused = small.run(

@@ -19,7 +19,7 @@ from hwcalc.parsers.gguf.from_config import ROWS, gguf_keys, row_for
 from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.profiles.catalog import list_models
 from hwcalc.text import quoted
-from tests.effort import sample
+from tests.effort import cases, sample
 from tests.hwcalc.parsers.gguf.converted import Converted, converted, effective, refused
 from tests.hwcalc.parsers.remote_configs import PANGU_7B, SMALLTHINKER_4B
 from tests.hwcalc.parsers.test_fuzz import STRANGE, configs, places
@@ -111,7 +111,7 @@ def test_every_row_is_reached() -> None:
     assert [(row.arch, row.classes) for row in ROWS if row not in reached] == []
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(100, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_config_gives_keys_or_an_error(data: st.DataObject) -> None:
     """A config of the catalog with strange values in it."""

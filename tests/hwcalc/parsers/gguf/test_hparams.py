@@ -15,6 +15,7 @@ from hwcalc.formulas import FullAttention, LatentAttention, NoCache, RwkvMatrix,
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES
 from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.parsers.gguf.parse import cached_layers, published_layers
+from tests.effort import cases
 
 
 def keys(arch: str, **more: Any) -> dict[str, Any]:
@@ -213,7 +214,7 @@ _VALUES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(100, 300), deadline=None)
 @given(arch=st.sampled_from(sorted(ARCHITECTURES)), data=st.data())
 def test_any_value_is_an_answer_or_a_documented_error(arch: str, data: st.DataObject) -> None:
     """No value of a key that is read ends in a traceback."""
