@@ -79,6 +79,14 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
+@pytest.fixture(scope="session")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a wheel of this checkout."""
+    from tests.hwcalc.wheel import build
+
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Readline writes the width of its terminal into the environment of a process of tests."""

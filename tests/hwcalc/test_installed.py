@@ -15,7 +15,6 @@ from typing import Final
 import pytest
 
 from hwcalc import __version__
-from tests.hwcalc.wheel import build
 from tests.paths import ROOT
 
 OTHERS: Final = ("formulas", "profiles")
@@ -31,20 +30,14 @@ print(hwcalc.plan("Qwen/Qwen3-8B", seq="32k", dtype="fp8").cache.total_bytes)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of the wheel."""
-    return build(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory, wheel_file: Path) -> Path:
     """An environment with the wheel in it and, beside it, packages of the names of our folders."""
     home = tmp_path_factory.mktemp("environment")
     venv.EnvBuilder(symlinks=True).create(home)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(home)}))
     # The tests' own pip writes there: the environment needs none.
     pip = (sys.executable, "-m", "pip", "--python", str(python_of(home)), "install", "--quiet", "--no-deps", "--no-index")
-    subprocess.run([*pip, "--no-compile", str(wheel)], check=True, capture_output=True, env=without_paths())
+    subprocess.run([*pip, "--no-compile", str(wheel_file)], check=True, capture_output=True, env=without_paths())
     for name in OTHERS:
         (packages / name).mkdir()
         (packages / name / "__init__.py").write_text(RAISES, encoding="utf-8")
@@ -104,13 +97,13 @@ def test_a_checkout(folder: Path) -> None:
     assert run(sys.executable, "-c", here + LIBRARY, cwd=folder).splitlines()[-1] == str(BYTES)
 
 
-def test_a_wheel_on_the_path(wheel: Path, tmp_path: Path) -> None:
+def test_a_wheel_on_the_path(wheel_file: Path, tmp_path: Path) -> None:
     """The archive itself, not installed: modules and data files are read out of it."""
-    program = f"import sys; sys.path.insert(0, {str(wheel)!r})\n{LIBRARY}"
+    program = f"import sys; sys.path.insert(0, {str(wheel_file)!r})\n{LIBRARY}"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=without_paths(), check=True, capture_output=True, text=True
     )
     *places, size = done.stdout.split()
 
-    assert all(place.startswith(str(wheel)) for place in places)
+    assert all(place.startswith(str(wheel_file)) for place in places)
     assert int(size) == BYTES

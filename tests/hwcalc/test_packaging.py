@@ -6,13 +6,12 @@ import re
 import tomllib
 import zipfile
 from importlib import metadata
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 import hwcalc
-from tests.hwcalc.wheel import build
 from tests.paths import INSIDE, ROOT
 
 
@@ -23,9 +22,9 @@ def project() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+def wheel(wheel_file: Path) -> zipfile.ZipFile:
     """The wheel of this checkout."""
-    return zipfile.ZipFile(build(tmp_path_factory.mktemp("wheel")))
+    return zipfile.ZipFile(wheel_file)
 
 
 def _sources() -> set[str]:

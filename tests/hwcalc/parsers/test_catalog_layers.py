@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from hwcalc import load_model
 from hwcalc.formulas import LayerKind
 from hwcalc.profiles.catalog import list_models
@@ -51,7 +49,6 @@ def test_table_and_catalog_name_the_same_models() -> None:
     assert sorted(list_models()) == sorted(reviewed())
 
 
-@pytest.mark.parametrize("model_id", sorted(reviewed()))
-def test_layers(model_id: str) -> None:
-    """The model's layer list is what its family does."""
-    assert reviewed()[model_id] == line(model_id)
+def test_layers() -> None:
+    """Each model's layer list is what its family does."""
+    assert [(entry, line(model_id)) for model_id, entry in reviewed().items() if entry != line(model_id)] == []

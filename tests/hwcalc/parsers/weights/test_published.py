@@ -194,26 +194,27 @@ def total(model: ModelSpec) -> int:
     return model.counted.total
 
 
-@pytest.mark.parametrize("model_id", [model_id for model_id in list_models() if published(model_id)])
-def test_published_count(model_id: str) -> None:
-    """Equal to the last element, with what the rules add; a round count is equal to its own unit."""
-    model, count = load_model(model_id), published(model_id)
-    assert count is not None
-    assert (model.counted is None) is (model_id in UNCOUNTED)
-    if model.counted is None:
-        return
-    if model_id in ROUND:
-        unit = ROUND[model_id]
-        assert (count % unit, count) == (0, (total(model) + unit // 2) // unit * unit)
-        return
-    if model_id in OPEN:
-        holding, left, why = OPEN[model_id]
-        assert (count - total(model) - sum(rule(model) for rule in holding), why != "") == (left, True)
-        assert left, "explained now: take it out of the table"
-        return
-    added = sum(rule(model) for rule in EXPLAINED.get(model_id, ()))
-    assert count == total(model) + added
-    assert (added == 0) is (model_id not in EXPLAINED)
+def by_the_rules(model: ModelSpec, count: int) -> bool:
+    """Whether a published count is equal to the last element, with what the rules add; a round count is equal to its own unit."""
+    if model.counted is None or model.id in UNCOUNTED:
+        return model.counted is None and model.id in UNCOUNTED
+    if model.id in ROUND:
+        unit = ROUND[model.id]
+        return (count % unit, count) == (0, (total(model) + unit // 2) // unit * unit)
+    if model.id in OPEN:
+        holding, left, why = OPEN[model.id]
+        # Nothing left is explained, and stands in another table.
+        return count - total(model) - sum(rule(model) for rule in holding) == left != 0 and why != ""
+    added = sum(rule(model) for rule in EXPLAINED.get(model.id, ()))
+    return count == total(model) + added and (added == 0) is (model.id not in EXPLAINED)
+
+
+def test_published_counts() -> None:
+    """Every count that was published with a model of the catalog is that of the rules."""
+    counts = {model_id: count for model_id in list_models() if (count := published(model_id))}
+
+    assert len(counts) > 500
+    assert [model_id for model_id, count in counts.items() if not by_the_rules(load_model(model_id), count)] == []
 
 
 def test_round_figures_say_so() -> None:
