@@ -104,13 +104,12 @@ class Finding(Record):
 _GROWTH: Final = "growth"
 
 
-def findings(check: Checked) -> list[Finding]:
-    """Findings: what fails, or holds only at an estimate's expected value; why a check could not be made."""
+def findings(check: Checked, document: CheckDocument) -> list[Finding]:
+    """Findings: what fails, or why a check could not be made, and behind it what holds only at an estimate's expected value."""
     out, items = list[Finding](), [item for item in check.requirements if not item.holds or not item.certain]
     # What does not fit has no headroom either.
     refuted = any(item.name == "fits" and not item.holds for item in items)
-    # Without --strict a check does not fail where all requirements hold.
-    strict = check.status == "fail" and all(item.holds for item in check.requirements)
+    strict = document.summary.strict
     grown = [item for item in items if item.name.startswith(_GROWTH)]
     for item in items:
         if item in grown[1:] or (refuted and item.name == "headroom"):
@@ -124,8 +123,9 @@ def findings(check: Checked) -> list[Finding]:
         if item.name == "fits":
             # A verdict is printed without its name, so that "probably fits" does not stand behind "fits".
             text, title = item.message, item.message.partition(":")[0]
-        text += "; --strict wants it sure" if strict and not item.certain else ""
         fails = strict or not item.holds
+        if item.holds:
+            text += "; --strict wants it sure" if strict else "; probably holds" if item.name != "fits" else ""
         place = check.line if item.line is None else item.line, check.column if item.column is None else item.column
         edits = " or ".join(_edit(one, deployed=check.server is not None) for one in item.edits)
         said = f"{'fits' if item.name == 'fits' else 'holds'} with {edits}" if edits and fails else ""
@@ -135,7 +135,7 @@ def findings(check: Checked) -> list[Finding]:
         of = {"title": title, "text": title, "edits": _hint(check.error.hint)}
         rule = check.error.type if check.error.type in _OTHER_RULES else "error"
         out.append(Finding(rule=rule, **of, fails=True, line=check.line, column=check.column))
-    return out
+    return sorted(out, key=lambda one: not one.fails)
 
 
 def _edit(one: Edit, *, deployed: bool) -> str:
@@ -154,9 +154,9 @@ def cause(check: Checked) -> str:
     return "; ".join(said)
 
 
-def places(check: Checked) -> list[str]:
-    """Files and lines of what is wrong, each once."""
-    return list(dict.fromkeys(place(check, one.line) for one in findings(check)))
+def places(check: Checked, wrong: Iterable[Finding]) -> list[str]:
+    """Files and lines of what is wrong, each once; of what only probably holds, where nothing fails."""
+    return list(dict.fromkeys(place(check, one.line) for one in wrong if one.fails or check.status == "warning"))
 
 
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
@@ -197,7 +197,7 @@ def check_table(document: CheckDocument, view: View) -> str:
 
     lines: list[str] = []
     for check in _told(document, quiet=quiet):
-        wrong = findings(check)
+        wrong = findings(check, document)
         # Where something fails, the verdict does not stand beside FAIL: that it fits is not the reason.
         verdict, failed = headline(check, wrong), check.status == "fail"
         passed = check.status == "pass"
@@ -209,7 +209,7 @@ def check_table(document: CheckDocument, view: View) -> str:
         below += [*([verdict] if failed and verdict else []), *_remarks(check, quiet=quiet)]
         # The fault of a file has its place in its name.
         if not passed and not check.name.startswith(f"{place(check, check.line)}:"):
-            below.append(f"at {', '.join(cut(where, LONGEST_WORD) for where in places(check))}")
+            below.append(f"at {', '.join(cut(where, LONGEST_WORD) for where in places(check, wrong))}")
         lines += [line for text in below for line in _wrapped(clean(text), width, " " * _INDENT, 2)]
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
@@ -234,7 +234,9 @@ def check_markdown(document: CheckDocument, view: View) -> str:
         fit = None if check.plan is None else check.plan.fit
         sizes = ("", "") if fit is None else (human_bytes(fit.needed_bytes), human_bytes(fit.usable_bytes))
         cache = "" if check.plan is None else human_bytes(check.plan.cache_bytes)
-        failed = (f"fails {one.title}" for one in findings(check) if one.fails and one.rule != "fits" and check.error is None)
+        failed = (
+            f"fails {one.title}" for one in findings(check, document) if one.fails and one.rule != "fits" and check.error is None
+        )
         verdict = "; ".join((*(() if check.verdict is None else (check.verdict.text,)), *failed))
         rows.append((_WORDS[check.status], _named(check, document), verdict, *sizes, cache))
     out = [f"### kvplan check: {escaped(document.headline())}\n"]
@@ -242,10 +244,11 @@ def check_markdown(document: CheckDocument, view: View) -> str:
         out.append(markdown_table(("", "check", "verdict", "a GPU needs", "may use", "cache"), rows))
     lists = []
     for check in _told(document, quiet=quiet):
-        said = [*filter(None, (cause(check),)), *(line for one in findings(check) for line in one.lines)]
+        wrong = findings(check, document)
+        said = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines)]
         said += _remarks(check, quiet=quiet)
         if said:
-            where = f" at {', '.join(map(escaped, places(check)))}" if findings(check) else ""
+            where = f" at {', '.join(map(escaped, places(check, wrong)))}" if wrong else ""
             lists.append(f"- {escaped(_WORDS[check.status])} {escaped(check.name)}{where}\n")
             lists += [f"  - {escaped(line)}\n" for line in said]
     notes = [] if quiet else [f"- {escaped(note.message)}\n" for info in document.files for note in info.notes]
@@ -276,17 +279,17 @@ def check_csv(document: CheckDocument) -> str:
 
 
 def check_annotations(document: CheckDocument) -> str:
-    """One line for each place of a check that failed, only probably holds or could not be made, errors first; then warnings and a notice
-    with the counts.
+    """One line for each place of what failed, only probably holds or could not be made, checks with errors first; then warnings and a
+    notice with the counts.
     """
     order = {"error": 0, "fail": 1, "warning": 2}
     lines = []
     for check in sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status]):
-        wrong = findings(check)
+        wrong = findings(check, document)
         for where in dict.fromkeys((one.line, one.column) for one in wrong):
-            said = [*filter(None, (cause(check),))]
-            said += [line for one in wrong if (one.line, one.column) == where for line in one.lines]
-            lines.append(_annotation("warning" if check.status == "warning" else "error", check, where, said))
+            here = [one for one in wrong if (one.line, one.column) == where]
+            said = [*filter(None, (cause(check),)), *(line for one in here for line in one.lines)]
+            lines.append(_annotation("error" if here[0].fails else "warning", check, where, said))
     warned = (check for check in document.checks if check.warnings)
     lines += [
         _annotation("notice", check, (check.line, check.column), [note.message for note in check.warnings]) for check in warned
@@ -324,20 +327,20 @@ def check_junit(document: CheckDocument) -> str:
         lines.append(f"  <testsuite{_attributes(name=name, **counts)}>")
         for check in checks:
             lines.append(f"    <testcase{_attributes(classname=name, name=check.name, time=0)}>")
-            lines += _outcome(check)
+            lines += _outcome(check, document)
             lines.append("    </testcase>")
         lines.append("  </testsuite>")
     return "".join(f"{line}\n" for line in [*lines, "</testsuites>"])
 
 
-def _outcome(check: Checked) -> Iterable[str]:
+def _outcome(check: Checked, document: CheckDocument) -> Iterable[str]:
     """Elements for what fails, for the error, and for what is said beside."""
 
     def element(name: str, texts: Iterable[str], **attributes: str) -> str:
         return f"      <{name}{_attributes(**attributes)}>{_escaped(chr(10).join(filter(None, texts)))}</{name}>"
 
-    wrong, changed = findings(check), cause(check)
-    told = [changed, *(line for one in wrong for line in one.lines), *(f"at {where}" for where in places(check))]
+    wrong, changed = findings(check, document), cause(check)
+    told = [changed, *(line for one in wrong for line in one.lines), *(f"at {where}" for where in places(check, wrong))]
     if check.status == "fail":
         failed = [one for one in wrong if one.fails]
         title = ", ".join(one.title for one in failed)
@@ -382,7 +385,7 @@ def check_sarif(document: CheckDocument) -> str:
     """The SARIF log as JSON text."""
     from hashlib import sha256
 
-    found = [(check, one) for check in document.checks for one in findings(check)]
+    found = [(check, one) for check in document.checks for one in findings(check, document)]
     used = [name for name in _RULES if any(one.rule == name for _, one in found)]
     results: list[dict[str, Any]] = []
     for check, one in found:
@@ -395,7 +398,7 @@ def check_sarif(document: CheckDocument) -> str:
             {
                 "ruleId": one.rule,
                 "ruleIndex": used.index(one.rule),
-                "level": "error" if document.summary.strict or one.fails else "warning",
+                "level": "error" if one.fails else "warning",
                 "message": {"text": f"{clean(check.name)}: {clean(message)}"},
                 "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}],
                 "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{same}".encode()).hexdigest()},

@@ -362,6 +362,31 @@ def test_unescaping_gives_the_message_back(document: CheckDocument) -> None:
     assert message == PROBABLY
 
 
+def test_what_holds_is_a_remark_behind_what_fails(document: CheckDocument) -> None:
+    """In every format, at its own line; ``--strict`` makes it a failure of its own."""
+    unsure = replace(judged("max_itl", certain=False, message="22 ms"), line=7)
+    failed = replace(judged("min_users", holds=False, message="1 user"), line=9)
+    one = replace(document, checks=(checked("one", "fail", 5, unsure, failed),))
+    strict = replace(one, summary=replace(one.summary, strict=True))
+
+    lines = check_report(one, View(format="github")).splitlines()
+    assert [line.partition(" ")[0] for line in lines[:2]] == ["::error", "::warning"]
+    assert "line=9," in lines[0]
+    assert lines[0].endswith("::min_users: 1 user")
+    assert "line=7," in lines[1]
+    assert lines[1].endswith("::max_itl: 22 ms; probably holds")
+    for format_ in ("table", "markdown", "junit"):
+        text = check_report(one, View(format=format_, width=100)).replace("\\", "")
+        assert 0 < text.index("min_users: 1 user") < text.index("max_itl: 22 ms; probably holds"), format_
+        assert ":9" in text, format_
+        assert ":7" not in text, format_
+    (run,) = json.loads(check_report(one, View(format="sarif")))["runs"]
+    assert [(result["ruleId"], result["level"]) for result in run["results"]] == [("min_users", "error"), ("max_itl", "warning")]
+    lines = check_report(strict, View(format="github")).splitlines()
+    assert [line.partition(" ")[0] for line in lines[:2]] == ["::error"] * 2
+    assert lines[0].endswith("::max_itl: 22 ms; --strict wants it sure")
+
+
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
