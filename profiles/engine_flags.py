@@ -300,10 +300,6 @@ class EngineFlags(_Started):
             near |= {id(flag): (flag, True) for each, flag in self.negations.items() if each.startswith(name)}
             if len(near) == 1:
                 return next(iter(near.values()))
-            # Flags of other releases are in the table too: one that bears on memory is meant.
-            bearing = [each for each in near.values() if each[0].bears and each[0].since is None and each[0].because is None]
-            if len(bearing) == 1:
-                return bearing[0]
         return None, False
 
     @cached_property

@@ -44,6 +44,8 @@ _OF_NODES: Final = re.compile(
 """In the names of flags that a server on several nodes is given."""
 _KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
 _LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
+_MOST_MEANT: Final = 3
+"""Flags that are named in place of one that is not known."""
 _LONGEST: Final = ("auto", -1)
 """Lengths that ask for the longest sequence that fits."""
 ON_SERVER: Final = "It is a folder or a file of the server."
@@ -213,14 +215,16 @@ def is_on_server(model: str) -> bool:
 
 
 def unknown_flags(server: Server) -> list[str]:
-    """The flags of a server that its engine does not know, each with the one that was perhaps meant."""
+    """The flags of a server that its engine does not know, each with those that were perhaps meant: all that an ambiguous abbreviation stands for."""
     from difflib import get_close_matches
 
-    known = [name for each in all_flags() if each.name == server.settings.get("engine") for name in each.spelled]
+    known = [name for each in all_flags() if each.name == server.settings.get("engine") for name in each.spelled if len(name) > 3]
     out = []
     for flag in server.unknown:
-        close = get_close_matches(flag.partition("=")[0], [name for name in known if len(name) > 3], n=1, cutoff=0.8)
-        out.append(f"{brief(flag, 40)} (did you mean {close[0]}?)" if close else brief(flag, 40))
+        name = flag.partition("=")[0]
+        begun = sorted(each for each in known if each.startswith(name)) if len(name) > 3 else []
+        meant = " or ".join(begun[:_MOST_MEANT] or get_close_matches(name, known, n=1, cutoff=0.8))
+        out.append(f"{brief(flag, 40)} (did you mean {meant}?)" if meant else brief(flag, 40))
     return out
 
 

@@ -169,6 +169,8 @@ decode:
         (f"vllm serve {QWEN} \\\n --max-model-len 100k", "length", 2, 1, "100,000 tokens is more than the model's maximum of 40,960"),
         (f"vllm serve {QWEN} \\\n --max-model-len 4x", "flags", 2, 1, "--max-model-len 4x: vllm does not take it so"),
         (f"vllm serve {QWEN} --max-model-len 4k \\\n --max-num-seq5 4", "flags", 2, 0, "did you mean --max-num-seqs?"),
+        # argparse: ambiguous option, also where no plan counts the other one.
+        (f"vllm serve {QWEN} --max-model-len 4k \\\n --kv-cache-dtyp fp8", "flags", 2, 0, "--kv-cache-dtype or --kv-cache-dtype-skip-layers?"),
         (f"sglang serve --model-path {QWEN} \\\n --context-length 4k", "flags", 2, 1, "--context-length 4k"),
     ],
 )  # fmt: skip
