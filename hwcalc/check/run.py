@@ -115,7 +115,8 @@ def check(
     more = {"gpu": name, "gpus": gpus if count is None else count, "instance": instance, "seq": seq, "batch": batch}
     given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in read_variables(env).items()])
     told = Told(given=given, options={name: value for name, value in more.items() if value is not None})
-    for path, in_folder in files_in(paths).items():
+    found_in = files_in(paths)
+    for path, in_folder in found_in.items():
         try:
             found = read_any(path, told, in_folder=in_folder)
         except (CheckFileError, CheckUsageError) as error:
@@ -123,6 +124,7 @@ def check(
             read.append(Unread(path=path, faults=(error, *others)))
         else:
             read += [] if found is None else [found]
+    read = _without_options(read, told, named=not any(found_in.values()))
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
@@ -130,6 +132,24 @@ def check(
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
     return document
+
+
+def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:
+    """The files, with a note at check files where options were given that are for the deployments among them.
+
+    Raises :class:`~hwcalc.errors.UsageError` where each of them was ``named``, and none is a deployment.
+    """
+    names = [f"--{'users' if name == 'batch' else name}" for name in told.options]
+    checks = [file for file in read if isinstance(file, CheckFile) and not isinstance(file, Deployment)]
+    if not names or not checks:
+        return [*read]
+    options, file = " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))), printable(checks[0].path)
+    keys = ", ".join(f"{'concurrency' if name == 'batch' else name}: {value}" for name, value in told.options.items())
+    said, hint = f"{options} {'is' if len(names) == 1 else 'are'} for deployments", f"Write in the check file: {keys}"
+    if named and len(checks) == len(read):
+        raise UsageError(f"{said}, and {file} is a check file, which says that itself.", hint=hint)
+    note = Note(code="for-deployments", message=f"{said}, and changed nothing here. {hint}")
+    return [replace(file, notes=(*file.notes, note)) if file in checks else file for file in read]
 
 
 def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:

@@ -389,6 +389,24 @@ def test_wrong_usage(tmp_path: Path, capsys: Capture, words: list[str], said: st
     assert (out == "") is ("--json" not in words)
 
 
+def test_options_of_deployments_change_no_check_file(tmp_path: Path, capsys: Capture) -> None:
+    """They are refused with the keys to write, and noted where a deployment is read with them."""
+    path, serve = check_file(tmp_path, CHECK), tmp_path / "serve.sh"
+    serve.write_text("llama-server -hf org/m -c 4096", encoding="utf-8")
+    words = [path, "--seq", "32k", "--users", "5"]
+    said = "--seq and --users are for deployments"
+
+    status, out, err = run(capsys, "check", *words)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.endswith("Write in the check file: seq: 32k, concurrency: 5\n")
+
+    _, found = document(capsys, str(serve), *words)
+    [note] = [note for file in found["files"] for note in file["notes"] if file["path"] == path]
+    assert said in note["message"]
+    assert [each["status"] for each in found["checks"] if each["file"] == path] == ["pass"]
+
+
 def test_the_example_holds(tmp_path: Path, capsys: Capture) -> None:
     """What --example prints passes as it is, from the catalog alone."""
     status, out, _ = run(capsys, "check", "--example")
