@@ -94,11 +94,12 @@ _SCALARS: Final[Mapping[str, str]] = {"str": "string", "int": "integer", "float"
 
 
 def _tool(function: Callable[..., Any], about: str, text: Callable[[Any, View], str]) -> ToolOf:
-    """The tool of a function of the library. Of an option with several names it takes the first."""
+    """The tool of a function of the library: it takes an option by each of its names."""
     name = function.__name__
     properties: dict[str, Any] = {}
     for keyword, parameter in inspect.signature(function).parameters.items():
-        row = ROWS.get(keyword)
+        own = OTHER_NAMES.get(keyword, keyword)
+        row = ROWS.get(own)
         if keyword == "model":
             properties[keyword] = _MODEL
         elif keyword == "models" and name == "compare":
@@ -106,8 +107,11 @@ def _tool(function: Callable[..., Any], about: str, text: Callable[[Any, View], 
         elif row is not None and keyword not in _LEFT_OUT:
             several = name in row.lists or "Sequence" in str(parameter.annotation)
             shape = _lists() if several else TYPES[row.type].schema
-            properties[keyword] = {**shape, "description": row.helps.get(name, row.help)}
-        elif row is None and keyword not in OTHER_NAMES:
+            properties[keyword] = {
+                **shape,
+                "description": row.helps.get(name, row.help) if own == keyword else f"The same as {own}.",
+            }
+        elif row is None:
             properties[keyword] = _shape(str(parameter.annotation))
     # Dimensions without a model are a request too: the bare equation.
     return ToolOf(
