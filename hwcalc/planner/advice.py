@@ -136,9 +136,8 @@ MOST_LINES: Final = 6
 MOST_PLANS: Final = 80
 _ENOUGH_SURE: Final = 3
 """With so many lines that hold for certain, those that probably hold are left out."""
-_LEAST_SHARE: Final = 16
-_LEAST_TOKENS: Final = 2048
-"""A length below this part of the planned one, or below so many tokens, is no advice, if there is any other."""
+LEAST_SHARE: Final = 8
+"""A number of tokens or sequences that leaves less than this part of what was asked for is not offered."""
 _MOST_LAYOUTS: Final = 20
 """How many layouts of more GPUs than the fewest are tried in one search."""
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
@@ -223,7 +222,7 @@ class _Adviser:
             chosen = [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
-        chosen = sorted(_sensible(self.opened, _without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
+        chosen = sorted(_without_wholes(chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
         if self.serves is None or any(not _takes_load(offer) for offer in chosen):
             return tuple(self._told(offer) for offer in chosen)
         return (*self._elsewhere(), *(self._told(offer) for offer in chosen[: MOST_LINES - 1]))
@@ -309,14 +308,14 @@ class _Adviser:
         found = []
         if planned > 1:
             count = self._largest(opened, "batch", planned if self.fits else planned - 1)
-            if count and count != planned:
+            if count != planned and count >= least_sensible(planned):
                 what = f"{count:,} at once instead of {planned:,}"
                 found.append(Saving(cost=Cost.BATCH, what=what, settings={"batch": count}))
         longest = opened.model.max_position_embeddings or opened.tokens
         # A list of lengths stands in the place of the length.
         tokens = None if opened.load.lengths else self._largest(opened, "seq", min(longest, opened.tokens))
         # What all have in common is a part of each.
-        if tokens and tokens != opened.tokens and tokens >= opened.load.sharing.prefix:
+        if tokens and tokens != opened.tokens and tokens >= max(least_sensible(opened.tokens), opened.load.sharing.prefix):
             # Branches have the prompt in common, so that their line must say how long it is.
             whole = tokens if opened.load.sharing.branches > 1 else None
             shorter = {"prompt": whole} if (opened.load.prompt or 0) > tokens else {}
@@ -429,8 +428,7 @@ class _Adviser:
             changed = self.tries.of(change)
             if changed is not None:
                 self._numbers(change, changed)
-            sensible = (offer.change for offer in _sensible(self.opened, self.offers))
-            if any(one.parts > 1 and one.cost is not Cost.GPUS for one in sensible):
+            if any(offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in self.offers):
                 return
 
     def _first(self, cost: Cost, beside: Saving | None = None) -> list[Saving]:
@@ -590,14 +588,9 @@ def _takes_load(offer: Offer) -> bool:
     return not offer.change.settings.keys().isdisjoint({"seq", "batch"})
 
 
-def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:
-    """The offers without those that cut the length to a small part of the planned one; all offers if nothing else is left."""
-    return [offer for offer in offers if offer.found.tokens >= least_sensible(opened.tokens)] or offers
-
-
-def least_sensible(tokens: int) -> float:
-    """The shortest length that is advice to who plans so many tokens, where there is other advice."""
-    return max(tokens / _LEAST_SHARE, min(tokens, _LEAST_TOKENS))
+def least_sensible(asked: int) -> float:
+    """The least number of tokens or sequences that is offered to who asked for so many."""
+    return asked / LEAST_SHARE
 
 
 def _without_wholes(offers: list[Offer]) -> list[Offer]:

@@ -21,6 +21,7 @@ from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import UNCOMMON, find_gpu
 from hwcalc.report.summary import advice_pair
+from hwcalc.units import parse_tokens
 from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -80,6 +81,20 @@ def test_numbers_hold_for_certain_and_one_more_does_not() -> None:
 
     assert fit_of(QWEN, seq=tokens, **asked).verdict == Verdict.FITS
     assert fit_of(QWEN, seq=tokens + 1, **asked).verdict != Verdict.FITS
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"ttft": "1s", "itl": "40ms"}, {"itl": "60ms"}], ids=["memory", "a first token of 8 s", "between tokens"]
+)
+def test_less_than_an_eighth_is_no_offer(limits: dict[str, str]) -> None:
+    """Two cards of 48 GB hold two of twenty users for sure, and a prompt of 24,576 takes them eight seconds: 6 tokens are no help."""
+    asked = {"engine": "vllm", "gpu": "l40s", "gpus": 2, "seq": 24_576, "batch": 20}
+    found = [options(one.command) for one in advice("Qwen/Qwen3-32B", **asked, **limits)]
+
+    assert found
+    for one in found:
+        assert parse_tokens(one["--seq"], "seq") >= 24_576 / 8
+        assert int(one["--batch"]) >= 20 / 8
 
 
 def test_two_changes_where_none_alone_does_it() -> None:
