@@ -123,7 +123,7 @@ _BEARING: Final = (
     r"global_attention|full_attn|full_attention|sparse_attention|attention_layers|attention_type|attention_types|"
     r"attention_groups|attention_period|attention_method|attn_layer|attn_type|attn_types|latent|compress|compressed|"
     r"compression|compressor|indexer|index|state|states|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|"
-    r"cache|cross|swa|cycles|every_n|layer_period"
+    r"cache|cross|swa|cycles|every_n|layer_period|memory|slots"
     r")(?:_|$)"
 )
 # A key with one of these words bears on the weights: widths and numbers of matrices.
@@ -136,7 +136,7 @@ _HARMLESS: Final = (
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
-    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
+    r"for_llm_compressor|memory_efficient|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
 
 _DEEPEST: Final = 3
@@ -198,6 +198,7 @@ _FACTS_BY_NAME: Final[Mapping[str, Sequence[str]]] = {
     for name in {name for key, names in ALIASES.items() for name in (key, *names)}
 }
 """For each name, the facts that some model calls so."""
+_COUNTS: Final = frozenset({"num_hidden_layers", *ALIASES["num_hidden_layers"]})
 
 
 class Config:
@@ -481,13 +482,28 @@ class Config:
             found += child.unread()
         return list(dict.fromkeys(found))
 
+    def unread_around(self, outer: Mapping[str, Any]) -> list[str]:
+        """The same of the keys around this level in a document of a type without a class, but for facts that repeat what was read here."""
+        around = Config(outer)
+        bearing = {*around.unread()}
+        for name, value in outer.items():
+            read = [self._values[fact] for fact in _FACTS_BY_NAME.get(name, ()) if fact in self._values]
+            if value in read:
+                bearing.discard(name)
+            elif read and value is not None:
+                bearing.add(name)
+        return [*(name for name in outer if name in bearing), *around.unread_inside()]
+
     def unread_inside(self) -> list[str]:
-        """The dotted paths of keys that may affect the cache, are not empty, and stand in nested objects that nobody has read."""
+        """The dotted paths of keys that may affect the cache, are not empty, and stand in nested objects that nobody has read.
+
+        So are numbers of layers: such an object may be another model.
+        """
         level, found = [(self._place(key), value) for key, value in self.raw.items() if key not in self.read], list[str]()
         for _ in range(_DEEPEST):
             objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not harmless(path)]
             items = [(path, key, item) for path, value in objects for key, item in value.items()]
-            found += [f"{path}.{key}" for path, key, item in items if bears_on_memory(key, item)]
+            found += [f"{path}.{key}" for path, key, item in items if bears_on_memory(key, item) or (key in _COUNTS and item)]
             if len(found) > _MOST:
                 break
             level = [(f"{path}.{key}", item) for path, key, item in items]

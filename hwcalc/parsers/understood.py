@@ -90,9 +90,20 @@ def _by_its_family(top: Config, family: Family, config: Config, architecture: st
         declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
         message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
         notes = (Note(code="by-architecture", message=message),)
-    # Only the language model's level is checked: towers and projectors have windows and heads of their own.
+    # Of a document that a class reads, the language model's level alone is checked: towers and projectors have windows and heads.
     read = Read(family=family, config=config, top=top, reading=read_as(family, config), notes=notes)
-    return Understood(read=read, unread=tuple(config.unread()))
+    # What no class is known to pass over may say what the language model keeps.
+    beside = [] if top.has_class else config.unread_around(around(top, config))
+    return Understood(read=read, unread=(*config.unread(), *beside))
+
+
+def around(top: Config, level: Config) -> Mapping[str, Any]:
+    """What stands in a document around the level of its language model, but for what says the same."""
+    around, inner = dict[str, Any](), top.raw
+    for step in level.where.split(".") if level.where else ():
+        around |= {key: value for key, value in inner.items() if key != step and level.raw.get(key) != value}
+        inner = inner[step]
+    return around
 
 
 def read_as(family: Family, config: Config) -> Reading:

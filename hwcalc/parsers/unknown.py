@@ -24,7 +24,7 @@ from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, neares
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
 from hwcalc.parsers.sketch import UNKNOWN, Sketch, sketched
-from hwcalc.parsers.understood import NOTED_DIMENSIONS, Read, Understood, filled_in, left_out_text, read_as, understood
+from hwcalc.parsers.understood import NOTED_DIMENSIONS, Read, Understood, around, filled_in, left_out_text, read_as, understood
 from hwcalc.parsers.written import layers_text, read_layers
 from hwcalc.text import did_you_mean, quoted, shown
 
@@ -368,19 +368,10 @@ def language_level(top: Config, model_type: str | None) -> Config:
     return config if model_type is None else config.retyped(model_type)
 
 
-def _around(top: Config, level: Config) -> Mapping[str, Any]:
-    """What stands in a document around the level of its language model, but for what says the same."""
-    around, inner = dict[str, Any](), top.raw
-    for step in level.where.split(".") if level.where else ():
-        around |= {key: value for key, value in inner.items() if key != step and level.raw.get(key) != value}
-        inner = inner[step]
-    return around
-
-
 def _sketch(top: Config) -> Sketch | None:
     """The layers that an unknown document describes."""
     level = language_level(top, None)
-    return sketched(level.raw, _around(top, level))
+    return sketched(level.raw, around(top, level))
 
 
 def choose(raw: RawModel, assumption: Assumption, top: Config) -> str:
@@ -461,7 +452,7 @@ def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
 def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     """The error about an unknown architecture with its hint: the nearest types, its layers written down, and a whole command for each."""
     level = language_level(top, None)
-    found = () if not_read(_around(top, level), _READ_LATER) else nearest(level.raw, like=top.model_type)
+    found = () if not_read(around(top, level), _READ_LATER) else nearest(level.raw, like=top.model_type)
     sketch = _sketch(top)
     fault = _plain_fault(top) if found or sketch is None else ""
     written = _layers(error, sketch)

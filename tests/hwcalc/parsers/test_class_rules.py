@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.errors import ConfigError, UnknownArchitectureError
+from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError
 from tests.tiny_configs import TINY_LLAMA
 
 SMALL: dict[str, Any] = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"}
@@ -99,3 +99,46 @@ def test_no_shared_expert_of_hy3_is_one_as_wide_as_a_dense_layer() -> None:
     }
     none, three = (counted({**plain, "num_shared_experts": count}) for count in (0, 3))
     assert none == three
+
+
+TEXT: dict[str, Any] = {
+    "model_type": "qwen2", "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["text_config", "llm_config", "thinker_config"])
+@pytest.mark.parametrize(
+    ("beside", "named"),
+    [
+        ({"kv_latent": 384, "memory_slots": 16}, "kv_latent, memory_slots"), ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, "kv_lora_rank"),
+        ({"layer_types": ["mamba2"] * 28}, "layer_types"), ({"num_hidden_layers": 40}, "num_hidden_layers"), ({"n_layer": 40}, "n_layer"),
+        ({"num_key_value_heads": 8}, "num_key_value_heads"), ({"num_kv_shared_layers": 8}, "num_kv_shared_layers"), ({"use_latent": True}, "use_latent"),
+        ({"memory_config": {"slots": 16}}, "memory_config, memory_config.slots"), ({"talker_config": {"num_hidden_layers": 24}}, "talker_config.num_hidden_layers"),
+        ({"talker_config": {"text_config": {"num_key_value_heads": 2}}}, "talker_config.text_config.num_key_value_heads"),
+    ],
+)  # fmt: skip
+def test_an_unknown_document_around_a_known_text_model(place: str, beside: dict[str, Any], named: str) -> None:
+    """Nobody knows what its own code does with keys around the text model: those that may bear on memory are an error that names them."""
+    document = {"model_type": "visX", place: TEXT, "vision_config": {"hidden_size": 1024, "num_attention_heads": 16}, **beside}
+    with pytest.raises(UnreadKeysError, match=rf"does not have: {named}\."):
+        load_model(document)
+    assert load_model(document, assume="qwen2").assumed
+    # A type whose class transformers has passes them over.
+    known = document | {"model_type": "qwen2_5_omni_thinker" if place != "llm_config" else "llava", "text_config": TEXT}
+    assert not load_model(known).assumed
+
+
+def test_what_repeats_the_text_model_is_no_news() -> None:
+    """Layers, heads and widths said again, under their own name or another, what is empty, and towers: 28 layers x 2 x 4 x 128 x 2 bytes."""
+    beside = {
+        "num_hidden_layers": 28,
+        "n_head": 28,
+        "n_kv_heads": 4,
+        "hidden_size": 3584,
+        "kv_lora_rank": None,
+        "use_latent": False,
+    }
+    document = {"model_type": "visX", "text_config": TEXT, "vision_config": {"num_attention_heads": 16, "depth": 24}, **beside}
+    planned = plan(document, seq=1)
+    assert 28 * 2 * 4 * 128 * 2 == planned.cache.total_bytes
+    assert "exact" == planned.cache.definition
