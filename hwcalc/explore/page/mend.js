@@ -15,10 +15,21 @@ function verdictAt(page, state) {
   return "refused" in sizes ? "no" : sizes.verdict;
 }
 
-/** GPUs and how many of them, the least memory in all first. @param {Payload} payload @param {number[]} counts */
-function nodes(payload, counts) {
-  const all = counts.flatMap((count) => payload.gpus.map((gpu) => ({ gpu: gpu.id, name: gpu.name, count, memory: count * memoryOf(gpu) })));
-  return all.sort((one, other) => one.memory - other.memory || one.count - other.count);
+/** The state on other GPUs. @param {Page} page @param {State} state @param {{ gpu: string, count: number }} node */
+const on = (page, state, { gpu, count }) => page.valid({ ...state, gpu, count, tp: undefined, pp: undefined });
+
+/**
+ * GPUs and how many of them, the least memory in all first; of as much, the fewest, and those of which the least may be used.
+ * @param {Page} page @param {State} state @param {number[]} counts
+ */
+function nodes(page, state, counts) {
+  const all = counts.flatMap((count) => page.payload.gpus.map((gpu) => ({ gpu: gpu.id, name: gpu.name, count, memory: count * memoryOf(gpu) })));
+  /** @param {{ gpu: string, count: number }} node */
+  const usable = (node) => {
+    const sizes = page.sizes(on(page, state, node));
+    return "refused" in sizes ? 0 : Number(sizes.usable);
+  };
+  return all.sort((one, other) => one.memory - other.memory || one.count - other.count || usable(one) - usable(other));
 }
 
 /**
@@ -26,14 +37,14 @@ function nodes(payload, counts) {
  * @param {Page} page @param {State} state @param {{ gpu: string, name: string, count: number }[]} all
  */
 function holding(page, state, all) {
-  return all.find(({ gpu, count }) => verdictAt(page, page.valid({ ...state, gpu, count, tp: undefined, pp: undefined })) === "fits") ?? null;
+  return all.find((node) => verdictAt(page, on(page, state, node)) === "fits") ?? null;
 }
 
 /**
  * The least GPUs of the page that surely hold a state, one if possible; null if none do.
  * @param {Page} page @param {State} state @param {number[]} counts
  */
-export const smallest = (page, state, counts) => holding(page, state, nodes(page.payload, counts));
+export const smallest = (page, state, counts) => holding(page, state, nodes(page, state, counts));
 
 /** The first of the nodes that the user named which surely holds a state; null if none does. @param {Page} page @param {State} state */
 export function firstNamed(page, state) {
@@ -78,7 +89,7 @@ function mends(page, state) {
   }
   const least = smallest(page, { ...state, policy: null }, [state.count]) ?? smallest(page, { ...state, policy: null }, countsOf(page.payload));
   if (least !== null) {
-    const other = page.valid({ ...state, gpu: least.gpu, count: least.count, tp: undefined, pp: undefined });
+    const other = on(page, state, least);
     if (least.gpu === state.gpu && least.count === found.get("count")?.state.count) found.delete("count");
     tried("gpu", `${least.count > 1 ? `${least.count} × ` : ""}${least.name}, the smallest that fits`, other);
   }
