@@ -121,6 +121,11 @@ class SpeedRange(Facts):
     high: Annotated[float, Meta(ge=1, le=4, description="a factor from 1 to 4")]
 
 
+def backend_words(backend: str) -> str:
+    """The name of a backend, in the words of the classes."""
+    return backend.lower().replace("hip", "rocm").replace("rocwmma", "rocm")
+
+
 class SpeedClass(FactFile):
     """Engines and accelerators that reach alike shares, and with which error that is known.
 
@@ -188,7 +193,7 @@ class SpeedClass(FactFile):
 
     def covers(self, engine: str, gpu: "Gpu", backend: str | None = None, build: int | None = None) -> bool:
         """True if the engine on this accelerator belongs to the class, with this backend and of this build, by default the newest."""
-        words = (backend or "").lower().replace("hip", "rocm").replace("rocwmma", "rocm")
+        words = backend_words(backend or "")
         return (
             engine in self.engines
             and gpu.vendor in self.vendors
@@ -237,6 +242,12 @@ def speed_classes() -> tuple[SpeedClass, ...]:
 def measured_engines() -> frozenset[str]:
     """The engines of all classes."""
     return frozenset(name for speed_class in speed_classes() for name in speed_class.engines)
+
+
+def backends_of(engine: str, gpu: "Gpu") -> tuple[str, ...]:
+    """The words by which backends of an engine are told apart on accelerators like this one; empty if they are not."""
+    classes = (one for one in speed_classes() if engine in one.engines and gpu.vendor in one.vendors)
+    return tuple(sorted({word for one in classes for word in one.backends}))
 
 
 def find_speed_class(engine: str, gpu: "Gpu", backend: str | None = None, build: int | None = None) -> SpeedClass | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from msgspec.structs import replace
@@ -25,13 +26,14 @@ from hwcalc.planner.plan import beyond_maximum
 from hwcalc.planner.solve import holds, most
 from hwcalc.planner.step_time import speculating, speed_class_of, step_times
 from hwcalc.planner.values import AICONFIGURATOR
-from hwcalc.profiles.speed import find_speed_class, measured_engines
+from hwcalc.profiles.speed import backend_words, backends_of, find_speed_class, measured_engines
 from hwcalc.text import quoted
 from hwcalc.units import MOST_TOKENS, parse_accepted, parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.forecast import Quantity
+    from hwcalc.profiles.hardware_file import Gpu
 
 Numbers = Any
 """A number, or an array of numbers."""
@@ -179,6 +181,7 @@ def speed(
     }
     saturated = isinstance(concurrency, str) and concurrency.strip().lower() == MOST
     users = 1 if saturated else _count(concurrency, "concurrency", 1)
+    _check_shapes(**lengths, concurrency=users)
     if _largest(lengths["cached_prefix"] - lengths["prompt"]) >= 0:
         raise UsageError(
             "cached_prefix has as many tokens as the prompt, or more.", hint="At least the last token of a prompt is computed."
@@ -196,7 +199,7 @@ def speed(
     if named is None and opened.engine.name == DEFAULT:
         # Without an engine there would be a bound alone.
         usual = usual_server(gpu)
-        if find_speed_class(usual, gpu, backend) is not None:
+        if find_speed_class(usual, gpu) is not None:
             opened, refused = _opened(spec, {**request, "engine": usual})
             chosen = (
                 Note(
@@ -205,6 +208,8 @@ def speed(
             )
     if refused:
         foreign = spelled(str(named))
+    if backend is not None:
+        _check_backend(foreign or opened.engine.name, gpu, backend)
     found = speed_class_of(opened, backend, foreign)
     if found is not None and not tuned:
         found = found.untuned
@@ -332,6 +337,26 @@ def _count(given: Numbers, name: str, least: int) -> Numbers:
         wrong = smallest if smallest < least else largest
         raise UsageError(f"{name} is {wrong:,}.", hint=f"Allowed: from {least} to {MOST_TOKENS:,}.")
     return counts
+
+
+def _check_backend(engine: str, gpu: Gpu, backend: str) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for a backend that is not told from others of the engine on such accelerators."""
+    known = backends_of(engine, gpu)
+    if not known:
+        message = f"backend is {quoted(backend)}, but {engine} on {gpu.id} has no backends that are told apart."
+        raise UsageError(message, hint="Leave it out.")
+    if not any(word in backend_words(backend) for word in known):
+        raise UsageError(f"backend is {quoted(backend)}.", hint=f"Allowed of {engine} on {gpu.id}: {', '.join(known)}.")
+
+
+def _check_shapes(**given: Numbers) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for two arrays that do not broadcast."""
+    shapes = {name: value.shape for name, value in given.items() if not isinstance(value, int)}
+    for (one, first), (other, second) in combinations(shapes.items(), 2):
+        if any(size != its and 1 not in (size, its) for size, its in zip(reversed(first), reversed(second), strict=False)):
+            message = f"{one} has the shape {first}, and {other} {second}: they do not broadcast."
+            hint = f"Give arrays of one shape, or one with more axes for every pair of values: {one}[:, None]"
+            raise UsageError(message, hint=hint)
 
 
 def _largest(value: Numbers) -> int:
