@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,7 +22,7 @@ from hwcalc.errors import LogError
 from hwcalc.files import opened
 from hwcalc.formulas.record import Record
 from hwcalc.reconcile.facts import mix_in_words
-from hwcalc.text import brief, printable
+from hwcalc.text import brief, printable, quoted
 
 MOST_BYTES: Final = 64 * 1024**2
 """A result with the times of every token is large."""
@@ -66,10 +67,11 @@ class BenchRun(Record):
 def read_bench(source: Any) -> tuple[BenchRun, ...]:
     """The runs of a result: a path, an open file, or its text. Raises :class:`~hwcalc.errors.LogError` if it is of no known tool."""
     text = _text(source)
-    runs = tuple(_runs(text))
+    found = tuple(_runs(text))
+    runs = tuple(run for run in found if isinstance(run, BenchRun))
     if not runs:
         raise LogError(
-            "this is no result of a benchmark that is known.",
+            next((why for why in found if isinstance(why, str)), "this is no result of a benchmark that is known."),
             hint="Known: vllm bench serve, sglang.bench_serving, llama-bench, genai-perf, aiperf; their JSON, or what they print.",
         )
     return runs[:MOST_RUNS]
@@ -95,7 +97,10 @@ def _text(source: Any) -> str:
     return data.decode("utf-8", "replace") if isinstance(data, (bytes, bytearray)) else str(data)
 
 
-def _runs(text: str) -> Iterator[BenchRun]:
+def _runs(text: str) -> Iterator[BenchRun | str]:
+    """The runs of a text; for one that cannot be used, why."""
+    if not text.strip():
+        yield "this is no result of a benchmark: it is empty."
     documents = list(_documents(text))
     for document in documents:
         run = _of_document(document)
@@ -127,7 +132,7 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
             yield one
 
 
-def _of_document(data: Mapping[str, Any]) -> BenchRun | None:
+def _of_document(data: Mapping[str, Any]) -> BenchRun | str | None:
     if "avg_ts" in data:
         return _of_llama_bench(data)
     for inner in (data, data.get("records"), data.get("llm_metrics")):
@@ -148,6 +153,13 @@ def _number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) and value > 0 else None
 
 
+def _unusable(tool: str, data: Mapping[str, Any], *keys: str) -> str:
+    """Why a result cannot be used: the first of its keys that is no number above 0, or is missing."""
+    wrong = (f"{key} is {quoted(data[key])}, and no number above 0" for key in keys if key in data and _number(data[key]) is None)
+    missing = (f"it lacks {key}" for key in keys if key not in data)
+    return f"this is no result of {tool} that can be used: {next(chain(wrong, missing), 'it has no time')}."
+
+
 def _word(value: Any) -> str | None:
     return brief(value.strip(), 120) if isinstance(value, str) and value.strip() else None
 
@@ -162,7 +174,10 @@ _SGLANG: Final = ("sglang", "mean_e2e_latency_ms", "input_throughput")
 """Keys that vLLM's results lack."""
 
 
-def _of_serving(data: Mapping[str, Any]) -> BenchRun | None:
+_COUNTED: Final = ("completed", "total_input_tokens", "total_output_tokens", "output_throughput", "request_throughput")
+
+
+def _of_serving(data: Mapping[str, Any]) -> BenchRun | str:
     """A result of ``vllm bench serve`` or ``sglang.bench_serving``, which came of it."""
     measured: dict[str, float] = {}
     for name, keys in _SERVING_MS.items():
@@ -177,8 +192,9 @@ def _of_serving(data: Mapping[str, Any]) -> BenchRun | None:
     backend = (_word(data.get("backend")) or _word(data.get("endpoint_type")) or "").lower()
     is_sglang = backend.startswith("sglang") or any(key in data for key in _SGLANG[1:])
     rate = _number(data.get("request_throughput"))
-    return _served(
-        "sglang.bench_serving" if is_sglang else "vllm bench serve",
+    tool = "sglang.bench_serving" if is_sglang else "vllm bench serve"
+    run = _served(
+        tool,
         measured,
         completed,
         totals,
@@ -187,6 +203,7 @@ def _of_serving(data: Mapping[str, Any]) -> BenchRun | None:
         model=_word(data.get("model_id")) or _word(data.get("model")),
         most=_number(data.get("max_concurrency")),
     )
+    return run or _unusable(tool, data, *_COUNTED, *chain(*_SERVING_MS.values()))
 
 
 def _served(
@@ -229,7 +246,10 @@ def _served(
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "ns": 1e-9}
 
 
-def _of_aiperf(data: Mapping[str, Any], whole: Mapping[str, Any]) -> BenchRun | None:
+_LENGTHS: Final = ("input_sequence_length", "output_sequence_length")
+
+
+def _of_aiperf(data: Mapping[str, Any], whole: Mapping[str, Any]) -> BenchRun | str:
     """An export of ``genai-perf`` or ``aiperf``: each metric with its unit and its mean."""
 
     def mean(name: str) -> float | None:
@@ -243,11 +263,12 @@ def _of_aiperf(data: Mapping[str, Any], whole: Mapping[str, Any]) -> BenchRun | 
     measured = {name: value for name, key in names.items() if (value := mean(key)) is not None}
     if (throughput := mean("output_token_throughput")) is not None:
         measured["output_tokens_per_s"] = throughput
-    lengths = tuple(mean(f"{side}_sequence_length") for side in ("input", "output"))
+    lengths = tuple(map(mean, _LENGTHS))
     config = whole.get("input_config")
     config = config if isinstance(config, dict) else {}
-    return _served(
-        "aiperf" if "aiperf_version" in whole or "schema_version" in whole else "genai-perf",
+    tool = "aiperf" if "aiperf_version" in whole or "schema_version" in whole else "genai-perf"
+    run = _served(
+        tool,
         measured,
         1.0,
         (lengths[0], lengths[1]),
@@ -256,6 +277,9 @@ def _of_aiperf(data: Mapping[str, Any], whole: Mapping[str, Any]) -> BenchRun | 
         model=next((name for name in _find(config, ("model_names", "model"))), None),
         most=None,
     )
+    figures = (*_LENGTHS, "request_throughput", *names.values())
+    means = {key: data[key].get("avg") if isinstance(data[key], dict) else data[key] for key in figures if key in data}
+    return run or _unusable(tool, means, *figures)
 
 
 def _find(config: Any, keys: Iterable[str], depth: int = 4) -> Iterator[str]:
@@ -271,11 +295,13 @@ def _find(config: Any, keys: Iterable[str], depth: int = 4) -> Iterator[str]:
         yield from _find(value, keys, depth - 1)
 
 
-def _of_llama_bench(data: Mapping[str, Any]) -> BenchRun | None:
+def _of_llama_bench(data: Mapping[str, Any]) -> BenchRun | str | None:
     """A test of ``llama-bench``: ``pp`` is a prompt alone, ``tg`` tokens alone. Both together have one rate, which is left out."""
     rate = _number(data.get("avg_ts"))
     prompt, output, depth = (int(_number(data.get(name)) or 0) for name in ("n_prompt", "n_gen", "n_depth"))
-    if rate is None or bool(prompt) is bool(output):
+    if rate is None:
+        return _unusable("llama-bench", data, "avg_ts")
+    if bool(prompt) is bool(output):
         return None
     options = {}
     if (ubatch := _number(data.get("n_ubatch"))) is not None:
@@ -315,15 +341,15 @@ _TEST: Final = re.compile(r"(pp|tg)([0-9]{1,9})(?: @ d([0-9]{1,9}))?")
 _TITLE: Final = "serving benchmark result"
 
 
-def _of_print(text: str) -> Iterator[BenchRun]:
+def _of_print(text: str) -> Iterator[BenchRun | str]:
     """The runs that a tool printed: results of servers, each below its title, and the table of ``llama-bench``."""
     found: dict[str, Any] = {}
     header: list[str] = []
     for line in text.splitlines():
         lowered = line.strip().lower()
         if _TITLE in lowered:
-            if (run := _of_serving(found)) is not None:
-                yield run
+            if found:
+                yield _of_serving(found)
             found = {}
             continue
         if lowered.startswith("|"):
@@ -337,11 +363,11 @@ def _of_print(text: str) -> Iterator[BenchRun]:
         key = _LABELS.get(label.strip().lower())
         if colon and key is not None:
             found[key] = value.strip()
-    if (run := _of_serving(found)) is not None:
-        yield run
+    if found:
+        yield _of_serving(found)
 
 
-def _of_row(row: Mapping[str, str]) -> Iterator[BenchRun]:
+def _of_row(row: Mapping[str, str]) -> Iterator[BenchRun | str]:
     """A row of the table of ``llama-bench``."""
     test = _TEST.fullmatch(row.get("test", ""))
     if test is None:

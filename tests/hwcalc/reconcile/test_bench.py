@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,31 @@ def test_what_is_no_result(text: str) -> None:
     with pytest.raises(LogError, match="no result") as caught:
         read_bench(text)
     assert "llama-bench" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (" \n", "it is empty"),
+        (json.dumps({**VLLM, "completed": 0}), "vllm bench serve that can be used: completed is 0, and no number above 0"),
+        (json.dumps({**VLLM, "total_input_tokens": 1e400}), "total_input_tokens is inf"),
+        (
+            json.dumps(
+                {key: 1e400 if key.startswith("mean") else value for key, value in VLLM.items() if key != "max_concurrency"}
+            ),
+            "mean_ttft_ms is inf",
+        ),
+        (json.dumps({**SGLANG, "completed": None}), "sglang.bench_serving that can be used: completed is None"),
+        (re.sub(r"(?i)(successful requests: *)\d+", r"\g<1>0", PRINTED), "completed is '0'"),
+        ('[{"n_prompt": 512, "avg_ts": 1e400}]', "llama-bench that can be used: avg_ts is inf"),
+        (json.dumps({**AIPERF, "input_sequence_length": {"avg": 0}}), "aiperf that can be used: input_sequence_length is 0,"),
+    ],
+)
+def test_the_figure_that_makes_a_result_useless_is_named(text: str, words: str) -> None:
+    """With its value: an empty file, no request that was served, and a number that is none are three causes."""
+    with pytest.raises(LogError, match="no result") as caught:
+        read_bench(text)
+    assert words in str(caught.value)
 
 
 @pytest.fixture
