@@ -41,7 +41,7 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
 
     Every combination of what is given as a list.
 
-    The status is 1 if an accelerator is named and no variant is known to fit. As in a sweep, a variant that cannot be planned is said and
+    The status is 1 if an accelerator is named and no variant is known to fit, within the limits of time if there are any. As in a sweep, a variant that cannot be planned is said and
     does not change it; if none can be planned, the status is that of the first error.
     """
     from hwcalc.library.compare import compared
@@ -53,7 +53,7 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
     failed = [variant.error for variant in comparison.variants if variant.error is not None]
     if failed and all(variant.row is None for variant in comparison.variants):
         remarks = (*remarks, f"{len(failed):,} of {len(comparison.variants):,} could not be planned; the first: {failed[0]}")
-    judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
+    judged = [variant.passes for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
     status = 1 if judged and not any(judged) else 0
     from hwcalc.report.compare import comparison_text
 

@@ -86,7 +86,7 @@ class Variant(Record):
     than the policy saves. ``gpus`` are those of the node, ``layout`` is how the model lies on several: ``dp 8, ep 8``. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
     says what this one stores, what its numbers are, and why they are not those of the formulas. Within limits of time ``users_within`` are
     served by the expected times and ``users_within_low`` by the slow end of their range, and ``limited_by`` binds; the times are the expected
-    ones of the planned sequences. ``cost`` is what the hardware costs. ``command`` is the line that plans it alone, and ``suggestions`` are the changes that make it fit, as that plan has them.
+    ones of the planned sequences, and ``within`` says whether these are ``within`` the limits, ``not within`` or ``not known to be within`` them. ``cost`` is what the hardware costs. ``command`` is the line that plans it alone, and ``suggestions`` are the changes that make it fit, as that plan has them.
     """
 
     model: str
@@ -142,9 +142,15 @@ class Variant(Record):
     ttft_s: float | None = None
     itl_s: float | None = None
     e2e_s: float | None = None
+    within: str | None = None
     cost: CostInfo | None = None
     command: str | None = None
     suggestions: Sequence[Try] = ()
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether it is known to fit, within the limits of time if there are any, as the plan of it alone is judged; ``None`` without a verdict."""
+        return self.fits if self.within is None else self.fits and self.within == "within"
 
 
 class Comparison(Answer, Record):
@@ -453,6 +459,7 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None, command: 
     known |= {} if plan.speed is None else plan.speed.row()
     if plan.within is not None:
         known |= {name: value for name, value in plan.within.row().items() if name in Variant.__struct_fields__}
+        known["within"] = plan.within.standing
     known["cost"] = plan.cost
     if memory.devices:
         # What lies in host memory, 0 if that is no more than the input.

@@ -114,8 +114,8 @@ class Recommendation(Answer, Record):
     """What would do, in the order of ``sort`` with what is sure first, and what was left out.
 
     ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do
-    not hold the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because they are machines that cannot be linked, or
-    only a few of them, and ``could_be_more`` of those because of ``max_gpus``. ``unsure_left_out`` fit by the expected value
+    not hold the sequences with up to ``max_gpus``, ``late`` hold them, but never within the limits of time, ``one_at_a_time`` of both because they are machines that cannot be linked, or
+    only a few of them, and ``could_be_more`` of both because of ``max_gpus``. ``unsure_left_out`` fit by the expected value
     only. Of what holds them, ``over_budget`` cost more than ``budget_usd_per_hour``, and ``unpriced`` have no dated price. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes closest, and ``message`` and ``suggestions``
     are its plan's.
     """
@@ -137,6 +137,7 @@ class Recommendation(Answer, Record):
     refused: int
     unknown: int
     too_small: int
+    late: int = 0
     one_at_a_time: int
     could_be_more: int
     unsure_left_out: int
@@ -151,7 +152,13 @@ class Recommendation(Answer, Record):
     notes: tuple[Note, ...]
 
     def headline(self) -> str:
-        best = f"{self.offers[0].gpus} x {self.offers[0].gpu} first" if self.offers else "nothing holds it"
+        best = (
+            f"{self.offers[0].gpus} x {self.offers[0].gpu} first"
+            if self.offers
+            else "nothing within the limits of time"
+            if self.late
+            else "nothing holds it"
+        )
         count = f"{len(self.offers) + self.more:,} would do, " if self.offers else ""
         return f"{self.model}, {self.seq:,} tokens x {self.batch:,}, {self.engine}: {count}{best}"
 
@@ -349,6 +356,8 @@ def recommend_model(
         return match if best is None or best.certain < match.certain else replace(match, layout=best.layout)
 
     plans = _planned(kept, wishes, most_serving, plan_of)
+    # What only the whole plan finds to be too slow.
+    late = () if plans or options.keys().isdisjoint(WITHIN) else kept
     near = None if plans else (holding[0] if holding else search.nearest(candidates))
     near = None if near is None else most_serving(near)
     # Of what nothing holds, more GPUs are offered only where the nearest then does.
@@ -381,6 +390,7 @@ def recommend_model(
         refused=search.refused,
         unknown=search.unknown,
         too_small=search.too_small,
+        late=len(search.late) + len(late),
         one_at_a_time=search.alone,
         could_be_more=limited,
         unsure_left_out=len(matches) - len(sure),
@@ -493,7 +503,9 @@ class _BestOf:
         self.refused, self.unknown, self.alone, self.limited = (
             min(getattr(search, name) for search in searches) for name in ("refused", "unknown", "alone", "limited")
         )
-        self.too_small = considered - self.refused - self.unknown - len({match.candidate.name for match in self.matches})
+        matched = {match.candidate.name for match in self.matches}
+        self.late = set[str]().union(*(search.late for search in searches)) - matched
+        self.too_small = considered - self.refused - self.unknown - len(matched) - len(self.late)
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
         """As that of the search in the smallest format."""
@@ -507,10 +519,12 @@ class _Search:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus or DEFAULT_MOST, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
+        self.late: set[str] = set()
         self._serves = serving(opened)
+        self._held = False
         self.matches: list[_Match] = []
         self._on_gpu: dict[tuple[object, ...], Occupancy | KvplanError] = {}
-        self._seen: dict[tuple[object, ...], list[solve.HoldingLayout]] = {}
+        self._seen: dict[tuple[object, ...], tuple[list[solve.HoldingLayout], bool]] = {}
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
         """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
@@ -522,13 +536,18 @@ class _Search:
             gpu, count = candidate.gpu, candidate.count
             key = (*_key(gpu), count)
             if key not in self._seen:
-                self._seen[key] = self._layouts(candidate, opened, budget)
-            if not self._seen[key]:
-                self.too_small += 1
+                self._held = False
+                self._seen[key] = self._layouts(candidate, opened, budget), self._held
+            found, held = self._seen[key]
+            if not found:
+                if held:
+                    self.late.add(candidate.name)
+                else:
+                    self.too_small += 1
                 self.alone += candidate.instance is None and gpu.whole_machine
                 # Those that could have more GPUs than ``max_gpus`` allows.
                 self.limited += count > self.most if count is not None else not gpu.whole_machine or gpu.node > self.most
-            for fitting in self._seen[key]:
+            for fitting in found:
                 certain = fitting.certain and not opened.hardware_warnings
                 total, filled = budget.total_bytes * fitting.layout.gpus, 1.0
                 if fitting.layout.gpus == 1 and budget.requested_bytes > 0:
@@ -571,15 +590,22 @@ class _Search:
             )
             least = solve.least_gpus(budget, min(by_formulas, opened.needed_bytes))
         replica = solve.least_gpus(budget)
+        serves = None if self._serves is None else self._in_time
         for gpus in self._counts(candidate):
             if gpus < least:
                 continue
-            fitting = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica, serves=self._serves)
+            fitting = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica, serves=serves)
             if fitting is not None and (fitting.certain or not out):
                 out.append(fitting)
                 if fitting.certain:
                     break
         return out
+
+    def _in_time(self, held: Occupancy) -> bool:
+        """Whether a layout that holds the sequences serves them within the limits of time. That one holds them is kept."""
+        assert self._serves is not None
+        self._held = True
+        return self._serves(held)
 
     def _counts(self, candidate: Candidate) -> tuple[int, ...]:
         """The numbers of GPUs to try: all GPUs of an instance, or for whole machines at most as many as can be linked."""

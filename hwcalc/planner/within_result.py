@@ -140,6 +140,11 @@ class WithinInfo(Part):
             return self.at_held
         return self.at_batch if self.at_batch.users > 1 or self.at_users is None else self.at_users
 
+    @property
+    def standing(self) -> str:
+        """Where the planned users stand: ``within`` the limits of time, ``not within`` them, or ``not known to be within`` them."""
+        return "not known to be within" if self.holds is None else "within" if self.holds else "not within"
+
     def row(self) -> dict[str, Any]:
         """The headline figures as columns of a table."""
         arrivals, served = self.arrivals, self.at_batch

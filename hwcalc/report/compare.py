@@ -113,7 +113,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts.append(view.paragraphs(told))
     if dropped and not view.quiet:
         parts.append(f"{filled(left_out(dropped), view.width)}\n")
-    refused = [place for place in planned if variants[place].fits is False]
+    refused = [place for place in planned if variants[place].passes is False]
     if refused and not view.quiet:
         parts += _what_helps([(", ".join(names[place]), variants[place]) for place in refused], view)
     as_if = [variant for variant in variants if variant.policy_offered is False]
@@ -124,7 +124,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
 
 
 def _what_helps(refused: Sequence[tuple[str, Variant]], view: View) -> list[str]:
-    """What makes each row fit that does not, once for all rows that it makes fit; and the line that says more of the first."""
+    """What makes each row fit that does not, or not in time, once for all rows that it makes fit; and the first of these as a command."""
     helped: dict[str, list[str]] = {}
     for name, variant in refused:
         parts = variant.suggestions[0].effect.split("; ") if variant.suggestions else [_NO_HELP]
@@ -136,8 +136,10 @@ def _what_helps(refused: Sequence[tuple[str, Variant]], view: View) -> list[str]
         told = f"\n{view.paragraphs(lines)}"
     else:
         told = "".join(f"  {line}\n" for text in lines for line in broken(clean(text), view.width - 2, 2))
-    of = "" if len(refused) == 1 else " the first of them"
-    return [f"What makes it fit:\n{told}", view.command(f"What else helps{of}", refused[0][1].command or "")]
+    late = " within the limits of time" if refused[0][1].within is not None else ""
+    first = next((variant.suggestions[0] for _, variant in refused if variant.suggestions), None)
+    tried = [] if first is None else [view.command("try the first of them" if len(refused) > 1 else "try", first.command)]
+    return [f"What makes it fit{late}:\n{told}", *tried]
 
 
 def _lacking(variants: Sequence[Variant]) -> list[str]:
@@ -173,7 +175,7 @@ def _columns(variants: Sequence[Variant], *, beside: bool, policies: bool) -> li
         # Beside engines that split no model, the columns are for a model of which something lies in host memory.
         split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
         out += column("layout", lambda variant: variant.layout or "", right=False)
-        out += column("verdict", lambda variant: _UNKNOWN if variant.verdict is None else variant.verdict.text, right=False)
+        out += column("verdict", _verdict, right=False)
         out += column(NEEDED, _needed, 2)
         out += column("of", lambda variant: gib(variant.usable_bytes), 3)
         out += column("at once", _at_once if limited else _sure, 3 if limited else 1)
@@ -215,6 +217,13 @@ def _policy_cell(titles: Sequence[str], place: int, variant: Variant) -> str:
 def _of_row(cell: Callable[[EngineRow], str]) -> Callable[[Variant], str]:
     """The cell of an engine's row; empty for an engine that cannot run the model."""
     return lambda variant: "" if variant.row is None else cell(variant.row)
+
+
+def _verdict(variant: Variant) -> str:
+    """The verdict, and how what fits stands to the limits of time where it is not known to be within them."""
+    if variant.verdict is None:
+        return _UNKNOWN
+    return variant.verdict.text if variant.passes or not variant.fits else f"{variant.verdict.text}, {variant.within} limits"
 
 
 def _needed(variant: Variant) -> str:

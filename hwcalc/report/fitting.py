@@ -106,9 +106,11 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
         if limit is not None and recommendation.over_budget + recommendation.unpriced:
             blocks.append(f"Nothing that holds it is known to cost {_limit(limit)} or less.\n")
         else:
-            blocks.append(
-                f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}{_larger(recommendation)}.\n"
-            )
+            nothing = f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}"
+            if recommendation.late:
+                nothing = "None within the limits of time"
+                of += f", of which {recommendation.late:,} {'holds' if recommendation.late == 1 else 'hold'} it by memory"
+            blocks.append(f"{nothing}: {of}{_larger(recommendation)}.\n")
         if recommendation.nearest is not None:
             blocks += ["Nearest:\n", table([recommendation.nearest])]
             blocks += [view.paragraphs([recommendation.message])] if recommendation.message else []
@@ -205,10 +207,14 @@ def _users(offer: Offer | Runnable) -> str:
 def hardware_left_out(recommendation: Recommendation) -> list[str]:
     """Reasons for what is not listed."""
     out, of = [], f"of {recommendation.considered:,}"
-    if recommendation.too_small and recommendation.offers:
+    missed = {
+        "do not hold it": recommendation.too_small,
+        "hold it by memory, but not within the limits of time": recommendation.late,
+    }
+    for how, count in missed.items() if recommendation.offers else ():
         alone = any(offer.instance is not None for offer in recommendation.offers)
         up_to = f"{_up_to(recommendation)}{', each alone' if alone else ''}{_larger(recommendation)}"
-        out.append(f"{recommendation.too_small:,} {of} do not hold it{up_to}{'; kvplan fleet joins several' if alone else ''}.")
+        out += [f"{count:,} {of} {how}{up_to}{'; kvplan fleet joins several' if alone else ''}."] if count else []
     if recommendation.one_at_a_time:
         machines = "single machines, such as laptops and Macs, that are never joined"
         out.append(f"{recommendation.one_at_a_time:,} of those are {machines}.")
@@ -246,7 +252,7 @@ def _limit(usd_per_hour: float) -> str:
 
 def _up_to(recommendation: Recommendation) -> str:
     """With how many GPUs; nothing where machines cannot be joined anyway."""
-    joined = recommendation.one_at_a_time < recommendation.too_small
+    joined = recommendation.one_at_a_time < recommendation.too_small + recommendation.late
     return f" with up to {plural(recommendation.max_gpus, 'GPU')}" if joined else ""
 
 

@@ -35,7 +35,7 @@ def verdict(plan: Plan) -> str:
     words = _fits(plan)
     if plan.within is None or plan.within.holds or not ((plan.fit is not None and plan.fit.fits) or plan.serves_users):
         return words
-    return f"{words}; {'not within' if plan.within.holds is False else 'not known to be within'} the limits of time"
+    return f"{words}; {plan.within.standing} the limits of time"
 
 
 def _fits(plan: Plan) -> str:

@@ -184,18 +184,17 @@ def test_the_policies_that_an_engine_lacks_are_named(capsys: Capture, monkeypatc
 
 
 def test_what_does_not_fit_is_led_to_what_to_try(capsys: Capture) -> None:
-    """A comparison has no room for it, and a plan has: the line that is printed plans that row, with the options that were given."""
+    """The line that is printed is not the plan that failed: it fits when it is typed, with the options that were given."""
     words = ("--seq", "8k", "--batch", "2", "--offline")
     nodes = ("--gpu", "4xh100,l4", "--engine", "vllm", "--engine-option", "max_num_seqs=64")
     _, out, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B", *words, *nodes)
     _, small, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-1.7B", *words, "--gpu", "l4")
-    line = out.partition("What else helps: ")[2].partition("\n")[0]
-    told, plan, _ = run(capsys, *shlex.split(line)[1:])
+    line = out.partition("\ntry: ")[2].partition("\n\n")[0].replace("\\\n", "")
+    told, _, _ = run(capsys, *shlex.split(line)[1:])
 
-    assert line == "kvplan Qwen/Qwen3-32B --seq 8k --batch 2 --engine vllm --gpu l4 --engine-option max_num_seqs=64 --offline"
-    assert told == 1
-    assert "\n  try " in plan
-    assert "helps" not in small
+    assert told == 0
+    assert {"Qwen/Qwen3-32B", "--offline", "max_num_seqs=64"} <= set(shlex.split(line))
+    assert "\ntry" not in small
     comparison = hwcalc.compare("Qwen/Qwen3-32B", gpu="4xh100,l4", engine="vllm,sglang", seq="8k")
     for variant in comparison.variants:
         told, plan, _ = run(capsys, *shlex.split(variant.command or "")[1:], "--json")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hwcalc import ModelSpec, check, compare, fit, load_model, plan, recommend, sweep
+from tests.hwcalc.command import Capture, run
 
 LIMITS: dict[str, Any] = {"ttft": "1s", "min_rate": 40}
 
@@ -31,6 +33,21 @@ def test_compare_and_sweep_have_the_users_of_a_plan(llama: ModelSpec) -> None:
     assert compare(llama, engine="vllm", seq=8192, gpu=gpus).variants[0].users_within is None
 
 
+def test_compare_judges_as_a_plan_does(capsys: Capture) -> None:
+    """What fits and is too slow is not said to fit alone: status 1, as of the plan. With a variant that is fast enough the status is 0."""
+    words = ("Qwen/Qwen3-32B", "--engine", "vllm", "--seq", "24k", "--users", "20", "--ttft", "1s", "--itl", "40ms", "--offline")
+    slow, fast = ("--gpu", "h100", "--gpus", "4"), ("--gpu", "4xh100,4xb200")
+    planned, answer, _ = run(capsys, *words, *slow)
+    told, out, _ = run(capsys, "compare", *words, *slow)
+    line = out.partition("\ntry: ")[2].partition("\n\n")[0].replace("\\\n", "")
+
+    assert (planned, told) == (1, 1)
+    assert "; not within the limits of time" in answer
+    assert "fits, not within limits" in out
+    assert run(capsys, *shlex.split(line)[1:])[0] == 0
+    assert run(capsys, "compare", *words, *fast)[0] == 0
+
+
 def test_recommend_takes_more_than_memory_needs(llama: ModelSpec) -> None:
     """One H100 holds 40 sequences of 8,192 tokens, and does not give each 40 tokens per second: more of them are offered, which do."""
     asked: dict[str, Any] = {"engine": "vllm", "seq": 8192, "batch": 40, "gpu": "h100-sxm5-80gb"}
@@ -44,6 +61,26 @@ def test_recommend_takes_more_than_memory_needs(llama: ModelSpec) -> None:
     assert timed.users >= 40
     assert timed.ttft_s is not None
     assert timed.ttft_s <= 1
+
+
+def test_what_is_too_slow_is_not_said_to_be_too_small(capsys: Capture) -> None:
+    """As many hold it as without limits, in memory: those offered within the limits and those counted as late. None answers in a microsecond."""
+    words = ("recommend", "meta-llama/Llama-3.1-8B", "--engine", "vllm", "--seq", "8k", "--gpu", "l4,l40s,h100", "--offline")
+    asked: dict[str, Any] = {"engine": "vllm", "seq": 8192, "batch": 100, "limit": 0}
+    held, timed = recommend("meta-llama/Llama-3.1-8B", **asked), recommend("meta-llama/Llama-3.1-8B", **asked, **LIMITS)
+    status, out, _ = run(capsys, *words, "--itl", "1us")
+
+    assert held.late == 0
+    assert timed.late > 0
+    assert timed.too_small == held.too_small
+    assert timed.refused == held.refused
+    assert (
+        len({one.gpu for one in timed.offers}) == timed.considered - timed.refused - timed.unknown - timed.too_small - timed.late
+    )
+    assert status == 1
+    assert "None within the limits of time: 3 candidates with up to 8 GPUs each, of which 3 hold it by memory" in out
+    assert "Nothing holds it" not in out
+    assert "Nothing holds it: 3 candidates" in run(capsys, *words, "--batch", "100k")[1]
 
 
 def test_fit_lists_what_keeps_the_limits() -> None:

@@ -167,9 +167,12 @@ def test_more_gpus_that_nothing_holds_within_limits_of_time_are_enough_when_type
         "--offline",
     )
     out = run(capsys, *words, "--min-rate", "40")[1]
-    more = re.search(r"Nothing holds it: .*; more: --max-gpus (\d+)\.", out)
+    more = re.search(r"None within the limits of time: .*; more: --max-gpus (\d+)\.", out)
 
-    assert "Nothing holds it: " in out
+    assert ("None within the limits of time: " in out) is enough
+    assert ("Nothing holds it: " in out) is not enough
     assert (more is not None) is enough
     if more is not None:
-        assert "Nothing holds it" not in run(capsys, *words, "--min-rate", "40", "--max-gpus", more[1])[1]
+        status, offered, _ = run(capsys, *words, "--min-rate", "40", "--max-gpus", more[1])
+        assert status == 0
+        assert "Nearest:" not in offered
