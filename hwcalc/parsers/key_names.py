@@ -29,6 +29,7 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "sliding_attention": {"window": "sliding_window"}, "chunked_attention": {"chunk": "attention_chunk_size"}, "latent_attention": {"window": ""},
 }  # fmt: skip
 """The names of the parameters of each kind. Those of attention that are not here are names themselves; all have their aliases."""
+PARAMETERS: Final = frozenset(name for fields in NAMES.values() for names in fields.values() for name in names.split())
 SIGNS: Final[Mapping[str, str]] = {
     "mamba1": "mamba_dt_rank", "mamba2": "mamba_n_heads mamba_num_heads mamba_d_head mamba_head_dim",
     "gated_delta_net": "linear_num_key_heads linear_num_value_heads", "real_gated_lru": "lru_width",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, LONGEST_SEQUENCE, Config, architecture_of, bears_on_memory, class_defaults, weighs
-from hwcalc.parsers.key_names import not_read
+from hwcalc.parsers.key_names import PARAMETERS, not_read
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
@@ -60,6 +60,13 @@ def resolved(raw: RawModel, top: Config, own: Understood, assume: str | None) ->
     try:
         reading = read_as(family, config)
     except ConfigError as error:
+        filled = [f"{key} {value}" for key, value in config.assumed_defaults().items() if re.search(rf"\b{key}\b", error.message)]
+        if filled:
+            # A key that is not in the file cannot be mended there.
+            what = (
+                f"{raw.id} leaves out what type {model_type} reads, and {named_keys(filled)} of its class do not go with the file"
+            )
+            raise proposed(ConfigError(f"--assume {assumption.text}: {what}: {error.message}"), raw, top) from error
         # Others that can read the file, or that the file is at fault.
         level = language_level(top, None)
         names = () if error.hint else nearest(level.raw, like=top.model_type)
@@ -154,7 +161,7 @@ class Trial(Record):
     filled_weights: Mapping[str, Any]
     """The same for what bears on the weights alone."""
     missed: tuple[str, ...] = ()
-    """Unread keys of names that no type asks for: they may be the heads or the width that the type would take from its class."""
+    """Unread keys of names that no type asks for: they may be what the type would take from its class."""
     counts_layers: bool = True
     """True if the number of layers is the file's own."""
     layout_given: bool = True
@@ -162,7 +169,7 @@ class Trial(Record):
 
     @property
     def guessed(self) -> bool:
-        """True if layers, heads or their widths would be those of the class."""
+        """True if layers, heads or widths would be those of the class, or other numbers in the place of the file's."""
         return bool(self.missed or not self.counts_layers or self.filled.keys() & NOTED_DIMENSIONS)
 
     def follows(self, sketch: Sketch | None) -> bool:
@@ -231,11 +238,16 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
 
 
 def _missed(config: Config, filled: Mapping[str, Any], others: Mapping[str, str]) -> Iterator[str]:
-    """The places of unread keys (``others``) that may be the heads or the width which the class would fill in: no type asks for their names."""
+    """The places of unread keys (``others``) that may be the numbers which the class would fill in: no type asks for their names."""
     lacks_heads = "num_key_value_heads" in config.asked and not config.has("num_key_value_heads")
-    if others and (lacks_heads or NOTED_DIMENSIONS & filled.keys()):
-        asked = frozenset[str]().union(*(known.keys for known in known_types().values()))
-        yield from (place for path, place in others.items() if path not in asked)
+    if others and (lacks_heads or filled):
+        yield from (others[path] for path in _of_no_type(others))
+
+
+def _of_no_type(paths: Iterable[str]) -> list[str]:
+    """Those of the keys that no type asks for."""
+    asked = frozenset[str]().union(*(known.keys for known in known_types().values()))
+    return [path for path in paths if path not in asked]
 
 
 def _unweighed(level: Config) -> Iterator[str]:
@@ -257,7 +269,7 @@ def _filled(config: Config, layers: Sequence[Layer]) -> Mapping[str, Any]:
     given = {
         key: value
         for key, value in config.assumed_defaults().items()
-        if not isinstance(value, bool) and bears_on_memory(key, value)
+        if not isinstance(value, bool) and (bears_on_memory(key, value) or key in PARAMETERS)
     }
     found = {**filled_in(config), **given}
     without_effect = [word for word, dim in _SPANS.items() if dim not in dims]
@@ -389,7 +401,10 @@ def choose(raw: RawModel, assumption: Assumption, top: Config) -> str:
     closest = () if layout else nearest(level, like=top.model_type, among=assumption.types)
     if not closest:
         so = f" as its {named_keys(layout)} says" if layout else ""
-        raise proposed(ConfigError(f"--assume {assumption.text}: no known type with these layers reads {raw.id}{so}."), raw, top)
+        others = not_read(level, _READ_LATER)
+        own = named_keys([f"{path} {others[path]}" for path in _of_no_type(others)])
+        message = f"--assume {assumption.text}: no known type with these layers reads {f'{own} of ' if own else ''}{raw.id}{so}."
+        raise proposed(ConfigError(message), raw, top)
     name, read = closest[0], _tried(level, closest[0])
     lacking = sorted(key for key in known_types()[name].keys if key not in level and is_layout(key))
     wanted = f" with one of these keys: {named_keys(lacking)}" if lacking else ""

@@ -126,11 +126,17 @@ def test_what_may_bear_on_memory_is_never_dropped_in_silence(config: Json, assum
 @pytest.mark.parametrize(
     ("config", "assume", "message"),
     [
-        ({**PLAIN, "num_attention_heads": 7}, "llama", "num_key_value_heads"), (PLAIN, "mamba2", "num_heads x head_dim"), (STATES, "gqa", "linear_attention"),
+        ({**PLAIN, "num_attention_heads": 7}, "llama", "num_key_value_heads"), (PLAIN, "mamba2", "head_dim 64, expand 2 of its class do not go with the file: num_heads is 128"), (STATES, "gqa", "linear_attention"),
         (HYBRID, "mamba2+gqa", "no known type with these layers reads"), (STATES | {"layer_types": None}, "mamba2+gqa", "does not say which layers keep what"),
         # The class's own heads and widths, beside numbers under names that no type has.
         ({"num_hidden_layers": 4, "n_query_heads": 16, "n_kv": 4, "width": 64}, "llama", "does not read n_query_heads 16, n_kv 4"),
         ({key: value for key, value in PLAIN.items() if key != "num_key_value_heads"} | {"n_kv": 4}, "llama", "does not read n_kv 4"),
+        # A latent, its rotary key and states of other names than those of the class that has them.
+        *((PLAIN | {"latent_width": 384, "rotary_width": 64}, assume, "latent_width 384, rotary_width 64 of config") for assume in ("mla", "minicpm3", "deepseek_v3")),
+        ({**PLAIN, **LATENT, "qk_rope_head_dim": None, "rotary_width": 64}, "deepseek_v3", "qk_rope_head_dim is missing"),
+        ({key: value for key, value in (PLAIN | LATENT).items() if key != "qk_rope_head_dim"} | {"rotary_width": 64}, "deepseek_v3", "does not read rotary_width 64"),
+        ({key: value for key, value in STATES.items() if key != "mamba_d_state"} | {"state_width": 64}, "granitemoehybrid", "does not read state_width 64"),
+        ({key: value for key, value in STATES.items() if key != "mamba_n_groups"} | {"state_groups": 4}, "mamba2+gqa", "reads state_groups 4 of"),
         ({"num_attention_heads": 4}, "llama", "finds no number of layers"), ({"hidden_size": 4}, "gqa", "num_hidden_layers is missing"),
         ({**PLAIN, "layer_types": ["full_attention", "sliding_attention"]}, "gqa", "layer_types is 2 items long"),
     ],
@@ -140,6 +146,7 @@ def test_no_number_is_made_of_class_defaults(config: Json, assume: str, message:
     with pytest.raises(ConfigError, match=message) as error:
         load_model(config, assume=assume)
     assert error.value.exit_code == 3
+    assert "Mend it" not in error.value.hint or any(key in error.value.message for key in config), "a key that is in the file"
 
 
 def test_a_known_type_is_read_as_what_it_is() -> None:
