@@ -98,8 +98,11 @@ def emitted_document(plan: Plan, what: str) -> EmittedDocument:
     )
 
 
-def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
-    """Commands that start a plan, each with its label (``first``, ``start``) and a remark; without a command the remark says why there is none."""
+def commands_to_start(plan: Plan, *, brief: bool = False) -> list[tuple[str, str, str]]:
+    """Commands that start a plan, each with its label (``first``, ``start``) and a remark; without a command the remark says why there is none.
+
+    ``brief`` says where the files of the weights are, without what follows in a parenthesis: another way to name them, and how they are made.
+    """
     engine = plan.request.engine
     try:
         if not find_engine(engine)[0].command.known:
@@ -107,6 +110,7 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
             raise UsageError(message, hint="Servers are --engine vllm, --engine llamacpp and others.")
         rules, given = _planned(plan, engine)
         given, remark = startable(rules.command, given)
+        remark = remark.partition(" (")[0] if brief else remark
         file = rules.command.file(given)
         words = rules.command.words(given) if file is None else file.command
     except KvplanError as error:

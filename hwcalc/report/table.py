@@ -89,7 +89,7 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
         parts += [*asked, Text()] if asked else []
     else:
         parts.append(Text(filled(verdict(plan), width), style=f"bold {_verdict_color(plan)}"))
-        parts += _answer(plan, parts, [*_starts(plan), *asked], width, detail)
+        parts += _answer(plan, parts, asked, width, detail)
         tries, more = _tries(plan, parts, width, detail)
         parts += [*tries, Text()]
     parts += _warnings(plan)
@@ -102,29 +102,30 @@ _SPARE: Final = ("chunk", "speed", "fewest", "cache", "longest")
 """Lines of the answer that a screen which is too small leaves to ``-v``, in this order: what other lines tell too comes first."""
 
 
-def _starts(plan: Plan) -> list[Piece]:
-    return [piece for line in start_lines(plan) for piece in _command(*line)]
+def _answer(plan: Plan, before: Sequence[Piece], asked: Sequence[Piece], width: int, detail: Detail) -> list[Piece]:
+    """The lines below the verdict, how to start it and what is ``asked`` at their end: on a terminal without those that it has no room for.
 
-
-def _answer(plan: Plan, before: Sequence[Piece], last: Sequence[Piece], width: int, detail: Detail) -> list[Piece]:
-    """The lines below the verdict, ``last`` at their end: on a terminal without those that it has no room for."""
+    How files are made gives way first, then the lines of :data:`_SPARE`.
+    """
     assert plan.fit is not None
     lines, out = first_lines(plan)[0], list[Piece]()
     # A plan that does not fit has one change that helps at least, of which what it gives takes two lines.
     first = () if not plan.refutes else plan.fit.suggestions[:1]
-    others = [*before, *last, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), ""))]
+    others = [*before, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), ""))]
     counted = min(width, _USUAL_WIDTH)
     # Below are a blank line, how to see the rest, and the next line to type.
     room = SCREEN[0] - 3 - 2 * len(first) - height(others, counted)
-    for spare in range(len(_SPARE) + 1):
+    for spare in range(-1, len(_SPARE) + 1):
         out = []
         for label, text in lines:
-            if label not in _SPARE[:spare]:
+            if label not in _SPARE[: max(0, spare)]:
                 out += hanging([(label.ljust(_LABEL), text, "")])
                 out += _stack(plan, width) if label == "needs" else []
+        out += [piece for line in start_lines(plan, brief=spare >= 0) for piece in _command(*line)]
+        out += asked
         if detail != "screen" or height(out, counted) <= room:
             break
-    return [*out, *last]
+    return out
 
 
 def _verdict_color(plan: Plan) -> str:

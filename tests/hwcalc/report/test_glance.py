@@ -102,6 +102,20 @@ def test_a_terminal_shows_the_answer_and_the_line_that_was_typed() -> None:
         assert plan_table(one, width=COLUMNS, detail="screen", quiet=True) in text
 
 
+def test_the_speed_comes_before_how_a_file_is_made() -> None:
+    """With experts in host memory there is no room for both on 24 lines: where files are stays, and ``-v`` says how one is made."""
+    asked: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-3060", "ram": "64GB", "weights": "q4_k_m", "seq": "16k"}
+    one = plan("Qwen/Qwen3-30B-A3B", **asked)
+    small, whole = (plan_table(one, width=COLUMNS, detail=detail) for detail in ("screen", "full"))
+
+    assert len(screen(small)) <= LINES - 2
+    assert "\n  speed    decodes " in small
+    assert "\n  start    llama-server " in small
+    assert "Published:" in small
+    assert "To make it:" not in small
+    assert "To make it:" in whole
+
+
 def test_one_bar_has_the_parts_and_the_limit() -> None:
     """Qwen3-8B on an L4, a sequence of 16,384 tokens: weights and cache by their bytes, and where they end beside the limit."""
     one = plan(QWEN, seq="16k", gpu="l4")
