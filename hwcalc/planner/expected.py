@@ -71,6 +71,7 @@ def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
         decode_tokens_per_s=expected(one_step.per_s(sequences)),
         tokens_per_s_each=expected(one_step.per_s(1)),
         prefill_s=expected(first),
+        prefill_tokens_per_s=expected(first.per_s(prompt)),
         speed_class=found.id,
         expected_source=source,
         steps=(*steps, *term_steps("expected_prompt_s", alone.terms)),
@@ -82,6 +83,7 @@ def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
     load = forecast(times, prompt, output, sequences)
     return replace(
         info,
+        output_tokens_per_s=expected(load.cycle_s.per_s(sequences * output)),
         ttft_s=expected(above(load.ttft_s, prompt_bound)),
         itl_s=expected(load.itl_s),
         e2e_s=expected(load.e2e_s),

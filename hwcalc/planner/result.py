@@ -85,8 +85,9 @@ class SpeedInfo(Part):
     ``unknown``. ``steps`` say how the figures come about.
 
     The other fields have an expected value as well: ``decode_tokens_per_s`` and ``tokens_per_s_each`` while every sequence holds ``seq``
-    tokens, ``prefill_s`` of one prompt alone. With ``prompt``, the rest of ``seq`` is the output of each request: ``ttft_s`` until its first
-    token, ``itl_s`` between two tokens with what the prompts of others take, ``e2e_s`` until its last. ``each_at_most`` are the tokens per
+    tokens, ``prefill_s`` and ``prefill_tokens_per_s`` of one prompt alone. With ``prompt``, the rest of ``seq`` is the output of each request:
+    ``ttft_s`` until its first token, ``itl_s`` between two tokens with what the prompts of others take, ``e2e_s`` until its last, and
+    ``output_tokens_per_s`` of all with the time for their prompts. ``each_at_most`` are the tokens per
     second of each of as many sequences as fit for sure (``fit.max_batch``). ``speed_class`` names the class of engine and hardware in
     ``profiles/speed``, null where nothing like it was measured, and ``expected_source`` what it was fitted to.
     """
@@ -107,6 +108,8 @@ class SpeedInfo(Part):
     tokens_per_s_each: Expected | None = None
     each_at_most: Expected | None = None
     prefill_s: Expected | None = None
+    prefill_tokens_per_s: Expected | None = None
+    output_tokens_per_s: Expected | None = None
     ttft_s: Expected | None = None
     itl_s: Expected | None = None
     e2e_s: Expected | None = None

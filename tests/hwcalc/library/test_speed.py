@@ -382,13 +382,20 @@ def test_a_plan_has_the_same() -> None:
 
 
 def test_with_a_prompt_a_plan_knows_requests() -> None:
-    """With --prompt the rest of a sequence is its output: there is a time to the first token, between tokens, and in all."""
+    """With --prompt the rest of a sequence is its output: there is a time to the first token, between tokens, and in all, and rates with it."""
     found = plan(model("llama"), **LLAMA, seq=8192, prompt=7168, batch=8).speed  # type: ignore[arg-type]
     called = speed("llama", prompt=7168, output=1024, concurrency=8)
     assert found is not None
 
-    for name in ("ttft_s", "itl_s", "e2e_s"):
-        assert getattr(found, name).expected == pytest.approx(getattr(called, name).expected)
+    for name in ("ttft_s", "itl_s", "e2e_s", "prefill_tokens_per_s", "output_tokens_per_s"):
+        for end in ("expected", "low", "high"):
+            assert getattr(getattr(found, name), end) == pytest.approx(getattr(getattr(called, name), end))
+    whole = plan(model("llama"), **LLAMA, seq=8192, batch=8).speed  # type: ignore[arg-type]
+    assert whole is not None
+    assert whole.prefill_s is not None
+    assert whole.prefill_tokens_per_s is not None
+    assert whole.prefill_tokens_per_s.expected == pytest.approx(8192 / (whole.prefill_s.expected or 0))
+    assert whole.output_tokens_per_s is None
 
 
 def test_engines_that_nobody_measured_have_a_bound_alone() -> None:
