@@ -18,7 +18,7 @@ LIMIT_WORDS: Final = {
     "itl": "time between tokens",
     "e2e": "time of a request",
     "min_rate": "tokens per second of each",
-    "places": "more would arrive than end",
+    "places": "more would arrive than can be served",
 }
 """Names of limits that are not of memory."""
 
@@ -83,10 +83,10 @@ def _each(found: WithinInfo) -> str:
     parts = [f"{_time(served.ttft_s)} to the first token", between, f"{_time(served.e2e_s)} in all"]
     cached = f", {found.cached_tokens:,} of them cached" if found.cached_tokens else ""
     of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"
-    held = "" if found.at_held is None else f" (no more of the {found.at_batch.users:,} are held)"
+    held = "" if found.at_held is None else f", as memory holds no more of the {found.at_batch.users:,}"
     # The rates of other lines are of decoding alone.
-    mixed = " and their prompts in between" if served.step_with_prompt_s is not None and served.users > 1 else ""
-    return f"with {served.users:,} at once{held}{mixed} {', '.join(parts)}; {of}"
+    mixed = ", their prompts computed in between" if served.step_with_prompt_s is not None and served.users > 1 else ""
+    return f"with {served.users:,} at once{held}{mixed}: {', '.join(parts)}; {of}"
 
 
 def _chunk(found: WithinInfo) -> str:
@@ -122,12 +122,12 @@ def _rates(one: TimeInfo) -> str:
 def _arrivals(found: WithinInfo, engine: str) -> str:
     arrivals = found.arrivals
     assert arrivals is not None
-    asked = f"{arrivals.rate:,.3g} requests/s"
+    asked = f"{arrivals.rate:,.3g} request{'' if arrivals.rate == 1 else 's'}/s"
     if arrivals.most_rate is None:
         return f"{asked}: how many can be served is not known; {_unknown(engine)}"
     low = "" if arrivals.most_rate_low is None else f"{arrivals.most_rate_low:,.3g} {_SLOW}; "
     most = f"at most {arrivals.most_rate:,.3g} requests/s ({low}limit: {limit_word(arrivals.limiting)})"
     if arrivals.at_once is None or arrivals.wait_s is None:
-        return f"{most}; {asked} are more than the engine ends"
+        return f"{most}; a rate of {asked} is more than can be served: the queue grows without end"
     wait = f", each waits {human_duration(arrivals.wait_s)}" if arrivals.wait_s >= 1e-3 else ""
-    return f"{most}; with {asked} {arrivals.at_once:,.1f} are served at once{wait}, as in an M/G/c queue"
+    return f"{most}; at {asked}, {arrivals.at_once:,.1f} are served at once{wait}, as in an M/G/c queue"

@@ -120,7 +120,9 @@ def test_times_are_of_those_that_are_held() -> None:
     assert 50 <= fit.max_batch <= 56
     assert (found.at_batch.users, found.at_held) == (500, alone.at_batch)
     assert alone.at_held is None
-    assert each.startswith(f"with {fit.max_batch} at once (no more of the 500 are held) and their prompts in between ")
+    assert each.startswith(
+        f"with {fit.max_batch} at once, as memory holds no more of the 500, their prompts computed in between: "
+    )
 
 
 def test_planned_users_hold_the_limits_or_not() -> None:
