@@ -8,10 +8,11 @@ from fractions import Fraction
 from typing import Any, Final
 
 from msgspec import field, to_builtins
+from msgspec.structs import replace
 
 from hwcalc.check.changes import changed_keys, planned_of
 from hwcalc.check.file import BaselineError, Check
-from hwcalc.check.result import Figures, Judged, KeyChange, count_of
+from hwcalc.check.result import GROWTH, Checked, Edit, Figures, Judged, KeyChange, count_of
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.options import ROWS
@@ -68,7 +69,8 @@ class Baseline(Record):
 class Subject(Record):
     """A check that was planned, its file, the names its model may have, its setup, and the figures to compare.
 
-    ``asked`` and ``versions`` are as in :class:`Baseline`. ``status_with`` is the status of the check with some options changed.
+    ``asked`` and ``versions`` are as in :class:`Baseline`. ``judged_with`` judges the check with its changes and the requirements beside its own,
+    and ``refused`` is its result where that raises an error.
     """
 
     check: Check
@@ -76,7 +78,8 @@ class Subject(Record):
     models: tuple[str, ...]
     setup: tuple[object, ...]
     figures: Figures
-    status_with: Callable[[Mapping[str, str | None]], str]
+    judged_with: Callable[[tuple[Judged, ...], tuple[KeyChange, ...]], Sequence[Judged]]
+    refused: Callable[[KvplanError], Checked]
     asked: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -201,7 +204,7 @@ def compare(
     ]
     if not same:
         return None
-    out = []
+    out, most = list[Judged](), 0
     for key in _FIGURES:
         earlier = [item.figures[key] for item in same if key in item.figures]
         now: int | None = getattr(figures, key)
@@ -210,9 +213,13 @@ def compare(
             limit = growth.limit(before)
             allowed = f"; {growth.text} allowed" if growth.share else ""
             what = f"{key.removesuffix('_bytes').replace('_', ' ')} {_moved(before, now)}{allowed}"
-            name, holds = f"growth.{key}", now <= limit
+            name, holds = f"{GROWTH}{key}", now <= limit
             out.append(Judged(name=name, unit="bytes", limit=limit, got=now, holds=holds, certain=True, message=what))
-    return tuple(out), _changes(same[0], subject)
+            most = max(most, 0 if holds or not before else -(-100 * (now - before) // before))
+    allowing = (Edit(yaml=f"--max-growth {most}%", effect="allows the growth"),) if most else ()
+    first = next((one for one in out if not one.holds), None)
+    judged = tuple(replace(one, edits=allowing) if one is first else one for one in out)
+    return judged, _changes(same[0], subject)
 
 
 def _moved(before: int, now: int) -> str:

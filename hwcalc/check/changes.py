@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -17,9 +17,6 @@ from hwcalc.check.result import Edit, Judged, KeyChange
 from hwcalc.planner.options import ROWS, read_options
 from hwcalc.planner.values import TYPES
 from hwcalc.text import printable
-
-if TYPE_CHECKING:
-    from hwcalc.engines.pool import Try
 
 MOST_EDITS: Final = 5
 NUMBERS: Final = ("seq", "batch")
@@ -79,8 +76,8 @@ def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged
 
 
 def taken_back(
-    check: Check, changes: Sequence[KeyChange], status_with: Callable[[Mapping[str, str | None]], str]
-) -> tuple[Edit, ...]:
+    places: Mapping[str, Place], changes: Sequence[KeyChange], status_with: Callable[[Mapping[str, str | None]], str]
+) -> list[Edit]:
     """The edits to values of the baseline or the lock with each of which the check passes; if none does alone, to all of them together.
 
     ``status_with`` is the status of the check with some options changed.
@@ -96,29 +93,20 @@ def taken_back(
             if status in {"pass", "warning"}:
                 as_before = f"as the {group[0].since} has {'it' if len(group) == 1 else 'them'}"
                 effect = as_before if status == "pass" else f"{PROBABLY}; {as_before}"
-                out.append(replace(edit(settings, "", check.places), effect=effect))
+                out.append(replace(edit(settings, "", places), effect=effect))
         if out:
-            return tuple(out)
-    return ()
+            return out
+    return []
 
 
-def with_edits(judged: Sequence[Judged], edits: Sequence[Edit]) -> tuple[Judged, ...]:
-    """The requirements, where the first that fails has these edits as well, behind its own first. The same edit is told once."""
-    failing = [one for one in judged if one.name in REQUIREMENTS and not (one.holds and one.certain)]
-    first = min(failing, key=lambda one: one.holds, default=None)
-    if first is None or not edits:
-        return tuple(judged)
-    told, more = {one.yaml: one for one in first.edits}, list[Edit]()
+def merged(edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """The edits, each once, with all that is said of it."""
+    told: dict[str, Edit] = {}
     for one in edits:
         same = told.get(one.yaml)
-        if same is None:
-            more.append(one)
-        else:
-            effect = one.effect.removeprefix(f"{PROBABLY}; ")
-            told[one.yaml] = replace(same, effect="; ".join(filter(None, (same.effect, effect))))
-    own = tuple(told.values())
-    offered = (*own[:1], *more, *own[1:])[:MOST_EDITS]
-    return tuple(replace(one, edits=offered) if one is first else one for one in judged)
+        effect = "" if same is None else one.effect.removeprefix(f"{PROBABLY}; ")
+        told[one.yaml] = one if same is None else replace(same, effect="; ".join(filter(None, (same.effect, effect))))
+    return tuple(told.values())
 
 
 def as_written(change: KeyChange, check: Check) -> KeyChange:
@@ -127,18 +115,6 @@ def as_written(change: KeyChange, check: Check) -> KeyChange:
     if place is None or place.counted is not None or check.document is not None:
         return change
     return replace(change, key=place.word)
-
-
-def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place], numbers: Sequence[Edit] = ()) -> tuple[Edit, ...]:
-    """The changes that a plan offers, as edits of the check: the largest length and the most sequences first.
-
-    Where there are ``numbers``, they stand in the place of those that the plan offers.
-    """
-    with_settings = [suggestion for suggestion in suggestions if suggestion.settings]
-    offered = [one for name in NUMBERS for one in with_settings if list(one.settings) == [name]]
-    others = [one for one in with_settings if one not in offered]
-    told = [replace(edit(one.settings, one.effect, places), flags=one.flag) for one in (*(() if numbers else offered), *others)]
-    return (*numbers, *told)[:MOST_EDITS]
 
 
 def number_edit(

@@ -32,14 +32,12 @@ from hwcalc.errors import (
     UsageError,
 )
 from hwcalc.formulas.record import Record
-from hwcalc.launch.arguments import scalar
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     BEYOND,
     LAYOUT,
     NAME_IT,
     ON_SERVER,
-    BeyondError,
     Planned,
     TooFewGpusError,
     flags_of,
@@ -55,7 +53,6 @@ from hwcalc.launch.planned import (
     warned,
     without_line,
     word_of,
-    words_for,
 )
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
@@ -89,7 +86,6 @@ _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
-_VARIABLE: Final = re.compile(r"(?<!\S)[A-Z_]+=\S+")
 _NO_SHARE: Final = "without memory_utilization"
 _NOTHING: Final = "starts no server that kvplan knows"
 
@@ -114,7 +110,7 @@ class ServerCheck(Check):
 
     ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text, and ``command``
     is the command that checks the text without them. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one with
-    too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text.
+    too ``few`` GPUs cannot start.
     """
 
     server: Server
@@ -124,7 +120,6 @@ class ServerCheck(Check):
     given: Mapping[str, Any] = MappingProxyType({})
     command: str = ""
     few: TooFewGpusError | None = None
-    beyond: BeyondError | None = None
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -148,29 +143,7 @@ class ServerCheck(Check):
         refused = self._refused(plan)
         if refused:
             return [*self.told, self._shorter(refused, plan, replan)]
-        if self.beyond is None:
-            return [*self.told, *(self.blamed(item, plan, replan) for item in judged)]
-        alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
-        return [*self.told, self._beyond(self.beyond, replan), *(alone.blamed(item, plan, replan) for item in judged)]
-
-    def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
-        """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
-        flags, option = flags_of(self.server), error.option
-        engine = find_engine(flags.engine)[0]
-        said, facts = {option: error.sizes[option]}, engine.facts
-        if facts.slots_option in flags.flag_of:
-            # Its flag says the tokens of all slots.
-            users = {facts.users_option: said["batch"]} if option == "batch" else {}
-            said = {facts.slots_option: error.sizes["seq"] * (error.sizes["batch"] or 1), **users}
-        larger = " ".join(engine.command.flag(name, size) for name, size in said.items())
-        gpus = self._gpus_with(larger, {}, replan)
-        edits = [self._told_with(Edit(yaml=larger, effect="", flags=larger), {}, gpus)] if gpus else []
-        smaller = {option: str(error.allowed)}
-        edits += [Edit(yaml=self._command(smaller), effect="")] if self._gpus_with("", smaller, replan) else []
-        word = words_for(flags, self.server, option)[1]
-        item = _judged("length" if option == "seq" else "users", error.message, holds=False)
-        place = None if word is None or not word.line else _place(self.server, flags.flag_of.get(option), word)
-        return replace(_at(item, place), edits=tuple(edits))
+        return [*self.told, *(self.blamed(item, plan, replan) for item in judged)]
 
     def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
         """The plan of the longest request that the pool holds, with a warning, where the text names no length and the engine starts all the same."""
@@ -337,7 +310,7 @@ class ServerCheck(Check):
         parts = dict(part.partition(": ")[::2] for part in edit.yaml.split(", "))
         typed = {key: text for key, text in parts.items() if key in self.given or (key in NUMBERS and not edit.flags)}
         if typed and typed.keys() == parts.keys():
-            return replace(edit, yaml=self._command(typed), flags="") if self._gpus_with("", typed, replan) else None
+            return replace(edit, yaml=self._command(typed), flags="")
         if typed:
             gpus = self._gpus_with(f"{also} {edit.flags}", typed, replan) if edit.flags else 0
             return self._told_with(edit, typed, gpus) if gpus else None
@@ -361,14 +334,10 @@ class ServerCheck(Check):
 
     def _gpus_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> int:
         """The GPUs that the server takes with these flags, and with what is typed in place of what the user gave; 0 if it does not surely fit so."""
-        own = flags_of(self.server)
-        # Variables stand before the program, and parameters in a file beside it.
-        words = [*_VARIABLE.findall(flags), *own.program, _VARIABLE.sub("", flags)]
-        keys = {row.name: row.key for row in own.parameters if row.key}
+        program = " ".join(flags_of(self.server).program)
         with suppress(KvplanError):  # what the engine refuses is not offered
-            (told,) = Given(variables={}, settings={}).servers(" ".join(words))
+            (told,) = Given(variables={}, settings={}).servers(f"{program} {flags}")
             of_text = {name: value for name, value in told.settings.items() if name not in ("engine", "model")}
-            of_text |= {keys[name]: scalar(value) for name, value in pairwise(flags.split()) if name in keys}
             # A text that gives it fewer GPUs has to give it more, which no flag says.
             settings = {name: value for name, value in self.server.settings.items() if name != "gpus_per_replica"} | of_text
             server = replace(self.server, settings=settings, extra={**self.server.extra, **told.extra})
@@ -537,13 +506,10 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
     made = Planned(model=str(server.model or ""), options={})
     at = places.get("model") or Place(line=server.line, column=1, word="")
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
-    without_gpu, given, few, beyond = False, dict[str, Any](), None, None
+    without_gpu, given, few = False, dict[str, Any](), None
     try:
         given = not_named(server, told.options)
-        try:
-            made = planned(server, given)
-        except BeyondError as error:
-            beyond, made = error, planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
+        made = planned(server, given)
         if not {"gpu", "instance", "kv_memory"} & made.options.keys():
             # Of the remarks, those that say why the accelerator is not known.
             said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the text names no accelerator."
@@ -574,7 +540,6 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         fitted=made.fitted,
         given=given,
         few=few,
-        beyond=beyond,
     )
 
 

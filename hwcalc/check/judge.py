@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.check.changes import NUMBERS, edit, edits_of, number_edit
-from hwcalc.check.fields import OF_TIME, Headroom
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, edit, merged, number_edit, rounded, taken_back
+from hwcalc.check.fields import FITTING, OF_TIME, REQUIREMENTS, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
-from hwcalc.check.result import Edit, Figures, Fit, Judged, figures_of, verdict_in_words
+from hwcalc.check.result import GROWTH, Edit, Figures, Fit, Judged, KeyChange, figures_of, verdict_in_words
+from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.candidates import instances_with
 from hwcalc.hardware.prices import money
 from hwcalc.planner.layouts import counts
+from hwcalc.planner.options import read_options
 from hwcalc.planner.result import NO_PRICE, NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
@@ -25,7 +29,6 @@ from hwcalc.profiles.hardware_file import NODE
 from hwcalc.units import human_bytes, human_chance, human_duration
 
 if TYPE_CHECKING:
-    from hwcalc.engines.pool import Try
     from hwcalc.planner.within_result import TimeInfo, WithinInfo
 
 Replan = Callable[..., Plan]
@@ -35,7 +38,8 @@ Replan = Callable[..., Plan]
 class Case(Record):
     """A plan that is judged, with its figures, what makes it again with a change, and the requirements of its check.
 
-    ``places`` are those of the check's keys. With ``sure``, what is offered holds at both ends of an estimate.
+    ``places`` are those of the check's keys. With ``sure``, what is offered holds at both ends of an estimate. ``beside`` are requirements
+    that were judged before, such as growth since a baseline, and ``changes`` are the keys that differ from the baseline or the lock.
     """
 
     plan: Plan
@@ -44,15 +48,26 @@ class Case(Record):
     required: tuple[Required, ...]
     places: Mapping[str, Place]
     sure: bool
-
-    @property
-    def headroom(self) -> Headroom | None:
-        """The headroom that is required beside the verdict."""
-        return next((one.limit for one in self.required if one.name == "headroom"), None)
+    beside: tuple[Judged, ...] = ()
+    changes: tuple[KeyChange, ...] = ()
 
     def failed_by(self, judged: Judged) -> bool:
         """True if a requirement fails, or only probably holds where what is sure is wanted."""
         return not (judged.holds and (judged.certain or not self.sure))
+
+    def changed(self, settings: Mapping[str, str | None]) -> Case:
+        """The check with these settings. Raises what the engine or a policy refuses."""
+        again = partial(self.replan, settings=settings)
+        plan = again()
+        return replace(self, plan=plan, figures=figures_of(plan), replan=again)
+
+    def failing(self) -> Iterator[str]:
+        """The requirements that fail, growth too: each is judged as the next one is asked for."""
+        yield from (item.name for item in self.required if self.failed_by(_JUDGES[item.name](item, self)))
+        for item in self.beside:
+            key = item.name.removeprefix(GROWTH)
+            if item.name != key and item.limit is not None and getattr(self.figures, key) > item.limit:
+                yield item.name
 
     @property
     def least_users(self) -> int:
@@ -61,17 +76,36 @@ class Case(Record):
 
 
 def judge(
-    required: tuple[Required, ...], plan: Plan, replan: Replan, places: Mapping[str, Place] | None = None, *, sure: bool = False
+    required: tuple[Required, ...],
+    plan: Plan,
+    replan: Replan,
+    places: Mapping[str, Place] | None = None,
+    *,
+    sure: bool = False,
+    beside: tuple[Judged, ...] = (),
+    changes: tuple[KeyChange, ...] = (),
+    search: Callable[[], str] = str,
 ) -> tuple[Judged, ...]:
-    """Judge every requirement, in order. ``replan(batch=4)`` is the plan with that one change, ``places`` are those of the check's keys.
+    """Judge every requirement, in order, and those ``beside`` them. The first that fails has the edits with which the whole check passes.
 
-    Numbers that are offered hold by the expected value, as the check does; with ``sure`` at both ends of the estimate.
+    ``replan(batch=4)`` is the plan with that one change, and ``places`` are those of the check's keys. What is offered holds by the expected
+    value, as the check does; with ``sure`` at both ends of the estimate. ``changes`` are taken back where that helps. ``search`` makes the
+    command that looks for more where no single change is found.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` if the plan lacks a figure that is required, and
     :class:`~hwcalc.check.file.NoVerdictError` if it lacks the verdict.
     """
-    case = Case(plan=plan, figures=figures_of(plan), replan=replan, required=required, places=places or {}, sure=sure)
-    return _with_time(tuple(_JUDGES[item.name](item, case) for item in required), case)
+    case = Case(
+        plan=plan,
+        figures=figures_of(plan),
+        replan=replan,
+        required=required,
+        places=places or {},
+        sure=sure,
+        beside=beside,
+        changes=changes,
+    )
+    return _with_edits((*(_JUDGES[item.name](item, case) for item in required), *beside), case, search)
 
 
 def with_unit(count: float, unit: str) -> str:
@@ -112,16 +146,15 @@ def _fits(item: Required, case: Case) -> Judged:
     assert told is not None
     holds, certain = told.fits is item.limit, told.verdict.certain
     message = verdict_in_words(told.verdict, fit)
-    if not told.fits and told.message:
-        message += f"; {case.plan.reason.removesuffix('.')}"
+    reason = "" if told.fits or not told.message else case.plan.reason.removesuffix(".")
+    if reason and told.headroom_bytes >= 0 and fit.needed_high_bytes <= fit.usable_bytes:
+        # There is memory enough: what is too small comes first.
+        message = f"{told.verdict.text}: {reason}. There is memory enough: {message.partition(': ')[2]}"
+    elif reason:
+        message += f"; {reason}"
     if not item.limit:
         message += "; required: that it does not fit"
-    judged = Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)
-    if not item.limit or (holds and certain):
-        return judged
-    # The own numbers of a plan surely fit, but not for sure within limits of time.
-    own = () if holds or (case.sure and case.headroom is None and case.plan.within is None) else _numbers(case)
-    return replace(judged, edits=edits_of(_sure(told.suggestions, case), case.places, own))
+    return Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)
 
 
 def _headroom(item: Required, case: Case) -> Judged:
@@ -133,80 +166,22 @@ def _headroom(item: Required, case: Case) -> Judged:
     span = "" if worst == best else f" ({human_bytes(worst)} to {human_bytes(best)})"
     message = f"{human_bytes(got)} free{span}, at least {asked} required"
     certain, holds = (worst >= least) is (best >= least), got >= least
-    judged = Judged(name=item.name, unit="bytes", limit=least, got=max(0, got), holds=holds, certain=certain, message=message)
-    # What does not fit is told as that, with the numbers that leave the headroom.
-    refuted = case.plan.fit is not None and not case.plan.fit.fits and any(one.name == "fits" for one in case.required)
-    return replace(judged, edits=_numbers(case)) if case.failed_by(judged) and not refuted else judged
-
-
-def _numbers(case: Case) -> tuple[Edit, ...]:
-    """The longest sequences, and the most of them, that fit within limits of time and leave the headroom that is required.
-
-    Each is planned again.
-    """
-    from hwcalc.planner.advice import least_sensible
-
-    fit, out = case.plan.fit, list[Edit]()
-    assert fit is not None
-    headroom = case.headroom or Headroom()
-
-    def holds(name: str, value: int, *, sure: bool) -> bool:
-        with suppress(KvplanError):  # what the engine or a policy refuses is not offered
-            changed = case.replan(**{name: value})
-            found, within = changed.fit, changed.within
-            if found is None or not found.fits or (sure and found.verdict is not Verdict.FITS):
-                return False
-            if within is not None and not _in_time(within, case.least_users, sure=sure):
-                return False
-            needed = found.needed_high_bytes if sure else found.needed_bytes
-            return found.usable_bytes - needed >= headroom.of(found.usable_bytes)
-        return False
-
-    for name in NUMBERS:
-        planned, most = getattr(case.figures, name), getattr(fit, f"max_{name}" if case.sure else f"expected_max_{name}")
-        bound = min(most or 0, planned - 1)
-        served = None if case.plan.within is None else case.plan.within.users_low if case.sure else case.plan.within.users
-        guess = bound if served is None or name != "batch" else min(bound, served)
-        most = last_yes(partial(holds, name, sure=case.sure), bound, guess)
-        if name == "batch" or most >= least_sensible(planned) or not fit.suggestions:
-            out += number_edit(name, most, planned, case.places, partial(holds, name, sure=True))
-    return tuple(out)
+    return Judged(name=item.name, unit="bytes", limit=least, got=max(0, got), holds=holds, certain=certain, message=message)
 
 
 Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
 """Reads a figure: its expected value, and the low and high ends of the estimate."""
 
 
-def _at_most(read: Read, unit: str = "bytes", *, grows: bool = False) -> Callable[..., Judged]:
-    """A judge of a limit on a figure. With ``grows``, what fails is planned shorter, for the longest that holds."""
+def _at_most(read: Read, unit: str = "bytes") -> Callable[..., Judged]:
+    """A judge of a limit on a figure."""
 
     def judged(item: Required, case: Case) -> Judged:
-        def told(figures: Figures, plan: Plan) -> Judged:
-            expected, low, high = (_known(item, value, case) for value in read(figures, plan))
-            certain = (low <= item.limit) is (high <= item.limit)
-            return _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
-
-        found = told(case.figures, case.plan)
-        if not grows or not case.failed_by(found) or not found.got:
-            return found
-        return _shorter(found, case, item.limit / found.got, lambda plan: told(figures_of(plan), plan))
+        expected, low, high = (_known(item, value, case) for value in read(case.figures, case.plan))
+        certain = (low <= item.limit) is (high <= item.limit)
+        return _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
 
     return judged
-
-
-def _shorter(found: Judged, case: Case, share: float, judged: Callable[[Plan], Judged]) -> Judged:
-    """What fails, with the longest sequences for which it is ``judged`` to hold: about this share of the planned length."""
-    seq = case.figures.seq
-
-    def holds(tokens: int, *, sure: bool) -> bool:
-        other = judged(case.replan(seq=tokens))
-        return other.holds and (other.certain or not sure)
-
-    with suppress(KvplanError):  # a length that the engine or a policy refuses: no edit is offered
-        guess = min(seq - 1, max(1, int(seq * share)))
-        most = last_yes(partial(holds, sure=case.sure), seq - 1, guess)
-        return replace(found, edits=number_edit("seq", most, seq, case.places, partial(holds, sure=True)))
-    return found
 
 
 def _compared(item: Required, unit: str, expected: float, low: float, high: float, *, holds: bool, certain: bool) -> Judged:
@@ -217,28 +192,21 @@ def _compared(item: Required, unit: str, expected: float, low: float, high: floa
     return Judged(name=item.name, unit=unit, limit=item.limit, got=expected, holds=holds, certain=certain, message=message)
 
 
-def _at_least(figure: str, option: str, other: str, unit: str) -> Callable[..., Judged]:
+def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
     """A judge of what a solver found: the expected value decides, and the sure one says whether that is certain.
 
-    What fails is planned at the limit, where the high end of the budget may hold it, and less of the ``other`` number is offered.
+    What fails is planned at the limit, where the high end of the budget may hold it.
     """
 
     def judged(item: Required, case: Case) -> Judged:
         fit = _fit_of(item, case)
         sure, got = (_known(item, getattr(fit, name), case) for name in (figure, f"expected_{figure}"))
-        holds = got >= item.limit
-        certain = sure >= item.limit
-        edits: tuple[Edit, ...] = ()
-        if not (holds and (certain or not case.sure)):
-            exact, at_limit = fit.needed_low_bytes == fit.needed_high_bytes, None
-            with suppress(*([KvplanError] if exact else [])):  # the limit is needed for the verdict of an estimate alone
-                at_limit = case.replan(**{option: item.limit}).fit
-            certain = certain if holds else exact or at_limit is None or at_limit.verdict.certain
-            if at_limit is not None:
-                most = getattr(at_limit, f"max_{other}" if case.sure else f"expected_max_{other}")
-                surely = getattr(at_limit, f"max_{other}") or 0
-                edits = number_edit(other, most, getattr(case.figures, other), case.places, lambda value: value <= surely)
-        return replace(_compared(item, unit, got, sure, got, holds=holds, certain=certain), edits=edits)
+        holds, certain = got >= item.limit, sure >= item.limit
+        if not holds:
+            exact = fit.needed_low_bytes == fit.needed_high_bytes
+            at_limit = None if exact else case.replan(**{option: item.limit}).fit
+            certain = at_limit is None or at_limit.verdict.certain
+        return _compared(item, unit, got, sure, got, holds=holds, certain=certain)
 
     return judged
 
@@ -285,11 +253,7 @@ def _overrun(item: Required, case: Case) -> Judged:
     certain = (overrun.chance - overrun.chance_error <= item.limit) is (overrun.chance_high <= item.limit)
     span = "" if overrun.chance_high == chance else f" (up to {human_chance(overrun.chance_high)})"
     message = f"{human_chance(chance)}{span} to overrun the pool, at most {human_chance(item.limit)} required"
-    judged = Judged(name=item.name, unit="chance", limit=item.limit, got=chance, holds=holds, certain=certain, message=message)
-    if not case.failed_by(judged):
-        return judged
-    most = overrun.max_users if case.sure else overrun.expected_max_users
-    return replace(judged, edits=number_edit("batch", most, overrun.users, case.places))
+    return Judged(name=item.name, unit="chance", limit=item.limit, got=chance, holds=holds, certain=certain, message=message)
 
 
 def _of_speed(item: Required, plan: Plan, unit: str, expected: float, low: float, high: float) -> Judged:
@@ -304,21 +268,13 @@ def _of_speed(item: Required, plan: Plan, unit: str, expected: float, low: float
 
 
 def _decode(item: Required, case: Case) -> Judged:
-    """The tokens a second of all sequences. Where they are too few, shorter sequences are offered, which are read faster."""
-
-    def told(plan: Plan) -> Judged:
-        found = None if plan.speed is None else plan.speed.decode_tokens_per_s
-        if found is None or found.expected is None or found.low is None or found.high is None:
-            # Where nothing like it was measured, what it cannot be faster than.
-            bound = _known(item, figures_of(plan).decode_tokens_per_s_bound, case)
-            return _of_speed(item, plan, "tokens/s", bound, bound, bound)
-        return _of_speed(item, plan, "tokens/s", found.expected, found.low, found.high)
-
-    found = told(case.plan)
-    # What does not fit is told as that.
-    if not case.failed_by(found) or case.plan.fit is None or not case.plan.fit.fits:
-        return found
-    return _shorter(found, case, (found.got or 0) / item.limit, told)
+    """The tokens a second of all sequences."""
+    found = None if case.plan.speed is None else case.plan.speed.decode_tokens_per_s
+    if found is None or found.expected is None or found.low is None or found.high is None:
+        # Where nothing like it was measured, what it cannot be faster than.
+        bound = _known(item, case.figures.decode_tokens_per_s_bound, case)
+        return _of_speed(item, case.plan, "tokens/s", bound, bound, bound)
+    return _of_speed(item, case.plan, "tokens/s", found.expected, found.low, found.high)
 
 
 def limits_of(required: tuple[Required, ...]) -> dict[str, Any]:
@@ -337,63 +293,15 @@ def limits_of(required: tuple[Required, ...]) -> dict[str, Any]:
 
 
 def _max_cost(item: Required, case: Case) -> Judged:
-    """The price an hour. Where it is too high, fewer GPUs or a cheaper instance of the cloud that holds it is offered."""
-    fit = _fit_of(item, case)
+    """The price an hour."""
+    _fit_of(item, case)
     cost, limit = case.plan.cost, item.limit
     if cost is None:
         what = next((note.message for note in case.plan.notes if note.code == NO_PRICE), "no price of the hardware is known.")
         raise UnsupportedError(f"max_cost cannot be checked: {what}", hint="In a check: price: {h100: 2.50/h}")
     message = f"{money(cost.usd_per_hour)} an hour ({cost.price.text}), at most {money(limit)} an hour ({item.text}) required"
     holds = cost.usd_per_hour <= limit
-    judged = Judged(name=item.name, unit="$/h", limit=limit, got=cost.usd_per_hour, holds=holds, certain=True, message=message)
-    if holds:
-        return judged
-
-    def suits(**change: Any) -> bool:
-        with suppress(KvplanError):  # what the engine refuses is not offered
-            other = case.replan(**change)
-            return other.fit is not None and other.fit.fits and other.cost is not None and other.cost.usd_per_hour <= limit
-        return False
-
-    if "instance" in case.places:
-        others = instances_with(cost.price.provider, str(fit.gpu), fit.gpus)
-        name = next((name for name in others if suits(instance=name)), None)
-        return judged if name is None else replace(judged, edits=(edit({"instance": name}, "", case.places),))
-    fewest = next((gpus for gpus in range(1, fit.gpus) if suits(gpus=gpus)), None)
-    return replace(judged, edits=number_edit("gpus", fewest, fit.gpus, case.places))
-
-
-def _with_time(judged: tuple[Judged, ...], case: Case) -> tuple[Judged, ...]:
-    """The requirements; the first limit of time by which the check fails has the edits with which all of them hold. What does not fit is told as that."""
-    fit, late = case.plan.fit, [one for one in judged if one.name in (*OF_TIME, "min_users") and case.failed_by(one)]
-    if not late or fit is None or not fit.fits:
-        return judged
-    edits: tuple[Edit, ...] = ()
-    with suppress(KvplanError):  # more users may be refused
-        least = case.least_users
-        more = fit if least <= case.figures.batch else case.replan(advise=True, batch=least).fit
-        tries = [one for one in _sure(() if more is None else more.suggestions, case) if not least or "batch" not in one.settings]
-        edits = edits_of(tries, case.places, _numbers(case))
-    return tuple(replace(one, edits=edits) if one is late[0] else one for one in judged)
-
-
-def _in_time(within: WithinInfo, least: int, *, sure: bool) -> bool:
-    """True if the planned users are served within the limits, and ``least`` would be; with ``sure`` at the slow end of the times."""
-    held, users = (within.holds_low, within.users_low) if sure else (within.holds, within.users)
-    return bool(held) and (users or 0) >= least
-
-
-def _sure(tries: Sequence[Try], case: Case) -> Sequence[Try]:
-    """The changes that a plan offers; where only what is sure is offered, those that hold at both ends of an estimate, planned again."""
-
-    def is_sure(one: Try) -> bool:
-        with suppress(KvplanError):  # what the engine refuses is not offered
-            changed = case.replan(settings=one.settings)
-            in_time = changed.within is None or _in_time(changed.within, case.least_users, sure=True)
-            return changed.fit is not None and changed.fit.verdict is Verdict.FITS and in_time
-        return False
-
-    return [one for one in tries if is_sure(one)] if case.sure else tries
+    return Judged(name=item.name, unit="$/h", limit=limit, got=cost.usd_per_hour, holds=holds, certain=True, message=message)
 
 
 def _within(item: Required, case: Case) -> WithinInfo:
@@ -446,12 +354,12 @@ def _total(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
 _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "fits": _fits,
     "headroom": _headroom,
-    "max_cache": _at_most(lambda figures, _: (figures.cache_bytes,) * 3, grows=True),
+    "max_cache": _at_most(lambda figures, _: (figures.cache_bytes,) * 3),
     "max_weights": _at_most(_weights),
-    "max_total": _at_most(_total, grows=True),
+    "max_total": _at_most(_total),
     "max_bytes_per_token": _at_most(lambda figures, _: (figures.bytes_per_token,) * 3),
-    "min_concurrency": _at_least("max_batch", "batch", "seq", "sequences"),
-    "min_seq": _at_least("max_seq", "seq", "batch", "tokens"),
+    "min_concurrency": _at_least("max_batch", "batch", "sequences"),
+    "min_seq": _at_least("max_seq", "seq", "tokens"),
     "max_overrun": _overrun,
     "max_gpus": _max_gpus,
     "max_cost": _max_cost,
@@ -462,3 +370,161 @@ _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "min_rate": _served("itl_s"),
     "min_users": _min_users,
 }
+
+
+def _with_edits(judged: tuple[Judged, ...], case: Case, search: Callable[[], str]) -> tuple[Judged, ...]:
+    """The requirements, where the first that fails has the edits with which the whole check passes.
+
+    Where there is none, that is said, and each that fails has the edits that mend it alone, with what still fails then.
+    """
+    failed = sorted((one for one in judged if case.failed_by(one)), key=lambda one: one.holds)
+    offers = _Offers(case, failed)
+    if not offers.named or any(item.name == "fits" and not item.limit for item in case.required):
+        return tuple(replace(one, edits=()) for one in judged)
+    named = offers.named
+    edits, said = {named[0]: offers.of(())}, ""
+    if not edits[named[0]]:
+        command = search() if {*named} <= {*FITTING} else ""
+        said = f"; no single change was found with which the check passes{f'. Search further: {command}' if command else ''}"
+        # What does not fit is mended first, and whatever grew is one finding.
+        alone = named[:1] if named[0] == "fits" else [name for name in named if not name.startswith(GROWTH) or name == named[0]]
+        edits = {name: offers.of([other for other in named if _rule(other) != _rule(name)]) for name in alone}
+    last = [name for name in named if _rule(name) == _rule(named[0])][-1]
+    return tuple(
+        replace(one, edits=edits.get(one.name, ()), message=one.message + said if one.name == last else one.message)
+        for one in judged
+    )
+
+
+def _is_mendable(judged: Judged) -> bool:
+    """True if an edit of the check may mend it: none does where the model has changed."""
+    return judged.name in REQUIREMENTS or judged.name.startswith(GROWTH)
+
+
+def _rule(name: str) -> str:
+    """What is mended together: bytes that have grown."""
+    return GROWTH if name.startswith(GROWTH) else name
+
+
+class _Offers:
+    """The edits of a check that fails. Each is planned again, and all requirements are judged."""
+
+    def __init__(self, case: Case, failed: Sequence[Judged]) -> None:
+        self.case, self.failed = case, failed
+        self.named = [one.name for one in failed if _is_mendable(one)]
+        self._changed: dict[tuple[tuple[str, str | None], ...], Case | None] = {}
+
+    def of(self, but: Collection[str]) -> tuple[Edit, ...]:
+        """The edits with which all requirements hold ``but`` these, which may still fail."""
+        if {*but} == {*self.named}:
+            return ()
+        tries = [one for one in self._tries() if self._is_sensible(one)]
+        numbers = [each for name in NUMBERS for each in self._number(name, tries, but)]
+        back = [] if but else taken_back(self.case.places, self.case.changes, self._status)
+        others = [one for one in tries if {*one.settings}.isdisjoint(NUMBERS) or len(one.settings) > 1]
+        held = islice((one for one in others if self._holds(one.settings, but)), MOST_EDITS)
+        cheaper = islice((one for one in self._cheaper() if self._holds(one.settings, but)), 1)
+        changes = [self._then(self._edit(one), one.settings, but) for one in (*held, *cheaper)]
+        # More growth is allowed where nothing else is wrong.
+        alone = all(name.startswith(GROWTH) for name in self.named)
+        grown = [self._then(each, {}, ()) for one in self.failed for each in one.edits] if alone else []
+        return merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
+
+    def _edit(self, one: Try) -> Edit:
+        return replace(edit(one.settings, one.effect, self.case.places), flags=one.flag)
+
+    def _then(self, one: Edit, settings: Mapping[str, str | None], but: Collection[str]) -> Edit:
+        """The edit, with what still fails then."""
+        changed = self._at(settings)
+        still = [_rule(name).rstrip(".") for name in (changed.failing() if changed is not None and but else ())]
+        still += [other.name for other in self.failed if not _is_mendable(other)]
+        if not still:
+            return one
+        names = " and ".join(dict.fromkeys(still))
+        said = f"then {names} still fail{'' if ' and ' in names else 's'}"
+        return replace(one, effect="; ".join(filter(None, (one.effect, said))))
+
+    def _at(self, settings: Mapping[str, str | None]) -> Case | None:
+        """The check with these settings; ``None`` if the engine or a policy refuses them."""
+        key = tuple(settings.items())
+        if key not in self._changed:
+            self._changed[key] = None
+            with suppress(KvplanError):
+                self._changed[key] = self.case.changed(settings)
+        return self._changed[key]
+
+    def _holds(self, settings: Mapping[str, str | None], but: Collection[str] = (), *, sure: bool = False) -> bool:
+        """True if all requirements hold with these settings ``but`` some; with ``sure``, at both ends of the estimate."""
+        changed = self._at(settings)
+        if changed is None:
+            return False
+        with suppress(KvplanError):  # a figure that is not known with the change
+            return all(name in but for name in (replace(changed, sure=True) if sure else changed).failing())
+        return False
+
+    def _status(self, settings: Mapping[str, str | None]) -> str:
+        if not self._holds(settings):
+            return "fail"
+        return "pass" if self._holds(settings, sure=True) else "warning"
+
+    def _number(self, name: str, tries: Sequence[Try], but: Collection[str]) -> tuple[Edit, ...]:
+        """The edit to the largest length, or the most sequences, with which it holds."""
+        planned: int = getattr(self.case.figures, name)
+
+        def holds(value: int) -> bool:
+            return self._holds({name: str(value)}, but)
+
+        least = self._least(name)
+        if not least < planned or (name == "seq" and "lengths" in self.case.places) or not holds(least):
+            return ()
+        most = max(least, last_yes(holds, planned - 1, self._guess(name, planned)))
+        if name == "seq" and not holds(rounded(most)):
+            return ()
+        edits = number_edit(name, most, planned, self.case.places, lambda value: self._holds({name: str(value)}, but, sure=True))
+        flags = next((one.flag for one in tries if {**one.settings} == {name: str(most)}), "")
+        return tuple(self._then(replace(one, flags=flags), {name: str(most)}, but) for one in edits)
+
+    def _least(self, name: str) -> int:
+        """The least length, or number of sequences, that is offered to who asked for what is planned."""
+        from hwcalc.planner.advice import least_sensible
+
+        return math.ceil(least_sensible(getattr(self.case.figures, name)))
+
+    def _guess(self, name: str, planned: int) -> int:
+        """A number that may be near the largest with which it holds."""
+        fit, within = self.case.plan.fit, self.case.plan.within
+        most = None if fit is None else getattr(fit, f"max_{name}" if self.case.sure else f"expected_max_{name}")
+        served = None if within is None or name != "batch" else within.users_low if self.case.sure else within.users
+        shares = [
+            planned * int(one.limit) // int(one.got)
+            for one in self.failed
+            if one.unit == "bytes" and one.limit is not None and one.got is not None and one.got > one.limit
+        ]
+        return max(self._least(name), min(each for each in (planned - 1, most, served, *shares) if each))
+
+    def _tries(self) -> Sequence[Try]:
+        """The changes that a plan offers: of as many users as must be served, where they are served too late."""
+        case, fit = self.case, self.case.plan.fit
+        late = any(one.name in (*OF_TIME, "min_users") for one in self.failed)
+        if fit is None or not late or not fit.fits or case.least_users <= case.figures.batch:
+            return () if fit is None else fit.suggestions
+        with suppress(KvplanError):  # more users may be refused
+            more = case.replan(advise=True, batch=case.least_users).fit
+            return [] if more is None else [one for one in more.suggestions if "batch" not in one.settings]
+        return ()
+
+    def _is_sensible(self, one: Try) -> bool:
+        """True if a change says an option, and leaves enough of the length and of the sequences that are planned."""
+        read = read_options({name: value for name, value in one.settings.items() if name in NUMBERS}).values
+        return bool(one.settings) and all(read[name] >= self._least(name) for name in NUMBERS if name in read)
+
+    def _cheaper(self) -> Iterator[Try]:
+        """Where the price is too high: the other instances of the cloud, the cheapest first, or fewer GPUs."""
+        fit, cost = self.case.plan.fit, self.case.plan.cost
+        if fit is None or cost is None or all(one.name != "max_cost" for one in self.failed):
+            return
+        if "instance" in self.case.places:
+            others = instances_with(cost.price.provider, str(fit.gpu), fit.gpus)
+            yield from (Try(flag="", effect="", settings={"instance": name}) for name in others)
+        else:
+            yield from (Try(flag="", effect="", settings={"gpus": str(gpus)}) for gpus in range(1, fit.gpus))

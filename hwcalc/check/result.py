@@ -17,9 +17,12 @@ from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.units import human_bytes
 
+GROWTH: Final = "growth."
+"""What the names of requirements begin with that compare bytes with a baseline."""
+
 
 class Edit(Record):
-    """What can be written in the check file so that a requirement holds, such as ``gpus: 8``, and what that gives; planned again.
+    """What can be written in the check file so that the check passes, such as ``gpus: 8``, and what that gives; planned again.
 
     ``flags`` say the same to the engine, as a deployment does; they are empty where no flag does it.
     """
@@ -44,8 +47,8 @@ class KeyChange(Record):
 class Judged(Record):
     """One requirement against one figure of the plan, in ``unit``; null is unknown, or no number.
 
-    ``certain`` is false where the low and the high end of an estimate disagree about it: it holds by the expected value alone. ``edits``
-    would make it hold, those of the largest length and the most sequences first. ``line`` and ``column`` are those of the key that it is
+    ``certain`` is false where the low and the high end of an estimate disagree about it: it holds by the expected value alone. With each of
+    the ``edits`` of the first that fails the whole check passes, those of the largest length and the most sequences first. ``line`` and ``column`` are those of the key that it is
     about, null for the check itself.
     """
 

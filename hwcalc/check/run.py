@@ -23,7 +23,7 @@ from hwcalc.check.baseline import (
     setup_of,
     versions_of,
 )
-from hwcalc.check.changes import as_written, asked_of, changed_keys, placed, taken_back, with_edits
+from hwcalc.check.changes import as_written, asked_of, changed_keys, placed
 from hwcalc.check.deployed import Deployment, ServerCheck, Told, files_in, read_any, read_deployment
 from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread
 from hwcalc.check.judge import judge, limits_of
@@ -34,6 +34,7 @@ from hwcalc.check.result import (
     FileInfo,
     Fix,
     Judged,
+    KeyChange,
     Summary,
     figures_of,
     verdict_of,
@@ -47,7 +48,8 @@ from hwcalc.launch.values import number
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
-from hwcalc.planner.options import Access, counted_once, read_options
+from hwcalc.planner.command_line import command_line
+from hwcalc.planner.options import COMMANDS, Access, counted_once, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
 
@@ -124,7 +126,7 @@ def check(
             read.append(Unread(path=path, faults=(error, *others)))
         else:
             read += [] if found is None else [found]
-    read = _without_options(read, told, named=found_in.keys() <= {*paths})
+    read = _without_options(read, told, named=not any(found_in.values()))
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
@@ -204,7 +206,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
             planned += [] if check.faults else [_checked(file, check, models, options)]
     if options.baselines is not None:
         planned = _compared(planned, options.baselines, options)
-    done = [check if subject is None else _placed(check, subject) for check, subject in planned]
+    done = [check if subject is None else _judged(check, subject, strict=options.strict) for check, subject in planned]
     count = Counter(check.status for check in done)
     codes = [check.error.code for check in done if check.error is not None]
     summary = Summary(
@@ -284,7 +286,7 @@ def _option_draft(check: Check) -> str | None:
 
 
 def _checked(file: CheckFile, check: Check, models: Models, options: CheckOptions) -> tuple[Checked, Subject | None]:
-    """A check and what a baseline is compared with; where it could not be made, why."""
+    """A check with what is known of its lock, and what a baseline is compared with; where it could not be planned, why."""
     known = _unmade(file, check)
     if not check.required:
         judged = list(check.unplanned(lambda other: _planner(other, models)[1]))
@@ -292,42 +294,43 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
     try:
         spec, replan = _planner(check, models)
         planned = check.started(replan(advise=True), replan)
-        # A change of a server that runs is offered only where it surely does.
-        sure = options.strict or check.document is not None
-        judged = list(check.settled(judge(check.required, planned, replan, check.places, sure=sure), planned, replan))
-        for model, of in _named(check):
-            lock = models.changed(model, of, check.options.get("assume") if model == check.model else None)
-            judged += [] if lock is None else [lock]
+        locks = [
+            models.changed(model, of, check.options.get("assume") if model == check.model else None)
+            for model, of in _named(check)
+        ]
+        figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
     except KvplanError as error:
-        refused = check.refusal(error, lambda other: _planner(other, models)[1])
-        if refused is not None:
-            return replace(known, status="fail", requirements=(*check.told, refused)), None
-        wrong = check.failed(error)
-        return replace(
-            known, line=wrong.line, column=wrong.column, error=ErrorInfo.of(wrong.error), requirements=check.told
-        ), None
-    figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
+        return _refused(known, check, error, models), None
     before = models.asked_before(check.name)
     changes = () if before is None else changed_keys(before, asked, "lock")
     made = replace(
         known,
         asked=asked,
         changes=changes,
-        status=_status(judged, strict=options.strict),
         verdict=verdict_of(planned),
         source=spec.source,
         revision=spec.revision,
         plan=figures,
-        requirements=tuple(judged),
+        requirements=tuple(lock for lock in locks if lock is not None),
         warnings=tuple(check.warned(planned)),
         notes=planned.notes,
     )
 
-    def status_with(settings: Mapping[str, str | None]) -> str:
-        with suppress(KvplanError):  # what the engine refuses now is not offered
-            again = partial(replan, settings=settings)
-            return _status(judge(check.required, again(), again, check.places), strict=options.strict)
-        return "error"
+    def judged_with(beside: tuple[Judged, ...], changes: tuple[KeyChange, ...]) -> Sequence[Judged]:
+        # A change of a server that runs is offered only where it surely does, and its flags have values of their own.
+        deployed, search = check.document is not None, partial(_search, check, spec)
+        judged = judge(
+            check.required,
+            planned,
+            replan,
+            check.places,
+            sure=options.strict or deployed,
+            beside=beside,
+            changes=() if deployed else changes,
+            search=search,
+        )
+        own = len(check.required)
+        return [*check.settled(judged[:own], planned, replan), *judged[own:]]
 
     versions = versions_of(figures.engine_version, spec.revision, __version__)
     return made, Subject(
@@ -338,8 +341,27 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         figures=figures,
         asked=asked,
         versions=versions,
-        status_with=status_with,
+        judged_with=judged_with,
+        refused=lambda error: _refused(known, check, error, models),
     )
+
+
+def _refused(known: Checked, check: Check, error: KvplanError, models: Models) -> Checked:
+    """The result of a check that cannot be made: why, or the requirement that fails because of it."""
+    refused = check.refusal(error, lambda other: _planner(other, models)[1])
+    if refused is not None:
+        return replace(known, status="fail", requirements=(*check.told, refused))
+    wrong = check.failed(error)
+    return replace(known, line=wrong.line, column=wrong.column, error=ErrorInfo.of(wrong.error), requirements=check.told)
+
+
+def _search(check: Check, spec: ModelSpec) -> str:
+    """The command that looks for other hardware for a check, within its limits of time."""
+    given = {
+        name: value for name, value in {**check.options, **limits_of(check.required)}.items() if name in COMMANDS["recommend"]
+    }
+    line = command_line(spec, {}, model=check.model, asked=read_options(given))
+    return line.text.replace("kvplan", "kvplan recommend", 1)
 
 
 def _changed(options: Mapping[str, Any], settings: Mapping[str, str | None]) -> dict[str, Any]:
@@ -355,13 +377,18 @@ def _changed(options: Mapping[str, Any], settings: Mapping[str, str | None]) -> 
     return out
 
 
-def _placed(check: Checked, subject: Subject) -> Checked:
-    """The check with each requirement at its place; where it fails, with what to take back of its changes."""
-    judged: Sequence[Judged] = check.requirements
-    if check.status == "fail" and subject.check.document is None:
-        judged = with_edits(judged, taken_back(subject.check, check.changes, subject.status_with))
-    judged = tuple(placed(item, subject.check, check.changes) for item in judged)
-    return replace(check, requirements=judged, changes=tuple(as_written(change, subject.check) for change in check.changes))
+def _judged(check: Checked, subject: Subject, *, strict: bool) -> Checked:
+    """The check with each requirement judged, at its place; where it fails, with what to change."""
+    try:
+        judged = subject.judged_with(check.requirements, check.changes)
+    except KvplanError as error:
+        return subject.refused(error)
+    return replace(
+        check,
+        status=_status(judged, strict=strict),
+        requirements=tuple(placed(item, subject.check, check.changes) for item in judged),
+        changes=tuple(as_written(change, subject.check) for change in check.changes),
+    )
 
 
 def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Plan]]:
@@ -403,7 +430,7 @@ def _unmade(file: CheckFile, check: Check) -> Checked:
 def _compared(
     planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline], options: CheckOptions
 ) -> list[tuple[Checked, Subject | None]]:
-    """The checks, with a requirement for the growth of each figure. A check without a baseline gets a warning; ``strict`` fails it."""
+    """The checks with a requirement for the growth of each figure, before they are judged. A check without a baseline gets a warning; ``strict`` fails it."""
     # A check looks at those of its name and at single plans: thousands of checks may have thousands of baselines.
     of_name: dict[str | None, list[Baseline]] = {}
     subjects = [subject for _, subject in planned if subject is not None]
@@ -425,9 +452,7 @@ def _compared(
         # What the baseline says already is not said again of the lock.
         told = {(change.key, change.before, change.after) for change in since}
         changes = (*since, *(one for one in check.changes if (one.key, one.before, one.after) not in told))
-        judged = (*check.requirements, *growth)
-        status = _status(judged, strict=options.strict)
-        done.append((replace(check, requirements=judged, status=status, changes=changes), subject))
+        done.append((replace(check, requirements=(*check.requirements, *growth), changes=changes), subject))
     return done
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from hwcalc.check.file import NoVerdictError, parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, with_unit
 from hwcalc.check.result import Judged, figures_of, verdict_in_words, verdict_of
 from hwcalc.engines.pool import Try
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
@@ -53,21 +55,33 @@ def fit(**changes: Any) -> FitInfo:
     return FitInfo(**known | changes)
 
 
+def short(**changes: Any) -> FitInfo:
+    """18 GiB usable, 20 needed."""
+    sizes = dict.fromkeys(("needed_bytes", "needed_low_bytes", "needed_high_bytes"), 20 * GIB)
+    wrong = {"fits": False, "verdict": Verdict.NO, "message": "because.", "usable_bytes": 18 * GIB, "headroom_bytes": -2 * GIB}
+    return fit(**{**sizes, **wrong, **changes})
+
+
 def made(found: FitInfo | None = None) -> Plan:
     """The plan of a tiny model, with this verdict in the place of its own."""
     return replace(plan(TINY, seq=SEQ), fit=found)
 
 
-def again(**change: Any) -> Plan:
+def again(*, settings: Mapping[str, str | None] = MappingProxyType({}), **change: Any) -> Plan:
     """The plan of the tiny model with this change."""
-    return plan(TINY, **{"seq": SEQ, **change})
+    return plan(TINY, **{"seq": SEQ, **change, **settings})
+
+
+def refused(**change: Any) -> Plan:
+    """No change is allowed."""
+    raise UsageError(str(change))
 
 
 def judged(required: str, of: Plan, replan: Callable[..., Plan] | None = None) -> Judged:
     """One requirement, as a check file has it."""
     text = f"schema_version: 1\ndefaults: {{fits: null}}\nchecks: [{{model: m, gpu: l4, {required}}}]"
     (check,) = parse_check_file(text, "f").checks
-    (found,) = judge(check.required, of, replan or (lambda **_: pytest.fail("planned again")), check.places)
+    (found,) = judge(check.required, of, replan or refused, check.places)
     return found
 
 
@@ -127,10 +141,12 @@ def test_of_a_verdict(required: str, holds: bool, got: int) -> None:
 def test_fits(wanted: str, verdict: Verdict, fits: bool, holds: bool, certain: bool) -> None:
     """The expected value decides; where the ends disagree it is not certain."""
     ends = {"needed_low_bytes": 17 * GIB, "needed_high_bytes": 21 * GIB} if not verdict.certain else {}
-    found = judged(f"fits: {wanted}", made(fit(verdict=verdict, fits=fits, message="because", **ends)), again)
+    found = judged(
+        f"fits: {wanted}", made((fit if fits else short)(verdict=verdict, fits=fits, message="because", **ends)), again
+    )
 
     assert (found.holds, found.certain) == (holds, certain)
-    assert found.message.startswith(f"{verdict.text}: 18.00 GiB needed")
+    assert found.message.startswith(f"{verdict.text}: {18 if fits else 20}.00 GiB needed")
     assert ("because" in found.message) is not fits
 
 
@@ -145,22 +161,23 @@ def test_what_would_help_is_said() -> None:
         Try(flag="", effect="another", settings={"gpu": "h200"}),
     )
     share = Try(flag="", effect="the default", settings={"memory_utilization": None, "dtype": "fp8"})
-    of = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=tries))
-    found = judged("fits: true, concurrency: 50", of, again)
+    of = made(short(suggestions=tries))
+    found = judged("fits: true, concurrency: 50", of, lambda **_: made(fit()))
 
     assert found.message.endswith("; because")
-    # 17,472 tokens are 17 x 1,024 = 17,408 and 64 more; five edits are enough.
+    # The largest number of each is looked for. Here all that are smaller fit: of 1,024 tokens, and of one sequence none is.
     assert [(one.yaml, one.effect) for one in found.edits] == [
-        ("seq: 17k", "at most 17,472 tokens"),
-        ("concurrency: 26", ""),
+        ("seq: 1023", ""),
         ("gpus: 8", "holds 79"),
         ("engine_options: {eager: true}", "no graphs; holds 27"),
         ("gpu: h100", ""),
+        ("gpu: h200", ""),
     ]
     assert judged("fits: false", of).edits == ()
     # What is taken back is left out of the file, where null is not what people write.
-    back = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=(share,)))
-    assert [one.yaml for one in judged("fits: true", back, again).edits] == ["dtype: fp8, without memory_utilization"]
+    back = made(short(suggestions=(share,)))
+    fp8 = judged("fits: true", back, lambda settings, **_: back if "seq" in settings else made(fit()))
+    assert [one.yaml for one in fp8.edits] == ["dtype: fp8, without memory_utilization"]
 
 
 def test_the_longest_that_a_limit_allows() -> None:
@@ -168,23 +185,58 @@ def test_the_longest_that_a_limit_allows() -> None:
     cache, token = f"max_cache: {1000 * PER_TOKEN + 1}", f"max_bytes_per_token: {PER_TOKEN - 1}"
 
     assert [one.yaml for one in judged(cache, made(), again).edits] == ["seq: 1000"]
-    assert judged("max_cache: 1", made(), again).edits == ()
-    assert judged(token, made()).edits == ()
+    # 128 tokens are an eighth of 1,024: one less is no offer.
+    assert [one.yaml for one in judged(f"max_cache: {128 * PER_TOKEN}", made(), again).edits] == ["seq: 128"]
+    less = judged(f"max_cache: {128 * PER_TOKEN - 1}", made(), again)
+    assert (less.edits, less.message.partition("; ")[2]) == ((), "no single change was found with which the check passes")
+    assert judged(token, made(), again).edits == ()
 
 
 def test_fewer_of_the_other_number() -> None:
-    """More sequences than fit are held if they are shorter, as a plan of so many says."""
-    asked: list[dict[str, int]] = []
+    """More sequences than fit are held if they are shorter: nine of 600 tokens are expected to fit, and of 500 it is sure."""
 
-    def at_limit(**change: int) -> Plan:
-        asked.append(change)
-        return made(fit(max_seq=500, expected_max_seq=600, max_batch=0, expected_max_batch=0))
+    def shorter(*, settings: Mapping[str, str], **_: Any) -> Plan:
+        tokens = int(settings.get("seq", SEQ))
+        return made(fit(max_batch=9 if tokens <= 500 else 8, expected_max_batch=9 if tokens <= 600 else 8))
 
-    (shorter,) = judged("min_concurrency: 9", made(fit()), at_limit).edits
+    (found,) = judged("min_concurrency: 9", made(fit()), shorter).edits
     # A check passes by the expected value.
-    assert (shorter.yaml, shorter.effect) == ("seq: 600", "probably")
-    assert judged("min_seq: 8k", made(fit()), at_limit).edits == ()
-    assert asked == [{"batch": 9}, {"seq": 8192}]
+    assert (found.yaml, found.effect) == ("seq: 600", "probably")
+    assert judged("min_seq: 8k", made(fit()), shorter).edits == ()
+
+
+def test_an_edit_passes_the_whole_check() -> None:
+    """1,000 tokens take the bytes that are allowed, and less is allowed beside. What no length mends fails still, and that is said."""
+    both = f"max_cache: {1000 * PER_TOKEN}, max_total: {WEIGHTS + 900 * PER_TOKEN}"
+    text = "schema_version: 1\nchecks: [{model: m, %s}]"
+
+    def of(required: str) -> tuple[Judged, ...]:
+        (check,) = parse_check_file(text % required, "f").checks
+        return judge(check.required, made(), again, check.places, search=lambda: "kvplan recommend m")
+
+    cache, total = of(both)
+    assert ([one.yaml for one in cache.edits], total.edits) == (["seq: 900"], ())
+    cache, weights = of(f"max_cache: {1000 * PER_TOKEN}, max_weights: {WEIGHTS - 1}")
+    assert [(one.yaml, one.effect) for one in cache.edits] == [("seq: 1000", "then max_weights still fails")]
+    # Other hardware does not make weights smaller.
+    assert cache.message.endswith("; no single change was found with which the check passes")
+    assert weights.edits == ()
+
+
+def test_where_to_search_further() -> None:
+    """What no single change mends may be mended by other hardware."""
+    (check,) = parse_check_file("schema_version: 1\nchecks: [{model: m, gpu: l4}]", "f").checks
+    (found,) = judge(check.required, made(short()), refused, check.places, search=lambda: "kvplan recommend m")
+
+    assert found.message.endswith("; no single change was found with which the check passes. Search further: kvplan recommend m")
+
+
+def test_what_is_too_small_is_named_where_memory_is_enough() -> None:
+    """18 of 20 GiB are no reason: it is the number of sequences that the engine runs at once."""
+    slots = "max_num_seqs lets 16 sequences run at once, not 40"
+    found = judged("fits: true", made(fit(fits=False, verdict=Verdict.NO, message=slots)))
+
+    assert found.message.startswith(f"does not fit: {slots}. There is memory enough: 18.00 GiB needed of 20.00 GiB usable")
 
 
 def test_nothing_that_probably_fits_is_said_to_fit() -> None:
@@ -229,7 +281,7 @@ def test_a_limit_that_fails_is_asked_about_at_the_ends(verdict: Verdict, certain
 
     found = judged("min_concurrency: 9", made(fit(needed_high_bytes=19 * GIB)), again)
 
-    assert asked == [{"batch": 9}]
+    assert asked[0] == {"batch": 9}
     assert (found.holds, found.certain) == (False, certain)
 
 
@@ -284,7 +336,7 @@ def test_decoding_speed() -> None:
     assert bound <= 300e9 / (WEIGHTS - 2 * 1000 * 512 * 2)
 
     assert judged(f"min_decode_tokens_per_s: {int(bound)}", of).holds
-    shorter = judged(f"min_decode_tokens_per_s: {int(bound) + 1}", of, lambda **change: plan(TINY, gpu="l4", **change))
+    shorter = judged(f"min_decode_tokens_per_s: {int(bound) + 1}", of, partial(again, gpu="l4"))
     assert not shorter.holds
     assert [edit.yaml.partition(":")[0] for edit in shorter.edits] == ["seq"]
 
@@ -307,7 +359,7 @@ def test_what_does_not_fit_has_no_speed(verdict: Verdict, holds: bool, certain: 
     )
 
     assert (found.holds, found.certain) == (holds, certain)
-    assert found.message.endswith("required" if verdict is Verdict.FITS else f"required; {verdict.text}")
+    assert f"required{'' if verdict is Verdict.FITS else f'; {verdict.text}'}" in found.message
 
 
 def test_an_estimate_of_weights_has_ends() -> None:
@@ -322,14 +374,16 @@ def test_an_estimate_of_weights_has_ends() -> None:
 
     assert not judged(f"max_total: {of.memory.total_bytes}", of).certain
     assert judged(f"max_total: {high}", of).certain
-    assert judged(f"max_total: {low - 1}", of, lambda **change: plan(TINY, **{"seq": SEQ, "gpu": "l4", **change})).certain
+    assert judged(f"max_total: {low - 1}", of, partial(again, gpu="l4")).certain
 
 
 def planned_with(required: str, **options: Any) -> Judged:
     """One requirement of a real plan, with the real way to plan again."""
     options = {"seq": "100k", "batch": 2, "gpu": "l4", **options}
     return judged(
-        required, plan("meta-llama/Llama-3.1-8B", **options), lambda **change: plan("meta-llama/Llama-3.1-8B", **options | change)
+        required,
+        plan("meta-llama/Llama-3.1-8B", **options),
+        lambda settings=MappingProxyType({}), **change: plan("meta-llama/Llama-3.1-8B", **options | change | settings),
     )
 
 
@@ -373,8 +427,8 @@ def test_a_list_of_lengths_has_no_length_beside_it() -> None:
     (read,) = parse_check_file(f"schema_version: 1\nchecks:\n{check}", "f").checks
     spec = load_model("Qwen/Qwen3-8B")
 
-    def replan(**change: Any) -> Plan:
-        return plan_loaded(spec, {**read.options, **change}, None, advise=True)
+    def replan(*, settings: Mapping[str, str | None] = MappingProxyType({}), **change: Any) -> Plan:
+        return plan_loaded(spec, {**read.options, **change, **settings}, None, advise=True)
 
     of = replan()
     assert of.fit is not None

@@ -16,8 +16,8 @@ from tests.hwcalc.command import QWEN, Capture, run
 
 # 36 layers x 8 heads x 128 numbers x key and value x 2 bytes are 144 KiB a token. 576 MiB are 4,096 tokens in 256 blocks of 16, and vLLM keeps one
 # block for itself.
-KV: Final = "--kv-cache-memory-bytes 603979776"
-LONGEST: Final = str(4096 - 16)
+KV: Final = "--kv-cache-memory-bytes 1207959552"
+LONGEST: Final = str(8192 - 16)
 SHELL: Final = f"""\
 #!/bin/sh
 # --max-model-len 8192 is what users ask for
@@ -31,7 +31,7 @@ kind: Pod
 spec:
   containers:
   - image: vllm/vllm-openai
-    args: ["--model", "{QWEN}", '--max-model-len', '8192', "--kv-cache-memory-bytes=603979776"]
+    args: ["--model", "{QWEN}", '--max-model-len', '8192', "--kv-cache-memory-bytes=1207959552"]
 """
 COMPOSE: Final = f"""\
 services:
@@ -48,13 +48,13 @@ services:
     command:
       - --model={QWEN}
       - --kv-cache-memory-bytes
-      - "603979776"
+      - "1207959552"
 """
 FLOW: Final = (
-    f'services:\n  chat: {{image: vllm/vllm-openai, command: ["--model={QWEN}", "--kv-cache-memory-bytes=603979776"]}}\n'
+    f'services:\n  chat: {{image: vllm/vllm-openai, command: ["--model={QWEN}", "--kv-cache-memory-bytes=1207959552"]}}\n'
 )
 DOCKER: Final = (
-    f'FROM vllm/vllm-openai:v0.20.0\r\nCMD ["--model", "{QWEN}", \\\r\n     "--kv-cache-memory-bytes", "603979776"]\r\n'
+    f'FROM vllm/vllm-openai:v0.20.0\r\nCMD ["--model", "{QWEN}", \\\r\n     "--kv-cache-memory-bytes", "1207959552"]\r\n'
 )
 TGI: Final = "ghcr.io/huggingface/text-generation-inference:3.3.7"
 VALUES: Final = f"""\
@@ -65,7 +65,7 @@ servingEngineSpec:
     requestGPU: 1
     vllmConfig:
       maxModelLen: 8192  # tokens
-      kvCacheMemoryBytes: 603979776
+      kvCacheMemoryBytes: 1207959552
 """
 
 ANCHORED: Final = f"""\
@@ -88,9 +88,9 @@ services:
         # A flag that is not there yet comes behind the others, written as they are.
         ("a.sh", f"vllm serve {QWEN} {KV} > log &\n", KV, f"{KV} --max-model-len {LONGEST}"),
         ("a.sh", f"vllm serve {QWEN} \\\n    {KV}\n", KV, f"{KV} \\\n    --max-model-len {LONGEST}"),
-        ("a.yaml", LIST, '"603979776"', f'"603979776"\n      - --max-model-len\n      - "{LONGEST}"'),
-        ("a.yaml", FLOW, '603979776"', f'603979776", "--max-model-len={LONGEST}"'),
-        ("Dockerfile", DOCKER, '"603979776"', f'"603979776", \\\r\n     "--max-model-len", "{LONGEST}"'),
+        ("a.yaml", LIST, '"1207959552"', f'"1207959552"\n      - --max-model-len\n      - "{LONGEST}"'),
+        ("a.yaml", FLOW, '1207959552"', f'1207959552", "--max-model-len={LONGEST}"'),
+        ("Dockerfile", DOCKER, '"1207959552"', f'"1207959552", \\\r\n     "--max-model-len", "{LONGEST}"'),
     ],
 )  # fmt: skip
 def test_a_change_in_the_spelling_of_the_text(
