@@ -210,24 +210,29 @@ class _Reader:
         unread = not_read(self.raw, self.used) | not_read(self.around, self.used & _DTYPES)
         if self.kinds == ("",) and not self.count and not unread:
             return None
-        by = f", by {' and '.join(self._words())}" if self.slots else ""
         counts = Counter(slots)
-        lines = [f"{counts[kind] or UNKNOWN} x {line}{by}" for kind, (_, line) in made.items()]
         text = pattern_text([made[kind][0] for kind in slots])
         if UNKNOWN not in text and slots:
             try:
                 read_layers(text)
             except ConfigError as error:
                 self.faults.append(error.message)
-        if not slots or unread or self.faults:
+        is_open = bool(not slots or unread or self.faults)
+        by = f", by {' and '.join(self._words())}" if self.slots else ""
+        lines = []
+        for kind, (_, line) in made.items():
+            of = f"{counts[kind]} of {len(slots)} layers" if by else f"of {self.count} layers" if self.count else ""
+            lines.append(f"{UNKNOWN} x {line}{of and f', {of}'}{by}" if is_open else f"{counts[kind]} x {line}{by}")
+        if is_open:
             text = " + ".join(f"{UNKNOWN}*{text}" for text, _ in made.values())
-            options = {name: value for name, value in options.items() if name not in _SIZES}
             lines += (*self.faults, *_listed(unread))
             if unread:
-                lines.append("while these are not read, the number of layers of each kind is left open")
+                # They may be of other matrices than three sizes give: a number of experts, or a second width.
+                sized = ", and the sizes for weights are left out" if options.keys() & {*_SIZES} else ""
+                options = {name: value for name, value in options.items() if name not in _SIZES}
+                lines.append(f"while these are not read, the number of layers of each kind is left open{sized}")
             elif not slots:
-                of = f" of {self.count} layers" if self.count else ""
-                lines.append(f"which{of} are which is not in the file, or kvplan does not know the key that says it")
+                lines.append("which layers are which is not in the file, or kvplan does not know the key that says it")
         elif len(text) > _LONGEST:
             text = " + ".join(f"{counts[kind]}*{text}" for kind, (text, _) in made.items())
             lines.append("in another order than the file's, to be short: it bears on no sum")

@@ -503,7 +503,8 @@ def _layers(error: ConfigError, sketch: Sketch | None) -> str:
         (
             "Its layers, as far as the file says:",
             *(f"  {line}" for line in sketch.lines),
-            f"{ask}: {sketch.command}",
+            f"{ask}:",
+            sketch.command,
             HOW_TO_CHANGE,
         )
     )

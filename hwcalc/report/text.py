@@ -19,7 +19,8 @@ _BOUND: Final = re.compile(
     r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
 )
 _COMMAND: Final = re.compile(
-    r"(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)"  # a command to type
+    r"^kvplan (?:\S+ )?--.*"  # a command to type, on a line of its own
+    r"|(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)"  # one behind a sentence
     r"|\bkvplan check \S+ --.*?(?= \(| or |$)"  # one among other changes
     r"|\bkvplan \S+"  # in other sentences the name with the word after it
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from hwcalc.formulas import Layer
 from hwcalc.parsers.sketch import UNKNOWN, sketched
 from hwcalc.parsers.written import read_layers
 from hwcalc.profiles.catalog import built_in
+from hwcalc.report.text import filled, with_commands
 from tests.effort import cases, sample
 from tests.hwcalc.command import Capture, run
 
@@ -214,6 +216,25 @@ def test_no_complete_command_is_wrong() -> None:
     assert complete > len(files) / 5
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (ATTENTION | {"wide": 8}, ["? x gqa: heads=16", "head_dim=128 (head_dim), of 24 layers\n"]),
+        (ZEPHYROS | {"wide": 8}, ["? x mamba2: ", "(mamba_d_conv), 18 of 24 layers, by layer_types\n", "? x sliding: ", "6 of 24 layers, by layer_types\n"]),
+        (ATTENTION | {"n_layers": 32}, ["? x gqa: heads=16", "head_dim=128 (head_dim)\n"]),
+        (ZEPHYROS, ["18 x mamba2: ", "(mamba_d_conv), by layer_types\n", "6 x sliding: "]),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_layers_are_those_of_the_command(config: Json, said: list[str]) -> None:
+    """Where the command leaves them open, so does what is said of each kind; the command has a line of its own."""
+    error = refused(config)
+
+    assert all(part in error.hint for part in said), error.hint
+    assert error.written is not None
+    assert error.written[0] in error.hint.splitlines()
+    assert error.written[0] == filled(with_commands(error.written[0]), 80), "whole, however narrow the terminal is"
+
+
 @pytest.mark.parametrize("command", ["A", "recommend A", "compare A B", "sweep A", "diff A B"])
 @pytest.mark.parametrize("typed", ["--dtype fp8", "--layers 48 --head-dim 64"])
 def test_every_command_runs(capsys: Capture, tmp_path: Path, command: str, typed: str) -> None:
@@ -223,7 +244,7 @@ def test_every_command_runs(capsys: Capture, tmp_path: Path, command: str, typed
     for path in paths.values():
         Path(path).write_text(json.dumps({"model_type": "of_ones_own", **ATTENTION, **SIZES}), "utf-8")
     status, _, said = run(capsys, *(paths.get(word, word) for word in command.split()), *typed.split())
-    commands = [part.partition(";")[0] for part in said.split(": ") if "layers-of" in part or f"{paths['A']} " in part]
+    commands = [part.partition(";")[0] for part in re.split(r":\s", said) if "layers-of" in part or f"{paths['A']} " in part]
 
     assert status == 3
     assert commands
@@ -237,7 +258,7 @@ def test_a_question_mark_is_filled_in(capsys: Capture, tmp_path: Path) -> None:
     """Pasted as it is the command says what to put there; with numbers in place of the marks, or with what was typed, it runs."""
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "own", "num_layers": 24, "n_heads": 16, "n_kv": 4, "per_head_width": 128}', "utf-8")
-    line = run(capsys, str(path), "--seq", "32k")[2].partition("kvplan models --kinds): ")[2].splitlines()[0]
+    line = run(capsys, str(path), "--seq", "32k")[2].partition("kvplan models --kinds):\n")[2].splitlines()[0]
 
     assert line.endswith("--layers-of '?*gqa(heads=16, kv_heads=?, head_dim=?)'")
     for mark, number in (("?*", "24*"), ("kv_heads=?", "kv_heads=4"), ("head_dim=?", "head_dim=128")):
@@ -267,6 +288,11 @@ def test_length_format_and_sizes_are_the_files() -> None:
     assert options(dtype="float32") == rest | sizes | {"dtype": "fp32", "weights": "fp32"}
     for keys in ({"tie_word_embeddings": True}, {"num_experts": 8}, {"quantization_config": {"bits": 4}}):
         assert options(**keys) == rest, keys
+    # A question mark of the layers says nothing of the sizes; a number that is not read may be a second width.
+    assert options(head_dim=None).items() >= sizes.items()
+    assert options(sliding_window=8).items() >= sizes.items()
+    assert not options(wide=8).keys() & sizes.keys()
+    assert "and the sizes for weights are left out" in refused(ATTENTION | SIZES | {"wide": 8}).hint
     hint = refused(ATTENTION | SIZES).hint
     assert "24 x gqa: heads=16 (num_attention_heads), kv_heads=4 (num_key_value_heads), head_dim=128 (head_dim)" in hint
     assert "made for 131,072 tokens (max_position_embeddings)" in hint
