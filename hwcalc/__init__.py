@@ -100,5 +100,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What is there, imported or not."""
-    return sorted({*globals(), *__all__})
+    """The names of the library, imported or not."""
+    return sorted(__all__)
