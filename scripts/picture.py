@@ -23,7 +23,7 @@ from rich.text import Text
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PICTURE: Final = ROOT / "docs" / "kvplan.svg"
-COMMAND: Final = "kvplan Qwen/Qwen3-32B --engine vllm --gpu h100 --gpus 2 --seq 32k --batch 8 --brief"
+COMMAND: Final = "kvplan Qwen/Qwen3-32B --engine vllm --gpu h100 --gpus 2 --seq 32k --users 8 --brief"
 COLUMNS: Final = 100
 
 _FONT_FACE: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)

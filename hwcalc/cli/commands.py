@@ -340,7 +340,7 @@ QUESTIONS: Final = (
     Example("Does it fit, how many users?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4"),
     Example("Where is every byte from?", "kvplan explain Qwen/Qwen3-8B"),
     Example("Which models run on my card?", "kvplan fit --gpu rtx-4060-ti --seq 16k"),
-    Example("What should I buy or rent?", "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8"),
+    Example("What should I buy or rent?", "kvplan recommend Qwen/Qwen3-8B --seq 32k --users 8"),
     Example("Which model, format or GPU?", "kvplan compare Qwen/Qwen3-8B --gpu l4,l40s"),
     Example("Will the next commit still fit?", "kvplan check kvplan.yaml"),
 )

@@ -247,7 +247,7 @@ _RECOMMEND_CHOICE: Final = (
 @command(
     (OPTIONAL_MODEL, *plan_options("recommend"), *_RECOMMEND_CHOICE, *OUTPUT),
     {
-        "What holds 8 sequences of 32k tokens?": "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8",
+        "What holds 8 sequences of 32k tokens?": "kvplan recommend Qwen/Qwen3-8B --seq 32k --users 8",
         "Only what is named": "kvplan recommend Qwen/Qwen3-8B --engine vllm --gpu l4,l40s,h100",
         "To rent, the cheapest first": "kvplan recommend Qwen/Qwen3-8B --engine vllm --seq 32k --instances aws --sort cost",
     },

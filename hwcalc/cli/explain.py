@@ -117,7 +117,7 @@ _OWN: Final = (
 @command(
     (OPTIONAL_MODEL, *plan_options("strategies"), *_OWN, *OUTPUT),
     {
-        "What does each way of keeping a cache take?": "kvplan strategies Qwen/Qwen3-8B --seq 32k --batch 4",
+        "What does each way of keeping a cache take?": "kvplan strategies Qwen/Qwen3-8B --seq 32k --users 4",
         "What do short sequences waste?": "kvplan strategies Qwen/Qwen3-8B --seq 32k --lengths 1k,2k,8k",
         "Where does a number come from?": "kvplan strategies Qwen/Qwen3-8B --seq 2000 --explain recompute",
     },

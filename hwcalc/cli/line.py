@@ -502,7 +502,7 @@ def _same(answer: str, *names: str) -> dict[str, str]:
 
 FOREIGN: Final[Mapping[str, str]] = {
     **_same(
-        "--batch",
+        "--users",
         "--num-users", "--concurrent-users", "--requests", "--num-requests", "--sequences", "--num-seqs", "--parallel", "-np",
         "--max-running-requests", "--max-batch-size", "--batch-size", "-b", "--max-concurrent-requests", "--bs",
     ),

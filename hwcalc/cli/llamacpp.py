@@ -121,12 +121,12 @@ class LlamacppWords:
         knobs = dict(options.pop("engine_options", {}))
         own, context = set(given), reading.settings.get("ctx")
         if "batch" in options and "batch" in own:
-            raise UsageError("-np and --batch are the same option, and it takes one value.", hint="Give one of them.")
+            raise UsageError("-np and --users are the same option, and it takes one value.", hint="Give one of them.")
         if context is not None and "seq" in own:
             # The server has a context of its own, and its users send sequences of the other length.
             options.pop("seq", None)
             knobs = {"n_ctx": str(context)} | {name: value for name, value in knobs.items() if name != "n_ctx"}
-        names = {"seq": "--seq", "batch": "--batch", "draft": "--draft"}
+        names = {"seq": "--seq", "batch": "--users", "draft": "--draft"}
         out = [word for name, flag in names.items() if name in options for word in (flag, str(options[name]))]
         return out + [word for name, value in knobs.items() for word in ("--engine-option", f"{name}={value}")]
 

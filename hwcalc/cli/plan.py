@@ -74,7 +74,7 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     {
         "How much memory does it take?": "kvplan Qwen/Qwen3-8B --seq 32k",
         "Can one L4 serve it, how long, how many at once?": "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4 --seq 16k",
-        "A 72B model for 20 users on four H100": "kvplan Qwen/Qwen2.5-72B --engine vllm --gpu h100 -tp 4 --seq 4k --batch 20",
+        "A 72B model for 20 users on four H100": "kvplan Qwen/Qwen2.5-72B --engine vllm --gpu h100 -tp 4 --seq 4k --users 20",
     },
 )
 def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> Answer:

@@ -54,7 +54,7 @@ _RUNS_LLAMACPP: Final = frozenset(
 )
 """Programs that run llama.cpp, by the letters of their names."""
 _GGUF: Final = (
-    "It runs GGUF files with llama.cpp: --engine llamacpp, with the program's own settings by --seq, --batch and --engine-option."
+    "It runs GGUF files with llama.cpp: --engine llamacpp, with the program's own settings by --seq, --users and --engine-option."
 )
 
 

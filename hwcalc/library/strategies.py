@@ -116,7 +116,7 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
         )
     if named:
         if "batch" in asked.given and asked.batch not in {1, len(named)}:
-            raise UsageError(f"--lengths names {len(named):,} sequences, --batch {asked.batch:,}.", hint="Leave out --batch.")
+            raise UsageError(f"--lengths names {len(named):,} sequences, --users {asked.batch:,}.", hint="Leave out --users.")
         changes["batch"] = len(named)
     return asked.changed(**changes)
 

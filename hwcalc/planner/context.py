@@ -179,7 +179,7 @@ def _of_lengths(asked: Asked) -> Asked:
     if batch == 1:
         batch = count
     elif batch < count:
-        raise UsageError(f"batch {batch:,} is fewer than the {count:,} lengths.", hint=f"Use: --batch {count}, or leave it out.")
+        raise UsageError(f"batch {batch:,} is fewer than the {count:,} lengths.", hint=f"Use: --users {count}, or leave it out.")
     longest = max(asked.lengths)
     return asked.changed(seq=longest, batch=batch, lengths=asked.lengths if min(asked.lengths) < longest else ())
 

@@ -106,7 +106,7 @@ def _branches(words: str) -> PlanOption:
     return PlanOption(
         "count",
         "N",
-        f"{words} of each sequence of --batch, behind one prompt. Default: 1.",
+        f"{words} of each sequence of --users, behind one prompt. Default: 1.",
         default=1,
         check=f"{words} of each sequence, behind one prompt.",
         group="workload",
@@ -154,7 +154,7 @@ class _AvgSeq(TypedDict, total=False):
 
 class _Batch(TypedDict, total=False):
     batch: Annotated[Number, PlanOption(
-        "count", "N", "Sequences alive at once, one for each user. Default: 1.", flags=("--batch", "--concurrency", "--users"), default=1,
+        "count", "N", "Sequences alive at once, one for each user. Default: 1.", flags=("--users", "--concurrency", "--batch"), default=1,
         helps={
             "compare": "Sequences alive at once, or several numbers. Default: 1.",
             "sweep": "Sequences alive at once, as a list like that of --seq. Default: 1.",
@@ -444,7 +444,7 @@ class _Shared(TypedDict, total=False):
     )]  # fmt: skip
     lengths: Annotated[Sequence[int | str] | str | None, PlanOption(
         "lengths", "N,N",
-        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each length has an equal part of --batch. Default: all are alike.",
+        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each length has an equal part of --users. Default: all are alike.",
         check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.", group="workload",
     )]  # fmt: skip
     samples: Annotated[Number, _branches("Parallel samples")]
@@ -591,7 +591,11 @@ OPTIONS: Final[tuple[PlanOption, ...]] = tuple(
 )
 """All options of a plan, in the order of the help."""
 OTHER_NAMES: Final[Mapping[str, str]] = {
-    flag.removeprefix("--").replace("-", "_"): row.name for row in OPTIONS for flag in row.flags[1:]
+    name: row.name
+    for row in OPTIONS
+    if len(row.flags) > 1
+    for flag in row.flags
+    if (name := flag.removeprefix("--").replace("-", "_")) != row.name
 }
 """Another name of an option, as a keyword or a key of a check file -> its name."""
 _LENGTHS: Final = ("sequence", "length", "max_model_len", "max_seq_len", "n_ctx", "tokens")

@@ -532,7 +532,7 @@ def _bandwidth(opened: Occupancy, device: Device, options: ProbeOptions, notes: 
     elif result.read.bytes < LEAST_KEPT_BYTES:
         message = (
             f"Not kept: of {human_bytes(result.read.bytes)} the chip's own cache may hold a good part. "
-            f"Read {human_bytes(LEAST_KEPT_BYTES)} or more: a larger --seq or --batch."
+            f"Read {human_bytes(LEAST_KEPT_BYTES)} or more: a larger --seq or --users."
         )
     else:
         message = f"Kept in {save_bandwidth(result)}: plans of {gpu.id} use it."

@@ -242,7 +242,7 @@ def sharing_line(plan: Plan) -> str:
     if info.padded_tokens:
         return f"nothing: {plural(info.padded_tokens, 'position')} of padding hold no token"
     if info.sequences == 1:
-        return "nothing: there is one sequence, and nobody to share with; several: --batch N"
+        return "nothing: there is one sequence, and nobody to share with; several: --users N"
     parts = [f"{info.shared_tokens:,} tokens once for all"] if info.shared_tokens else []
     parts += [f"{info.request_tokens:,} once a request"] if info.request_tokens else []
     if not info.saved_bytes and not parts:

@@ -125,7 +125,7 @@ def _check_sizes(occupancy: LlamacppOccupancy) -> None:
         raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
     if occupancy.request.replica_batch > one.n_seq_max:
         message = f"n_seq_max {one.n_seq_max:,} is fewer than the {occupancy.request.replica_batch:,} sequences that are planned."
-        raise UsageError(message, hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --batch")
+        raise UsageError(message, hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --users")
     if not one.n_batch and not one.n_ubatch:
         raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
     if one.n_outputs < one.n_seq_max:

@@ -127,7 +127,7 @@ _OWN: Final = options_of(
     ("num_ctx", "tokens of one slot, as --seq", "by memory: 4096, 32768 or 262144", integer_option(1, 2**31 - 1)),
     ("num_batch", "tokens of a batch, -b and -ub", "by context and memory: 512 to 2048", integer_option(1, 2**31 - 1)),
     ("num_gpu", "layers on the GPU; -1 is what fits", "-1", _layers),
-    ("num_parallel", "slots, OLLAMA_NUM_PARALLEL, as --batch", "1", integer_option(1, 256)),
+    ("num_parallel", "slots, OLLAMA_NUM_PARALLEL, as --users", "1", integer_option(1, 256)),
     ("flash_attention", "OLLAMA_FLASH_ATTENTION", "auto", choice_option("auto", "1", "0", "true", "false", "on", "off")),
     ("kv_cache_type", "OLLAMA_KV_CACHE_TYPE, as --dtype", "f16", OPTIONS["type_k"].check),
 )
@@ -271,7 +271,7 @@ class OllamaOccupancy(LlamacppOccupancy):
         arch, one = self.hparams.arch, self.settings
         if one.n_seq_max > self.deployment.most_slots:
             message = f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns."
-            raise UnsupportedError(message, hint="Leave out --batch, or use --engine llamacpp")
+            raise UnsupportedError(message, hint="Leave out --users, or use --engine llamacpp")
         if one.type_k != one.type_v:
             message = f"Ollama keeps keys and values in one format, not {one.type_k.name} and {one.type_v.name}."
             raise UnsupportedError(message, hint=f"Use: --dtype {one.type_v.name}, or --engine llamacpp")

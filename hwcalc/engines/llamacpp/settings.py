@@ -398,7 +398,7 @@ class ContextOptions(Record):
         if sequences > MAX_SEQUENCES:
             raise UsageError(
                 f"llama.cpp runs at most {MAX_SEQUENCES} sequences at once (asked: {sequences:,}).",
-                hint=f"Use: --batch {MAX_SEQUENCES}, or start several servers: --dp {-(-sequences // MAX_SEQUENCES)}",
+                hint=f"Use: --users {MAX_SEQUENCES}, or start several servers: --dp {-(-sequences // MAX_SEQUENCES)}",
             )
         return sequences
 

@@ -43,7 +43,7 @@ export function commandOf(payload, state) {
     if (size > 1) option(name, size);
   }
   option("seq", state.seq);
-  if (state.batch > 1) option("batch", state.batch);
+  if (state.batch > 1) option("users", state.batch);
   // The first of each is what the command takes without a word.
   const [[dtype = ""], [weights = ""]] = [formats.dtypes, formats.weights];
   if (state.dtype !== dtype) option("dtype", state.dtype);

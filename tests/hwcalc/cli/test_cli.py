@@ -81,7 +81,7 @@ def test_options_may_stand_anywhere(capsys: Capture, words: list[str]) -> None:
 
 def test_batch_and_concurrency_are_one_option(capsys: Capture) -> None:
     """Both spellings multiply."""
-    one = json.loads(run(capsys, QWEN, "--json", "--batch", "3")[1])
+    one = json.loads(run(capsys, QWEN, "--json", "--users", "3")[1])
     two = json.loads(run(capsys, QWEN, "--json", "--concurrency", "3")[1])
 
     assert one == two
@@ -150,7 +150,7 @@ def test_version(capsys: Capture) -> None:
         ([QWEN, "--seq", "-1"], 2, "usage"),
         ([QWEN, "--seq", "0"], 2, "usage"),
         ([QWEN, "--seq", "9" * 5000], 2, "usage"),
-        ([QWEN, "--batch", "1.5"], 2, "usage"),
+        ([QWEN, "--users", "1.5"], 2, "usage"),
         ([QWEN, "--dtype", "fp7"], 2, "usage"),
         ([QWEN, "--engine", "nothing"], 2, "usage"),
         ([QWEN, "--engine", "transformers@1"], 2, "usage"),

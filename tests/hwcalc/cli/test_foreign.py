@@ -303,7 +303,7 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("flag", "ours"),
     [
-        ("--num-users", "kvplan calls it --batch N"),
+        ("--num-users", "kvplan calls it --users N"),
         ("--ctx", "kvplan calls it --seq N"),
         ("--ctx-size", "kvplan calls it --seq N"),
         ("-c", "kvplan calls it --seq N"),
@@ -340,7 +340,7 @@ def test_a_foreign_name_is_answered_with_ours(capsys: Capture, flag: str, ours: 
         ("Qwen/Qwen3-8B --ctx 128k", "kvplan Qwen/Qwen3-8B --seq 128k"),
         (
             "--ctx-size=8k Qwen/Qwen3-8B --concurrent-users 4 --precision fp8",
-            "kvplan --seq 8k Qwen/Qwen3-8B --batch 4 --weights fp8",
+            "kvplan --seq 8k Qwen/Qwen3-8B --users 4 --weights fp8",
         ),
         ("explain --model-path Qwen/Qwen3-8B -c 8k", "kvplan explain Qwen/Qwen3-8B --seq 8k"),
         ("compare Qwen/Qwen3-8B gpt2 --num-ctx 1k", "kvplan compare Qwen/Qwen3-8B gpt2 --seq 1k"),
@@ -407,8 +407,8 @@ def test_a_command_without_a_model_names_itself(capsys: Capture) -> None:
 
 def test_the_answer_is_an_option_of_the_command(capsys: Capture) -> None:
     """``gpus`` has no sequences."""
-    assert "--batch" not in run(capsys, "gpus", "--users", "3")[2]
-    assert "--batch" in run(capsys, "recommend", QWEN, "--num-users", "3")[2]
+    assert "--users" not in run(capsys, "gpus", "--num-users", "3")[2]
+    assert "--users" in run(capsys, "recommend", QWEN, "--num-users", "3")[2]
 
 
 def test_the_table() -> None:

@@ -147,7 +147,7 @@ def test_the_longest_sequence(capsys: Capture, model: str, engine: str, policy: 
 
 
 @pytest.mark.parametrize("engine", ["reference", "transformers", "vllm", "llamacpp"])
-@pytest.mark.parametrize("line", ["--seq 64", "--seq 1m --prompt 64 --gpu l4", "--seq 64 --batch 4 --gpu l4 --shared-prefix 8"])
+@pytest.mark.parametrize("line", ["--seq 64", "--seq 1m --prompt 64 --gpu l4", "--seq 64 --users 4 --gpu l4 --shared-prefix 8"])
 def test_a_layer_of_which_nothing_is_left(capsys: Capture, model: str, engine: str, line: str) -> None:
     """A ratio of its own may drop all of a layer: kvpress then indexes no token."""
     policy = "perlayercompression:press=(knorm:compression_ratio=0.5),compression_ratios=[1,1]"

@@ -185,7 +185,7 @@ def test_the_policies_that_an_engine_lacks_are_named(capsys: Capture, monkeypatc
 
 def test_what_does_not_fit_is_led_to_what_to_try(capsys: Capture) -> None:
     """The line that is printed is not the plan that failed: it fits when it is typed, with the options that were given."""
-    words = ("--seq", "8k", "--batch", "2", "--offline")
+    words = ("--seq", "8k", "--users", "2", "--offline")
     nodes = ("--gpu", "4xh100,l4", "--engine", "vllm", "--engine-option", "max_num_seqs=64")
     _, out, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B", *words, *nodes)
     _, small, _ = run(capsys, "compare", "Qwen/Qwen3-4B", "Qwen/Qwen3-1.7B", *words, "--gpu", "l4")
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_led_to_what_to_try(capsys: Capture) -> None:
 
 def test_each_row_that_does_not_fit_has_what_makes_it_fit(capsys: Capture) -> None:
     """The first change that its plan offers, which fits when it is typed; rows with the same change share a line."""
-    words = ("Qwen/Qwen3-8B", "--engine", "vllm,sglang,mlx,llamacpp", "--gpu", "l4", "--seq", "32k", "--batch", "4", "--offline")
+    words = ("Qwen/Qwen3-8B", "--engine", "vllm,sglang,mlx,llamacpp", "--gpu", "l4", "--seq", "32k", "--users", "4", "--offline")
     _, out, _ = run(capsys, "compare", *words)
     told = dict(line.strip().split(": ") for line in out.partition("What makes it fit:\n")[2].partition("\n\n")[0].splitlines())
     comparison = json.loads(run(capsys, "compare", *words, "--json")[1])["variants"]

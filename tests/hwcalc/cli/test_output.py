@@ -212,7 +212,7 @@ def test_a_pipe_has_no_width(capsys: Capture) -> None:
 def test_verdicts_and_advice_have_colours(capsys: Capture) -> None:
     """Green fits, red does not, commands are bold cyan; in a comparison too."""
     fits = run(capsys, QWEN, "--seq", "1k", "--gpu", "l40s", "--color", "always")[1]
-    fails = run(capsys, QWEN, "--gpu", "l4", "--batch", "99", "--color", "always")[1]
+    fails = run(capsys, QWEN, "--gpu", "l4", "--users", "99", "--color", "always")[1]
     both = run(capsys, "compare", QWEN, "--seq", "1k", "--gpu", "l40s,t4", "--color", "always")[1]
 
     assert "\x1b[1;32m" in fits

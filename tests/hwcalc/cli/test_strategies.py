@@ -20,7 +20,7 @@ from tests.hwcalc.command import QWEN, Capture, run
 
 LINES: Final = (
     [QWEN, "--seq", "32k"],
-    [QWEN, "--seq", "32k", "--batch", "4", "--gpu", "h100", "--engine", "vllm", "--fill", "30%"],
+    [QWEN, "--seq", "32k", "--users", "4", "--gpu", "h100", "--engine", "vllm", "--fill", "30%"],
     ["google/gemma-3-27b-it", "--lengths", "1k,2k,2k"],
     ["deepseek-ai/DeepSeek-V3.2", "--seq", "8k", "--dtype", "fp8", "--prompt", "4k"],
     ["Qwen/Qwen3-Next-80B-A3B-Instruct", "--lengths", "uniform:1..8k", "--gpu", "l4"],
@@ -141,7 +141,7 @@ def test_names_of_a_file_do_nothing(capsys: Capture, tmp_path: Any) -> None:
 def test_tables_fit_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     """No line is wider: a table that is too wide becomes several, each with the names, and sentences are filled."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    _, out, _ = run(capsys, "strategies", QWEN, "--seq", "32k", "--batch", "4", "--engine", "vllm", "--gpu", "l4")
+    _, out, _ = run(capsys, "strategies", QWEN, "--seq", "32k", "--users", "4", "--engine", "vllm", "--gpu", "l4")
 
     assert max(map(len, out.splitlines())) <= columns
     assert all(

@@ -162,7 +162,7 @@ def test_a_draft_that_is_not_there(capsys: Capture) -> None:
 
 def test_a_model_that_cannot_be_read_is_a_variant(capsys: Capture) -> None:
     """It ends no comparison; only where nothing can be read does the first error."""
-    status, out, _ = run(capsys, "compare", QWEN, "nosuch/x", "--offline", "--seq", "8", "--batch", "1,2", "--json")
+    status, out, _ = run(capsys, "compare", QWEN, "nosuch/x", "--offline", "--seq", "8", "--users", "1,2", "--json")
     variants = json.loads(out)["variants"]
 
     assert (status, [one["model"] for one in variants]) == (0, [QWEN, QWEN, "nosuch/x"])

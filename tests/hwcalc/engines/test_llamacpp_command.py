@@ -107,8 +107,8 @@ def test_kvplan_reads_the_command(change: dict[str, Any], words: str) -> None:
     line, remarks = translated([*serve(planned(**change))[1:], "--engine", "llamacpp"])
     given = planned(**change)
 
-    assert [f"--seq {given.seq}", f"--batch {given.batch}"] == [
-        f"{name} {line[line.index(name) + 1]}" for name in ("--seq", "--batch")
+    assert [f"--seq {given.seq}", f"--users {given.batch}"] == [
+        f"{name} {line[line.index(name) + 1]}" for name in ("--seq", "--users")
     ]
     assert not remarks
 

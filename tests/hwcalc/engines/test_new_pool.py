@@ -21,7 +21,7 @@ from tests.paths import ROOT
 NAME: Final = "a_paged_engine"
 # 36 layers x 8 heads x (128 + 128) x 2 bytes x 16 tokens
 BLOCK: Final = 36 * 8 * 256 * 2 * 16
-PLAN: Final = (QWEN, "--engine", "paged", "--seq", "1000", "--batch", "4", "--kv-memory", str(300 * BLOCK))
+PLAN: Final = (QWEN, "--engine", "paged", "--seq", "1000", "--users", "4", "--kv-memory", str(300 * BLOCK))
 """A sequence of 1,000 tokens takes 63 blocks of 16, and 300 blocks hold four of them."""
 
 
@@ -48,7 +48,7 @@ def answer(capsys: Capture, *words: str) -> Any:
 def answers(capsys: Capture) -> dict[str, Any]:
     """How many sequences fit, as each command says it."""
     planned = answer(capsys, *PLAN)
-    points = answer(capsys, "sweep", *PLAN[:3], "--seq", "1000", "--batch", "1,2,3,4,5", *PLAN[-2:])["points"]
+    points = answer(capsys, "sweep", *PLAN[:3], "--seq", "1000", "--users", "1,2,3,4,5", *PLAN[-2:])["points"]
     steps = {step["name"]: step["expected"] for step in planned["pool"]["steps"]}
     return {
         "plan": planned["fit"]["max_batch"],
@@ -78,7 +78,7 @@ def test_every_command_asks_one_pool(capsys: Capture, monkeypatch: pytest.Monkey
 
 def test_advice(capsys: Capture) -> None:
     """What does not fit is told what would."""
-    found = answer(capsys, QWEN, "--engine", "paged", "--seq", "32k", "--batch", "8", "--gpu", "l4")["fit"]
+    found = answer(capsys, QWEN, "--engine", "paged", "--seq", "32k", "--users", "8", "--gpu", "l4")["fit"]
     assert found["verdict"] == "no"
     assert found["suggestions"]
 

@@ -203,7 +203,7 @@ def test_the_written_command_is_the_plan(capsys: Capture, tmp_path: Path, monkey
     (tmp_path / "tiny.gguf").write_bytes(gguf_bytes())
     for words in (
         ["--seq", "1k"],
-        ["--seq", "512", "--batch", "3", "--dtype", "q8_0"],
+        ["--seq", "512", "--users", "3", "--dtype", "q8_0"],
         ["-ub", "64", "-ngl", "2", "-kvu", "-c", "1024", "-np", "2"],
         ["-c", "1000", "-np", "3", "-ctk", "q8_0", "-fa", "on", "--swa-full"],
     ):

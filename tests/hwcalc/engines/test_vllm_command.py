@@ -151,7 +151,7 @@ def test_the_fullest_gpu_holds_its_share() -> None:
 
 def test_a_batch_that_does_not_fit_at_once_is_no_failed_start(capsys: Capture) -> None:
     """131,072 B a token: 2 GiB hold one sequence of 8,192 tokens (1 GiB) beside the null block. It starts, and the rest waits."""
-    words = [LLAMA, "--engine", "vllm", "--seq", "8k", "--kv-memory", "2GiB", "--batch", "2"]
+    words = [LLAMA, "--engine", "vllm", "--seq", "8k", "--kv-memory", "2GiB", "--users", "2"]
     code, out, _ = run(capsys, *words)
 
     assert code == 1

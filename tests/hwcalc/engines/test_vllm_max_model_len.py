@@ -62,7 +62,7 @@ def test_what_helps_is_a_server_that_allows_less() -> None:
     assert full.fit is not None
     (shorter,) = (one for one in full.fit.suggestions if "tokens instead of" in one.effect)
     assert shorter.flag == ""
-    assert "--seq 4k --batch 8" in shorter.command
+    assert "--seq 4k --users 8" in shorter.command
 
 
 def test_the_longest_sequence_is_what_the_server_allows() -> None:

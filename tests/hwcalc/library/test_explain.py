@@ -312,7 +312,7 @@ def test_tied_and_drafting_layers(capsys: Capture) -> None:
 @pytest.mark.parametrize("format_", ["table", "markdown"])
 def test_every_figure_is_printed(capsys: Capture, explanations: list[Explanation], format_: str) -> None:
     """Text and Markdown have the exact bytes of each figure."""
-    _, out, _ = run(capsys, "explain", "meta-llama/Llama-3.1-70B-Instruct", "--seq", "32k", "--batch", "4", "--engine", "vllm",
+    _, out, _ = run(capsys, "explain", "meta-llama/Llama-3.1-70B-Instruct", "--seq", "32k", "--users", "4", "--engine", "vllm",
                     "--gpu", "h100-sxm5-80gb", "--tp", "4", "--format", format_)  # fmt: skip
     flat = re.sub(r"\s+", " ", out).replace("\\", "")
 

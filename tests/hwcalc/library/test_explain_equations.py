@@ -59,7 +59,7 @@ def test_equations_of_a_quantised_cache(options: dict[str, str]) -> None:
 def test_blocks_say_how_they_are_counted(capsys: Capture) -> None:
     """A request holds the window and the batches in flight, 1,023 + 16,384 tokens, in blocks of 16, and one begun before them."""
     _, out, _ = run(
-        capsys, "explain", "google/gemma-3-27b-it", "--seq", "32k", "--batch", "4", "--engine", "vllm", "--gpu", "h100"
+        capsys, "explain", "google/gemma-3-27b-it", "--seq", "32k", "--users", "4", "--engine", "vllm", "--gpu", "h100"
     )
 
     counted = f"ceil(min(1,024 - 1 + 2 {TIMES} 8,192, 32,768) / 16) + 1 = {-(-(1023 + 16384) // 16) + 1:,}"

@@ -155,7 +155,7 @@ def test_csv(capsys: Capture) -> None:
         "meta-llama/Llama-3.1-70B-Instruct",
         "--seq",
         "32k",
-        "--batch",
+        "--users",
         "20",
         "--engine",
         "vllm",

@@ -250,7 +250,7 @@ def test_lists_given_twice_are_joined(capsys: Capture, command: list[str]) -> No
 @pytest.mark.parametrize("command", ["compare", "sweep"])
 @pytest.mark.parametrize(
     ("flag", "values"),
-    [("--seq", ["1k", "2k"]), ("--batch", ["1", "3"]), ("--dtype", ["bf16", "fp8"]), ("--tp", ["1", "2"])],
+    [("--seq", ["1k", "2k"]), ("--users", ["1", "3"]), ("--dtype", ["bf16", "fp8"]), ("--tp", ["1", "2"])],
 )
 def test_every_list_is_joined(capsys: Capture, command: str, flag: str, values: list[str]) -> None:
     """Numbers and words alike."""

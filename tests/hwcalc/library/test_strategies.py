@@ -312,7 +312,7 @@ def test_one_strategy() -> None:
         ({"lengths": "uniform:1..x"}, "not a number"),
         ({"lengths": "uniform"}, "not a number"),
         ({"lengths": "9k", "seq": "8k"}, "longer than --seq"),
-        ({"lengths": "1k,2k", "batch": 3}, "2 sequences, --batch 3"),
+        ({"lengths": "1k,2k", "batch": 3}, "2 sequences, --users 3"),
         ({"lengths": ["1"] * 10_001}, "10,001 sequences"),
         ({"lengths": "1," * 500_000}, "characters"),
         ({"seq": 10, "prompt": 11}, "prompt is 11 tokens"),

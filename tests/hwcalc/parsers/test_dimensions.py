@@ -38,7 +38,7 @@ def test_the_equation() -> None:
 @pytest.mark.parametrize("command", [[], ["plan"], ["explain"]])
 def test_the_command_line(capsys: Capture, command: list[str], reader: list[str]) -> None:
     """Without a MODEL, in both readers of a line and in explain."""
-    status, out, _ = run(capsys, *command, *WORDS, "--batch", "8", "--dtype", "fp16", "--json", *reader)
+    status, out, _ = run(capsys, *command, *WORDS, "--users", "8", "--dtype", "fp16", "--json", *reader)
 
     assert status == 0
     assert json.loads(out)["cache"]["total_bytes"] == 80 * 2**30

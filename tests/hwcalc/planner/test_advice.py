@@ -60,16 +60,16 @@ def test_twenty_users_on_four_gpus() -> None:
     """A cache of fp8 does it and takes nothing away; then more GPUs, fewer users, shorter conversations, and weights of four bits."""
     found = advice(LLAMA_70B, engine="vllm", gpu="h100-sxm5-80gb", gpus=4, seq="32k", batch=20)
 
-    assert found[0].command == f"kvplan {LLAMA_70B} --seq 32k --batch 20 --dtype fp8 --engine vllm --gpu h100-sxm5-80gb --gpus 4"
+    assert found[0].command == f"kvplan {LLAMA_70B} --seq 32k --users 20 --dtype fp8 --engine vllm --gpu h100-sxm5-80gb --gpus 4"
     assert found[0].flag == "--kv-cache-dtype fp8"
     assert found[0].effect == "fp8 cache; holds 26 instead of 13"
-    usual = {"--seq": "32k", "--batch": "20", "--dtype": None, "--weights": None, "--gpu": "h100-sxm5-80gb", "--gpus": "4"}
+    usual = {"--seq": "32k", "--users": "20", "--dtype": None, "--weights": None, "--gpu": "h100-sxm5-80gb", "--gpus": "4"}
     kinds = [
         next(name for name, value in usual.items() if options(one.command).get(name) != value)
         for one in found
         if not one.effect.endswith("probably fits")
     ]
-    assert kinds == ["--dtype", "--gpus", "--gpu", "--batch", "--seq"]
+    assert kinds == ["--dtype", "--gpus", "--gpu", "--users", "--seq"]
     assert all("instead of" in one.effect or one.effect.endswith("holds 20; probably fits") for one in found)
 
 
@@ -94,7 +94,7 @@ def test_less_than_an_eighth_is_no_offer(limits: dict[str, str]) -> None:
     assert found
     for one in found:
         assert parse_tokens(one["--seq"], "seq") >= 24_576 / 8
-        assert int(one["--batch"]) >= 20 / 8
+        assert int(one["--users"]) >= 20 / 8
 
 
 def test_two_changes_where_none_alone_does_it() -> None:
@@ -282,7 +282,7 @@ def test_a_path_with_blanks(tmp_path: Any, capsys: Capture) -> None:
 @pytest.mark.parametrize("words", [("--format", "table"), ("--format", "markdown")])
 def test_a_command_is_one_line(capsys: Capture, words: tuple[str, ...]) -> None:
     """However narrow the page: what is pasted is whole. What it gives stands below, with the engine's own flags."""
-    asked = (LLAMA_70B, "--engine", "vllm", "--gpu", "h100", "--gpus", "4", "--seq", "32k", "--batch", "20", "--verbose")
+    asked = (LLAMA_70B, "--engine", "vllm", "--gpu", "h100", "--gpus", "4", "--seq", "32k", "--users", "20", "--verbose")
     _, out, _ = run(capsys, *asked, *words)
     lines = out.splitlines()
 
@@ -296,7 +296,7 @@ def test_a_recommendation_shows_the_same(capsys: Capture) -> None:
     asked: dict[str, Any] = {"seq": "128k", "batch": 64, "gpu": ["l4", "t4"], "engine": "vllm"}
     found = recommend(LLAMA_70B, **asked, offline=True)
     _, out, _ = run(
-        capsys, "recommend", LLAMA_70B, "--seq", "128k", "--batch", "64", "--gpu", "l4,t4", "--engine", "vllm", "--offline"
+        capsys, "recommend", LLAMA_70B, "--seq", "128k", "--users", "64", "--gpu", "l4,t4", "--engine", "vllm", "--offline"
     )
 
     assert found.suggestions
@@ -331,7 +331,7 @@ def test_the_formulas_alone_are_no_engine_that_works(capsys: Capture) -> None:
 
 def test_a_command_that_is_accepted_and_does_not_fit_says_so(capsys: Capture) -> None:
     """A release refuses the model. Another one takes it, but 64 times 32k tokens are too much for an L4."""
-    status, _, err = run(capsys, QWEN, "--engine", "vllm@0.6.6", "--gpu", "l4", "--seq", "32k", "--batch", "64")
+    status, _, err = run(capsys, QWEN, "--engine", "vllm@0.6.6", "--gpu", "l4", "--seq", "32k", "--users", "64")
     command = err.rstrip().rpartition("The engine accepts this line, which does not fit on this hardware and says what to try: ")[
         2
     ]

@@ -230,7 +230,7 @@ def test_long_values_show_where_they_part(tmp_path: Path, capsys: pytest.Capture
 
 def test_two_documents_are_compared_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twice the tokens and half the bytes of a value, four sequences: 2 layers x 8 heads x 64 x 2 values x 1 byte a token."""
-    a, b = plans(tmp_path, capsys, ("--seq", "1k"), ("--seq", "2k", "--batch", "4", "--dtype", "fp8"))
+    a, b = plans(tmp_path, capsys, ("--seq", "1k"), ("--seq", "2k", "--users", "4", "--dtype", "fp8"))
     document = difference(capsys, a, b)
     figures = {figure["name"]: (figure["a"], figure["b"]) for figure in document["figures"]}
 

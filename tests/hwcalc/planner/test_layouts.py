@@ -195,7 +195,7 @@ def test_fewest_names_its_layout(capsys: Capture) -> None:
 
 def test_gpus_alone_are_laid_out_so_that_they_hold(capsys: Capture) -> None:
     """Eight ranks with a copy of the cache each hold too few; eight replicas hold all, and nobody said that there must be ranks."""
-    words = (DEEPSEEK, "--gpu", "h200", "--gpus", "8", "--seq", "64k", "--batch", "32", "--engine", "vllm")
+    words = (DEEPSEEK, "--gpu", "h200", "--gpus", "8", "--seq", "64k", "--users", "32", "--engine", "vllm")
     status, out, _ = run(capsys, *words)
 
     assert status == 0

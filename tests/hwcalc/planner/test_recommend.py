@@ -217,7 +217,7 @@ def test_instances() -> None:
 
 def test_nothing_fits(capsys: Capture) -> None:
     """Exit status 1, what came nearest, and changes that were planned before they are offered."""
-    words = ("recommend", LLAMA_70B, "--seq", "128k", "--batch", "64", "--gpu", "l4,t4", "--engine", "vllm")
+    words = ("recommend", LLAMA_70B, "--seq", "128k", "--users", "64", "--gpu", "l4,t4", "--engine", "vllm")
     status, out, _ = run(capsys, *words)
     found = recommend(LLAMA_70B, seq="128k", batch=64, gpu=["l4", "t4"], engine="vllm", offline=True)
 

@@ -68,7 +68,7 @@ def test_a_budget_by_hand_is_exact(engine: str) -> None:
 def test_lines_say_the_sure_value_first(capsys: Capture) -> None:
     """The expected one stands beside it where it is another."""
     fit = fit_of("Qwen/Qwen3-8B", {"seq": 32_768, "batch": 4, "gpu": "rtx-4090"})
-    out = run(capsys, "Qwen/Qwen3-8B", "--seq", "32k", "--batch", "4", "--gpu", "rtx-4090")[1]
+    out = run(capsys, "Qwen/Qwen3-8B", "--seq", "32k", "--users", "4", "--gpu", "rtx-4090")[1]
 
     assert fit.max_seq is not None
     assert fit.expected_max_seq is not None
@@ -90,7 +90,7 @@ def test_what_limits_is_the_largest_part() -> None:
 
 def test_unlike_lengths_are_said_of_their_mix(capsys: Capture) -> None:
     """20 requests each of 2,048, 4,096 and 32,768 tokens: nothing is said of 60 sequences of the longest length."""
-    asked = ("--engine", "vllm", "--gpu", "h100", "--lengths", "2k,4k,32k", "--batch", "60", "--brief")
+    asked = ("--engine", "vllm", "--gpu", "h100", "--lengths", "2k,4k,32k", "--users", "60", "--brief")
     out = run(capsys, "meta-llama/Llama-3.1-8B", *asked)[1]
 
     # 32,768 tokens of 131,072 B.
@@ -102,7 +102,7 @@ def test_unlike_lengths_are_said_of_their_mix(capsys: Capture) -> None:
 
 def test_a_screen_compares_with_the_sure_number_alone(capsys: Capture) -> None:
     """The verdict, the limits and what helps begin with what is certain; a change that only probably fits is compared with nothing."""
-    out = run(capsys, "Qwen/Qwen3-32B", "--engine", "vllm", "--gpu", "h100", "--seq", "32k", "--batch", "8", "--brief")[1]
+    out = run(capsys, "Qwen/Qwen3-32B", "--engine", "vllm", "--gpu", "h100", "--seq", "32k", "--users", "8", "--brief")[1]
 
     assert "vLLM will probably start, but holds none of 8 sequences for certain" in out
     assert "at once  0 sequences of 32,768 tokens for certain, 1 expected" in out

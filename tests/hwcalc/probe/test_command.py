@@ -87,7 +87,7 @@ def test_a_difference_is_status_1(capsys: Capture, monkeypatch: pytest.MonkeyPat
 
 def test_too_much_is_status_1(capsys: Capture) -> None:
     """61 layers x 163,840 tokens x 1,000 sequences x 1,152 bytes are 10 TiB: refused with the limit to type."""
-    status, out, _ = run(capsys, "probe", "deepseek-ai/DeepSeek-V3", "--batch", "1000", "--device", "cpu", "--offline")
+    status, out, _ = run(capsys, "probe", "deepseek-ai/DeepSeek-V3", "--users", "1000", "--device", "cpu", "--offline")
 
     assert status == 1
     assert "not measured: refused" in out
@@ -235,7 +235,7 @@ POLICY = (
 
 def test_a_policy_in_every_format(capsys: Capture) -> None:
     """The verdict, each figure with its unit, and JSON that fits its schema."""
-    status, out, _ = run(capsys, "probe", *POLICY, "--batch", "2")
+    status, out, _ = run(capsys, "probe", *POLICY, "--users", "2")
     assert status == 0
     assert "policy snapkv:compression_ratio=0.9,window_size=16 on cpu: as planned" in out
     assert "survivors at random (seed 0)" in out

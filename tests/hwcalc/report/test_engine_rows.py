@@ -31,7 +31,7 @@ def document(capsys: Capture, *words: str) -> dict[str, Any]:
 
 def test_every_engine_has_a_row(capsys: Capture) -> None:
     """In the order of the list; one that cannot run the model says why in its row."""
-    status, out, err = run(capsys, HYBRID, "--engine", "all", "--seq", "8k", "--batch", "2")
+    status, out, err = run(capsys, HYBRID, "--engine", "all", "--seq", "8k", "--users", "2")
     rows = [line for line in out.splitlines() if line.split(" ")[0] in ENGINES]
 
     assert (status, "No GPU given" in err) == (0, True)
@@ -54,7 +54,7 @@ def test_plan_and_compare_say_the_same(capsys: Capture) -> None:
 
 def test_a_row_has_the_numbers_of_a_plan_and_its_reasons_are_the_difference(capsys: Capture) -> None:
     """Every engine's cache is that of its own plan; the reasons add up to what it has beyond the formulas."""
-    found = document(capsys, GPT, "--engine", "all", "--gpu", "h100", "--seq", "8000", "--batch", "4")
+    found = document(capsys, GPT, "--engine", "all", "--gpu", "h100", "--seq", "8000", "--users", "4")
     formulas = plan(GPT, seq=8000, batch=4).cache.total_bytes
     planned = [variant for variant in found["variants"] if variant["error"] is None]
     assert len(planned) > 8

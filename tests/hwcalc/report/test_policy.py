@@ -364,7 +364,7 @@ def test_one_sequence_shares_with_nobody() -> None:
     alone = plan(QWEN, seq="4k", shared_prefix="2k", engine="vllm", gpu="l4")
     two = plan(QWEN, seq="4k", shared_prefix="2k", engine="vllm", gpu="l4", batch=2)
 
-    assert dict(kept_lines(alone))["shared"] == "nothing: there is one sequence, and nobody to share with; several: --batch N"
+    assert dict(kept_lines(alone))["shared"] == "nothing: there is one sequence, and nobody to share with; several: --users N"
     assert "saved: 2,048 tokens once for all" in dict(kept_lines(two))["shared"]
 
 

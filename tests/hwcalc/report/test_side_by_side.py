@@ -63,7 +63,7 @@ def test_no_speed_of_what_does_not_run(capsys: Capture) -> None:
 
 def test_the_csv_of_a_plan_has_its_sums_and_its_verdict(capsys: Capture) -> None:
     """They are those of the JSON document, in every row."""
-    words = (LLAMA, "--seq", "8k", "--gpu", "l4", "--batch", "2")
+    words = (LLAMA, "--seq", "8k", "--gpu", "l4", "--users", "2")
     rows = list(csv.DictReader(io.StringIO(run(capsys, *words, "--format", "csv")[1])))
     document = json.loads(run(capsys, *words, "--json")[1])
 

@@ -209,7 +209,7 @@ def test_no_progress_in_a_pipe(hub: Path, loopback: Hub, capsys: Capture, monkey
     assert run(capsys, "org/name", "--json")[2] == ""
 
 
-@pytest.mark.parametrize("wrong", [("--seq", "x"), ("--batch", "0"), ("--encoder-seq", "-1"), ("--engine-option", "x")])
+@pytest.mark.parametrize("wrong", [("--seq", "x"), ("--users", "0"), ("--encoder-seq", "-1"), ("--engine-option", "x")])
 def test_a_number_that_is_none_is_said_before_the_hub_is_asked(
     hub: Path, loopback: Hub, capsys: Capture, wrong: tuple[str, str]
 ) -> None:

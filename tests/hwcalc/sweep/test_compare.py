@@ -32,7 +32,7 @@ def variants(capsys: Capture, *words: str, status: int = 0) -> list[dict[str, An
 
 def test_figures_written_out(capsys: Capture) -> None:
     """36 and 32 layers of 8 heads, 128 + 128 numbers, two bytes and one; ratios to the first."""
-    found = variants(capsys, QWEN, LLAMA, "--dtype", "bf16,fp8", "--seq", "1k", "--batch", "2")
+    found = variants(capsys, QWEN, LLAMA, "--dtype", "bf16,fp8", "--seq", "1k", "--users", "2")
 
     assert [(variant["model"], variant["dtype"]) for variant in found] == [
         (QWEN, "bf16"), (QWEN, "fp8"), (LLAMA, "bf16"), (LLAMA, "fp8"),
@@ -52,7 +52,7 @@ def test_figures_written_out(capsys: Capture) -> None:
 
 def test_speeds_are_those_of_the_plan(capsys: Capture) -> None:
     """The expected tokens per second with their range; of an engine that nobody measured the bound alone."""
-    line = (QWEN, "--gpu", "l4", "--seq", "4k", "--batch", "2", "--offline")
+    line = (QWEN, "--gpu", "l4", "--seq", "4k", "--users", "2", "--offline")
     document = json.loads(run(capsys, "compare", *line, "--engine", "vllm,tgi", "--json")[1])
     planned = json.loads(run(capsys, "plan", *line, "--engine", "vllm", "--json")[1])["speed"]["decode_tokens_per_s"]
     measured, unmeasured = document["variants"]

@@ -79,7 +79,7 @@ def models() -> tuple[ModelSpec, ...]:
 
 def test_a_row_written_out(capsys: Capture) -> None:
     """Qwen3-8B: 36 layers, 8 key/value heads of 128 + 128; half of them on each of two ranks; one byte in fp8, two in bf16."""
-    status, out, err = run(capsys, "sweep", QWEN, "--seq", "1k,4k", "--batch", "3", "--dtype", "bf16,fp8", "--tp", "2")
+    status, out, err = run(capsys, "sweep", QWEN, "--seq", "1k,4k", "--users", "3", "--dtype", "bf16,fp8", "--tp", "2")
     found = list(csv.DictReader(io.StringIO(out)))
 
     assert (status, err) == (0, "")
@@ -255,7 +255,7 @@ def test_no_point_at_all(capsys: Capture) -> None:
         ([QWEN, "--engine", "nothing"], 2),
         ([QWEN, "--seq", "8,x"], 2),
         ([QWEN, "--seq", "2G..4096G"], 2),
-        ([QWEN, "--batch", "1..0"], 2),
+        ([QWEN, "--users", "1..0"], 2),
         ([QWEN, "--tp", "1,99999"], 2),
         ([QWEN, "--weights", "nothing"], 2),
         ([QWEN, "--encoder-seq", "-5"], 2),
@@ -267,7 +267,7 @@ def test_no_point_at_all(capsys: Capture) -> None:
         ([QWEN, "--output", "/no/such/folder/points.csv"], 74),
         ([QWEN, "--output", "/dev", "--format", "csv"], 74),
         ([QWEN, "--output", "/dev/full", "--format", "csv"], 74),
-        (["--all", "--seq", "1..1000000:1", "--batch", "1..1000:1"], 2),
+        (["--all", "--seq", "1..1000000:1", "--users", "1..1000:1"], 2),
     ],
 )
 def test_wrong_from_the_start(capsys: Capture, words: list[str], status: int) -> None:
@@ -351,7 +351,7 @@ def test_numbers_are_numbers() -> None:
 def test_parquet_has_64_bits(tmp_path: Path, capsys: Capture) -> None:
     """A larger number is an error, and no file is left."""
     target = tmp_path / "points.parquet"
-    status, _, err = run(capsys, "sweep", QWEN, "--seq", "1024G", "--batch", "1024G", "--output", str(target))
+    status, _, err = run(capsys, "sweep", QWEN, "--seq", "1024G", "--users", "1024G", "--output", str(target))
 
     assert status == 2
     assert "64 bits" in err
