@@ -418,6 +418,18 @@ class EngineFlags(_Started):
         return out
 
 
+def without(unplanned: Mapping[str, str]) -> list[str]:
+    """A sentence for each reason why a plan does not count a flag that may bear on memory.
+
+    >>> without({"--hf-overrides": "it changes the model", "--model-impl": "it changes the model"})
+    ['the plan is without --hf-overrides, --model-impl, which may bear on memory: it changes the model.']
+    """
+    flags: dict[str, list[str]] = {}
+    for flag, reason in unplanned.items():
+        flags.setdefault(reason, []).append(flag)
+    return [f"the plan is without {', '.join(each)}, which may bear on memory: {reason}." for reason, each in flags.items()]
+
+
 def engines() -> tuple[str, ...]:
     """The engines whose flags are known."""
     return tuple(name.partition("/")[0] for name in names("engines") if name.endswith("/flags"))

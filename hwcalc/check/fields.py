@@ -268,7 +268,9 @@ ALIASES: Final = {
 }
 """Another name of an option, vLLM's too, as a key -> its name. A hyphen in a key is an underscore."""
 LEFT_OUT: Final = frozenset(flag.removeprefix("--") for flag in _VLLM.takes if flag.startswith("--"))
-"""The names of vLLM's flags that change no planned bytes, with hyphens."""
+"""The names of vLLM's flags that a plan leaves out, with hyphens."""
+UNPLANNED: Final = {flag.removeprefix("--"): reason for flag, reason in _VLLM.unplanned.items() if flag.startswith("--")}
+"""Those of them that may bear on memory -> why a plan does not count them."""
 OF_ENGINE: Final = frozenset((*_VLLM.values, *_VLLM.switches))
 """Options of vLLM, which are engine options as keys of a check too."""
 LENGTH_OF_SERVER: Final = "max_model_len"

@@ -14,13 +14,25 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import field
 from msgspec.structs import replace
 
-from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LEFT_OUT, LENGTH_OF_SERVER, OF_ENGINE, OF_TIME, OPTIONS, REQUIREMENTS
+from hwcalc.check.fields import (
+    ALIASES,
+    FITTING,
+    HARDWARE,
+    LEFT_OUT,
+    LENGTH_OF_SERVER,
+    OF_ENGINE,
+    OF_TIME,
+    OPTIONS,
+    REQUIREMENTS,
+    UNPLANNED,
+)
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.files import decoded, standard_input
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import counted
 from hwcalc.model import Note
+from hwcalc.profiles.engine_flags import without
 from hwcalc.text import brief, operand, printable, shown
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
 
@@ -192,7 +204,8 @@ class Check(Record):
     """One check. ``model`` is as written, ``options`` are keyword arguments of a plan, ``required`` is in the order of the reports.
 
     ``places`` says where each of its keys stands. ``faults`` are why it cannot be made: its names of engines and hardware that are not known.
-    ``told`` is what can be said without a plan: all that is said, where nothing is required.
+    ``told`` is what can be said without a plan: all that is said, where nothing is required. ``unplanned_flags`` are warnings of vLLM's flags
+    that may bear on memory, and that no plan counts.
     """
 
     name: str
@@ -204,6 +217,7 @@ class Check(Record):
     places: Mapping[str, Place] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     told: tuple[Judged, ...] = ()
+    unplanned_flags: tuple[Note, ...] = ()
 
     @property
     def nameless(self) -> bool:
@@ -240,7 +254,7 @@ class Check(Record):
 
     def warned(self, plan: Plan) -> Sequence[Note]:
         """The warnings of a plan, and of the text."""
-        return plan.warnings
+        return (*self.unplanned_flags, *plan.warnings)
 
 
 class CheckFile(Record):
@@ -432,12 +446,15 @@ class _Reader(TreeReader):
         self.misnamed: dict[Fault, None] = {}
         self.idle: dict[str, None] = {}
         """Names of vLLM's flags that change no bytes, which checks or defaults have."""
+        self.bearing: dict[str, str] = {}
+        """Those of the defaults that may bear on memory, and why no plan counts them."""
 
     def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
         idle: set[str] = set()
         if what in ("a check", "defaults") and isinstance(node.value, dict):
             idle = {key for key in node.value if key not in known and key.replace("_", "-") in LEFT_OUT}
-            self.idle |= dict.fromkeys(idle)
+            self.idle |= dict.fromkeys(idle - _bearing(node).keys())
+            self.bearing = _bearing(node) if what == "defaults" else self.bearing
         return {key: value for key, value in super().mapping(node, what, (*known, *idle)).items() if key not in idle}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
@@ -480,7 +497,10 @@ class _Reader(TreeReader):
         places = {key: entry.place for key, entry in (given | entries).items()}
         if "gpu" in places and "gpus" in options and "gpus" not in places:
             places["gpu"] = places["gpus"] = replace(places["gpu"], counted=(options["gpu"], options["gpus"]))
+        null = {key for key, value in (node.value or {}).items() if value.value is None}
+        bearing = {key: reason for key, reason in (self.bearing | _bearing(node)).items() if key not in null}
         return Check(
+            unplanned_flags=tuple(Note(code="unplanned", message=f"{said[0].upper()}{said[1:]}") for said in without(bearing)),
             faults=faults,
             name=self.title(merged.get("name"), model, options, named, node),
             line=node.line,
@@ -579,6 +599,12 @@ class _Reader(TreeReader):
         return name
 
 
+def _bearing(node: Node) -> dict[str, str]:
+    """The names of vLLM's flags in a mapping that may bear on memory, and why no plan counts them."""
+    flags = ((key, key.replace("_", "-")) for key in node.value)
+    return {key: UNPLANNED[flag] for key, flag in flags if flag in UNPLANNED}
+
+
 def kept_defaults(defaults: Mapping[str, Entry], own: Mapping[str, Entry]) -> dict[str, Entry]:
     """The defaults that a check with its ``own`` keys does not say in another way."""
     dropped = {other for key in own for other in _INSTEAD.get(key, ())}
@@ -658,9 +684,15 @@ def check_file_schema() -> dict[str, Any]:
         if key == "engine_options":
             plain["additionalProperties"] = {"type": [*plain["additionalProperties"]["type"], "null"]}
         optional[key] = {"anyOf": [plain, {"type": "null"}], "description": description}
-    names = "|".join(flag.replace("-", "[-_]") for flag in sorted(LEFT_OUT))
+    kinds = {
+        "A flag of vLLM's that changes no planned bytes: it is left out.": LEFT_OUT - UNPLANNED.keys(),
+        "A flag of vLLM's that may bear on memory: it is left out, with a warning.": LEFT_OUT & UNPLANNED.keys(),
+    }
     closed = {
-        "patternProperties": {f"^({names})$": {"description": "A flag of vLLM's that changes no planned bytes: it is left out."}},
+        "patternProperties": {
+            f"^({'|'.join(flag.replace('-', '[-_]') for flag in sorted(flags))})$": {"description": each}
+            for each, flags in kinds.items()
+        },
         "additionalProperties": False,
     }
     check = {"type": "object", **closed, "properties": {"name": name, **optional}}

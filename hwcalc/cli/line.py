@@ -16,7 +16,7 @@ from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program, starts_s
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.options import ROWS, option_meant
-from hwcalc.profiles.engine_flags import VALUE, engine_flags
+from hwcalc.profiles.engine_flags import VALUE, engine_flags, without
 from hwcalc.text import brief, shell_word, shown
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class _Line:
         """The first flag of vLLM's that is an engine option."""
         self.dropped: list[str] = []
         """Flags of servers that change no bytes."""
-        self.unplanned: dict[str, list[str]] = {}
+        self.unplanned: dict[str, str] = {}
         """Reason -> flags that bear on memory in a way that is not planned."""
         self.together: list[str] = []
         """Flags that say an option together, with their values."""
@@ -180,9 +180,7 @@ class _Line:
             out = [*self.llamacpp_words(self.llamacpp), *out]
         if self.together and not self.asks_help:
             out += self.together_words()
-        for reason, flags in self.unplanned.items():
-            names = ", ".join(dict.fromkeys(flags))
-            self.remarks.append(f"warning: the plan is without {names}, which may bear on memory: {reason}.")
+        self.remarks += [f"warning: {said}" for said in without(self.unplanned)]
         if self.dropped:
             names = ", ".join(dict.fromkeys(self.dropped))
             self.remarks.append(f"Left out, because no byte that is planned depends on it: {names}.")
@@ -210,7 +208,7 @@ class _Line:
         A flag of several values loses all up to the next flag, if the model stands before it.
         """
         if flag in _FLAGS.unplanned:
-            self.unplanned.setdefault(_FLAGS.unplanned[flag], []).append(flag)
+            self.unplanned[flag] = _FLAGS.unplanned[flag]
         else:
             self.dropped.append(flag)
         if has_value or not NO_EFFECT[flag]:

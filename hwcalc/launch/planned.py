@@ -23,7 +23,7 @@ from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.options import ROWS, counted_once
-from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.profiles.engine_flags import EngineFlags, Flag, without
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 from hwcalc.profiles.launch import launch_words
 from hwcalc.profiles.mig import slice_named
@@ -241,13 +241,7 @@ def heeded(plan: Plan, variables: Container[str]) -> Plan:
 
 def warned(server: Server) -> list[str]:
     """Sentences on keys that stand twice, and on the flags that a plan is without, one for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for flag, reason in server.unplanned.items():
-        by_reason.setdefault(reason, []).append(flag)
-    without = (
-        f"the plan is without {', '.join(flags)}, which may bear on memory: {reason}." for reason, flags in by_reason.items()
-    )
-    return [*server.repeated, *without]
+    return [*server.repeated, *without(server.unplanned)]
 
 
 def flags_of(server: Server) -> EngineFlags:

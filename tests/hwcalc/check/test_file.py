@@ -470,3 +470,15 @@ def test_an_engine_option_that_cannot_be_read_is_told_where_it_stands() -> None:
         with_defaults("{block_size: [1]}", "{model: m, max_cache: 1, max_num_seqs: 1}, {model: m, max_cache: 2}")
 
     assert caught.value.others == ()
+
+
+def test_vllms_names_that_bear_on_memory_are_warned_about() -> None:
+    """As on the command line, with the reason of the table of its flags: no plan is said to be right without them."""
+    rows = "  - {model: m, kv_cache_dtype_skip_layers: [0, 1], compilation_config: null, max_cache: 1GiB}\n"
+    read = parse_check_file(f"schema_version: 1\ndefaults: {{hf-overrides: x, compilation_config: y}}\nchecks:\n{rows}", "f")
+
+    assert read.notes == ()
+    assert [note.message for note in read.checks[0].unplanned_flags] == [
+        "The plan is without hf-overrides, which may bear on memory: it changes the model.",
+        "The plan is without kv_cache_dtype_skip_layers, which may bear on memory: it changes how blocks are made or which are kept.",
+    ]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.hwcalc.command import QWEN, Capture, run
 
-# 36 layers x 8 heads x 128 numbers x key and value x 2 bytes are 144 KiB a token. 576 MiB are 4,096 tokens in 256 blocks of 16, and vLLM keeps one
+# 36 layers x 8 heads x 128 numbers x key and value x 2 bytes are 144 KiB a token. 1,152 MiB are 8,192 tokens in 512 blocks of 16, and vLLM keeps one
 # block for itself.
 KV: Final = "--kv-cache-memory-bytes 1207959552"
 LONGEST: Final = str(8192 - 16)
