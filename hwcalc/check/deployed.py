@@ -32,12 +32,14 @@ from hwcalc.errors import (
     UsageError,
 )
 from hwcalc.formulas.record import Record
+from hwcalc.launch.arguments import scalar
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     BEYOND,
     LAYOUT,
     NAME_IT,
     ON_SERVER,
+    BeyondError,
     Planned,
     TooFewGpusError,
     flags_of,
@@ -53,6 +55,7 @@ from hwcalc.launch.planned import (
     warned,
     without_line,
     word_of,
+    words_for,
 )
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
@@ -86,6 +89,9 @@ _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
+_VARIABLE: Final = re.compile(r"(?<!\S)[A-Z_]+=\S+")
+_CHECKPOINT: Final = re.compile(r"a checkpoint in \S+?(?:, |; |$)")
+"""In the effect of an edit whose words say it already."""
 _NO_SHARE: Final = "without memory_utilization"
 _NOTHING: Final = "starts no server that kvplan knows"
 
@@ -110,7 +116,7 @@ class ServerCheck(Check):
 
     ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text, and ``command``
     is the command that checks the text without them. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one with
-    too ``few`` GPUs cannot start.
+    too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text.
     """
 
     server: Server
@@ -120,6 +126,7 @@ class ServerCheck(Check):
     given: Mapping[str, Any] = MappingProxyType({})
     command: str = ""
     few: TooFewGpusError | None = None
+    beyond: BeyondError | None = None
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -143,7 +150,29 @@ class ServerCheck(Check):
         refused = self._refused(plan)
         if refused:
             return [*self.told, self._shorter(refused, plan, replan)]
-        return [*self.told, *(self.blamed(item, plan, replan) for item in judged)]
+        if self.beyond is None:
+            return [*self.told, *(self.blamed(item, plan, replan) for item in judged)]
+        alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
+        return [*self.told, self._beyond(self.beyond, replan), *(alone.blamed(item, plan, replan) for item in judged)]
+
+    def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
+        """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
+        flags, option = flags_of(self.server), error.option
+        engine = find_engine(flags.engine)[0]
+        said, facts = {option: error.sizes[option]}, engine.facts
+        if facts.slots_option in flags.flag_of:
+            # Its flag says the tokens of all slots.
+            users = {facts.users_option: said["batch"]} if option == "batch" else {}
+            said = {facts.slots_option: error.sizes["seq"] * (error.sizes["batch"] or 1), **users}
+        larger = " ".join(engine.command.flag(name, size) for name, size in said.items())
+        gpus = self._gpus_with(larger, {}, replan)
+        edits = [self._told_with(Edit(yaml=larger, effect="", flags=larger), {}, gpus)] if gpus else []
+        smaller = {option: str(error.allowed)}
+        edits += [Edit(yaml=self._command(smaller), effect="")] if self._gpus_with("", smaller, replan) else []
+        word = words_for(flags, self.server, option)[1]
+        item = _judged("length" if option == "seq" else "users", error.message, holds=False)
+        place = None if word is None or not word.line else _place(self.server, flags.flag_of.get(option), word)
+        return replace(_at(item, place), edits=tuple(edits))
 
     def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
         """The plan of the longest request that the pool holds, with a warning, where the text names no length and the engine starts all the same."""
@@ -274,9 +303,8 @@ class ServerCheck(Check):
         if edit.flags:
             return self._told_with(replace(edit, flags=f"{edit.flags} {also}".strip()), typed, 0)
         if "kvplan check" not in edit.yaml:
-            return replace(
-                edit, yaml=", ".join(filter(None, (edit.yaml, also, *(f"{key}: {text}" for key, text in typed.items()))))
-            )
+            said = ", ".join(filter(None, (edit.yaml, also)))
+            return replace(edit, yaml=f"{said} in the text and {self._command(typed)}" if typed else said)
         in_text = " " if " in the text and " in edit.yaml else " in the text and "
         return replace(edit, yaml=f"{also}{in_text}{edit.yaml}") if also else edit
 
@@ -301,20 +329,38 @@ class ServerCheck(Check):
     def _holding(self, edit: Edit, replan: Callable[..., Plan], also: str) -> Edit | None:
         """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
 
-        The user types the load, and hardware that the text does not name. What only another checkpoint does is told in words. ``None``
+        The user types the load, and hardware that the text does not name. What only another checkpoint or another text does is told in words. ``None``
         for what can be told in none of these ways.
         """
         gpus = self._gpus_with(f"{also} {edit.flags}", {}, replan) if edit.flags else 0
         if gpus:
             return self._told_with(edit, {}, gpus)
         parts = dict(part.partition(": ")[::2] for part in edit.yaml.split(", "))
-        typed = {key: text for key, text in parts.items() if key in self.given or (key in NUMBERS and not edit.flags)}
+        counts = isinstance(self.server.settings.get("gpus_per_replica"), int)
+        free = () if edit.flags else (*NUMBERS, *(() if counts else ("gpus",)))
+        typed = {key: text for key, text in parts.items() if key in self.given or key in free}
         if typed and typed.keys() == parts.keys():
-            return replace(edit, yaml=self._command(typed), flags="")
+            return replace(edit, yaml=self._command(typed), flags="") if self._gpus_with("", typed, replan) else None
         if typed:
             gpus = self._gpus_with(f"{also} {edit.flags}", typed, replan) if edit.flags else 0
             return self._told_with(edit, typed, gpus) if gpus else None
-        return replace(edit, flags="")
+        return self._in_words(edit, parts)
+
+    def _in_words(self, edit: Edit, parts: Mapping[str, str]) -> Edit | None:
+        """The edit of another checkpoint, or of other accelerators in the text, in words, with flags for the rest; ``None`` for flags that do not hold."""
+        flags = flags_of(self.server).flag_of
+        names = [key.removeprefix("without ") for key in parts if key.startswith("without ")]
+        said = [f"a checkpoint in {parts['weights'].upper()}"] if _CHECKPOINT.search(edit.effect) and "weights" in parts else []
+        many, of_text = int(parts.get("gpus", 0)), self.server.settings.get("gpus_per_replica")
+        if "gpu" in parts:
+            said.append(f"{f'{many} x ' if many else ''}{parts['gpu']} in the text")
+        elif many and not (edit.flags and (of_text is None or of_text >= many)):
+            said.append(f"{many:,} GPUs in the text")
+        if not said and not names:
+            return None if edit.flags else edit
+        without = "".join(f" without {flags[name].spelled}" for name in names if name in flags)
+        yaml = ", ".join(filter(None, (*said, edit.flags))) + without
+        return replace(edit, yaml=yaml.strip(), effect=_CHECKPOINT.sub("", edit.effect), flags="")
 
     def _told_with(self, edit: Edit, typed: Mapping[str, str], gpus: int) -> Edit:
         """The edit of flags that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them."""
@@ -334,10 +380,14 @@ class ServerCheck(Check):
 
     def _gpus_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> int:
         """The GPUs that the server takes with these flags, and with what is typed in place of what the user gave; 0 if it does not surely fit so."""
-        program = " ".join(flags_of(self.server).program)
+        own = flags_of(self.server)
+        # Variables stand before the program, and parameters in a file beside it.
+        words = [*_VARIABLE.findall(flags), *own.program, _VARIABLE.sub("", flags)]
+        keys = {row.name: row.key for row in own.parameters if row.key}
         with suppress(KvplanError):  # what the engine refuses is not offered
-            (told,) = Given(variables={}, settings={}).servers(f"{program} {flags}")
+            (told,) = Given(variables={}, settings={}).servers(" ".join(words))
             of_text = {name: value for name, value in told.settings.items() if name not in ("engine", "model")}
+            of_text |= {keys[name]: scalar(value) for name, value in pairwise(flags.split()) if name in keys}
             # A text that gives it fewer GPUs has to give it more, which no flag says.
             settings = {name: value for name, value in self.server.settings.items() if name != "gpus_per_replica"} | of_text
             server = replace(self.server, settings=settings, extra={**self.server.extra, **told.extra})
@@ -506,10 +556,13 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
     made = Planned(model=str(server.model or ""), options={})
     at = places.get("model") or Place(line=server.line, column=1, word="")
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
-    without_gpu, given, few = False, dict[str, Any](), None
+    without_gpu, given, few, beyond = False, dict[str, Any](), None, None
     try:
         given = not_named(server, told.options)
-        made = planned(server, given)
+        try:
+            made = planned(server, given)
+        except BeyondError as error:
+            beyond, made = error, planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
         if not {"gpu", "instance", "kv_memory"} & made.options.keys():
             # Of the remarks, those that say why the accelerator is not known.
             said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the text names no accelerator."
@@ -540,6 +593,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         fitted=made.fitted,
         given=given,
         few=few,
+        beyond=beyond,
     )
 
 

@@ -126,7 +126,7 @@ def check(
             read.append(Unread(path=path, faults=(error, *others)))
         else:
             read += [] if found is None else [found]
-    read = _without_options(read, told, named=not any(found_in.values()))
+    read = _without_options(read, told, named=found_in.keys() <= {*paths})
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))

@@ -22,7 +22,7 @@ from hwcalc.launch.server import CUT_FROM, FILE_NAME, Server
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
-from hwcalc.planner.options import ROWS, counted_once
+from hwcalc.planner.options import ROWS, counted_once, read_options
 from hwcalc.profiles.engine_flags import EngineFlags, Flag, without
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 from hwcalc.profiles.launch import launch_words
@@ -44,6 +44,10 @@ _OF_NODES: Final = re.compile(
 """In the names of flags that a server on several nodes is given."""
 _KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
 _LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
+_SHARED: Final = "kv_unified"
+"""The engine option by which slots share a buffer."""
+_UNNAMED: Final = (None, 0, -1)
+"""Numbers of slots that leave it to the server."""
 _MOST_MEANT: Final = 3
 """Flags that are named in place of one that is not known."""
 _LONGEST: Final = ("auto", -1)
@@ -104,6 +108,9 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     remarks: list[str] = []
     model = _model_of(server, flags)
     _check_sizes(flags, server)
+    if "batch" in more and find_engine(flags.engine)[0].facts.slots_option and server.slots in _UNNAMED:
+        # What the slots share is divided among as many as there are users.
+        server = replace(server, settings={**server.settings, "slots": _number("batch", more)})
     options = dict(options_told(flags, server))
     if not options.get("engine_options"):
         options.pop("engine_options", None)
@@ -112,6 +119,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     options["engine"] = _versioned(flags, server, remarks)
     _take_hardware(server, options, more, remarks)
     _take_weights(server, model, options, more, remarks)
+    remarks += _take_load(flags, server, options, more)
     longest = find_engine(flags.engine)[0].facts.longest_option
     if longest and {"seq", "lengths"} & more.keys() and "seq" in options:
         # Users send shorter sequences than the server allows.
@@ -127,6 +135,71 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     taken = {*options, *options.get("engine_options", {})}
     left = tuple(each for each in left_open(server, flags) if not {each.flag.option, each.flag.engine_option} & taken)
     return Planned(model=model, options=options, remarks=tuple(remarks), fitted=fitted, variables=server.variables, left=left)
+
+
+class BeyondError(UsageError):
+    """The load is more than a text starts its server for: ``allowed`` of ``option``, ``seq`` or ``batch``. With ``sizes`` it would hold it. Exit 2."""
+
+    def __init__(self, message: str, *, option: str, allowed: int, sizes: Mapping[str, int]) -> None:
+        super().__init__(message, hint=f"Give --{'users' if option == 'batch' else option} {allowed}, or change the text.")
+        self.option, self.allowed, self.sizes = option, allowed, sizes
+
+
+def _number(name: str, options: Mapping[str, Any]) -> int:
+    """The value of ``seq`` or ``batch``; 0 where it is not given."""
+    return (read_options({name: options[name]}).values[name] or 0) if name in options else 0
+
+
+def _take_load(flags: EngineFlags, server: Server, options: Mapping[str, Any], more: dict[str, Any]) -> list[str]:
+    """Take the load out of ``more`` where the text starts slots that have their memory whatever users send, with a remark where that is more.
+
+    Raises :class:`BeyondError` for requests that are longer or more than the text allows. An engine with an option for that refuses them itself.
+    """
+    facts = find_engine(flags.engine)[0].facts
+    if facts.longest_option:
+        return []
+    seq, users = _number("seq", more), _number("batch", more)
+    length, slots = _number("seq", options), _number("batch", options)
+    # One buffer for all slots: one of them may fill it.
+    shared = str(options.get("engine_options", {}).get(_SHARED, "")) == "true"
+    allowed = length * slots // (users or 1) if shared and slots else length
+    if slots and users > slots:
+        said = f"{words_for(flags, server, 'batch')[0]} serves {slots:,} requests at once, not {users:,}"
+        raise BeyondError(said, option="batch", allowed=slots, sizes={"seq": max(seq, length), "batch": users})
+    if length and seq > allowed:
+        said = words_for(flags, server, "seq")[0]
+        if slots > 1 and facts.slots_option in flags.flag_of:
+            said = f"{said} {words_for(flags, server, 'batch')[0] or f'for {slots:,} at once'}"
+        message = f"{said} allows requests of {allowed:,} tokens, not {seq:,}"
+        raise BeyondError(message, option="seq", allowed=allowed, sizes={"seq": seq, "batch": slots})
+    if not facts.slots_option:
+        return []
+    named = {name: told for name, told in (("seq", length), ("batch", slots)) if told and more.pop(name, None) is not None}
+    if not named or (seq in (0, length) and users in (0, slots)):
+        return []
+    each = (
+        f"{slots:,} slots of {length:,} tokens"
+        if slots > 1 and length
+        else f"{length:,} tokens"
+        if length
+        else f"{slots:,} slots"
+    )
+    return [f"{_called(server)} starts {each}, whatever users send: that is planned."]
+
+
+def words_for(flags: EngineFlags, server: Server, option: str) -> tuple[str, Word | None]:
+    """What a text says of ``seq`` or ``batch``, with the flag or variable, and its word; empty where it says nothing."""
+    key = {"seq": "ctx", "batch": "slots"}[option]
+    flag = flags.flag_of.get(option) or flags.flag_of.get(key)
+    if flag is not None:
+        word = word_of(server, flag)
+        return (f"{flag.spelled} {brief(word.text, 40)}" if word is not None else ""), word
+    names = tuple(f"{row.name}=" for row in flags.environment if row.key == key)
+    variable = next((each for each in sorted(server.variables) if each.startswith(names)), "")
+    parameter = next((row.name for row in flags.parameters if row.key == key), key)
+    value = server.settings.get(key)
+    said = "" if value is None else variable if variable.endswith(f"={value}") else f"{parameter} {value}"
+    return said, server.places.get(key)
 
 
 class TooFewGpusError(UsageError):

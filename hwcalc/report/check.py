@@ -374,6 +374,7 @@ _OTHER_RULES: Final = {
     "baseline": "A baseline has the check, where --strict demands one.",
     "flags": "The engine of a deployment knows its flags, and takes their values.",
     "gpus": "A server of a deployment has as many GPUs as its parallel sizes take.",
+    "users": "A server runs as many requests at once as users send.",
     "length": "A server allows no longer sequences than its engine does for the model.",
     "open": "A deployment says all that a plan needs, or it is given with --set, --env-file or --gpu.",
     "error": "The check can be made.",

@@ -497,6 +497,55 @@ def test_a_folder_with_a_lock_is_mended(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path("compose.yaml.lock").read_bytes() == lock
 
 
+LLAMA_SERVER: Final = "llama-server -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M -ngl 99"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "status", "cache", "said"),
+    [
+        # 32 layers x 8 heads x 128 numbers x key and value x 2 bytes: 128 KiB a token, whatever users send.
+        (f"{LLAMA_SERVER} -c 524288 -np 4", [], 1, 64, ""),
+        (f"{LLAMA_SERVER} -c 524288 -np 4", ["--seq", "8k"], 1, 64, ""),
+        (f"{LLAMA_SERVER} -c 524288 -np 4", ["--users", "1"], 1, 64, ""),
+        (f"{LLAMA_SERVER} -c 32768 -np 2", ["--seq", "8k", "--users", "2"], 0, 4, ""),
+        (f"{LLAMA_SERVER} -c 32768 -np 2", ["--users", "8"], 1, 4, "-np 2 serves 2 requests at once, not 8"),
+        (f"{LLAMA_SERVER} -c 32768 -np 2", ["--users", "1", "--seq", "32k"], 1, 4, "-c 32768 -np 2 allows requests of 16,384 tokens, not 32,768"),
+        # With one buffer for all slots a request may fill it.
+        (f"{LLAMA_SERVER} -c 32768 -np 2 -kvu", ["--users", "1", "--seq", "32k"], 0, 4, ""),
+        (f"{LLAMA_SERVER} -c 32768 -np 2 -kvu", ["--users", "2", "--seq", "32k"], 1, 4, "not 32,768"),
+        # Its slots share what it has, also where it does not name them.
+        (f"{LLAMA_SERVER} -c 32768", ["--users", "4", "--seq", "8k"], 0, 4, ""),
+        (f"{LLAMA_SERVER} -c 32768", ["--users", "4", "--seq", "9k"], 1, 4, "-c 32768 for 4 at once allows requests of 8,192 tokens, not 9,216"),
+    ],
+)  # fmt: skip
+def test_a_load_changes_nothing_of_the_slots_that_a_text_starts(
+    text: str, words: list[str], status: int, cache: int, said: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """llama.cpp makes all cells of its context when it starts, and a load beyond them is a finding of its own."""
+    path = tmp_path / "serve.sh"
+    path.write_text(text, encoding="utf-8")
+    found, document = checked(capsys, str(path), "--gpu", "l4", *words)
+    [check] = document["checks"]
+
+    assert (found, check["plan"]["cache_bytes"]) == (status, cache * 1024**3)
+    assert said in check["requirements"][0]["message"]
+    assert len(check["requirements"]) == (2 if said else 1)
+
+
+def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> None:
+    """Each slot has the tokens that the text says, and the finding names the variable."""
+    path = tmp_path / "compose.yaml"
+    said = "environment: [OLLAMA_NUM_PARALLEL=2, OLLAMA_CONTEXT_LENGTH=8192]"
+    path.write_text(f"services: {{o: {{image: ollama/ollama, {said}}}}}\n", encoding="utf-8")
+    for words, name, message in (
+        (["--users", "3"], "users", "OLLAMA_NUM_PARALLEL=2 serves 2 requests at once, not 3"),
+        (["--seq", "9k"], "length", "OLLAMA_CONTEXT_LENGTH=8192 allows requests of 8,192 tokens, not 9,216"),
+    ):
+        status, found = checked(capsys, str(path), "--gpu", "h100", "--set", f"model={QWEN}", *words)
+        items = [(item["name"], item["message"]) for item in found["checks"][0]["requirements"] if not item["holds"]]
+        assert (status, items) == (1, [(name, message)])
+
+
 @pytest.mark.parametrize(
     ("command", "given"),
     [
@@ -516,6 +565,11 @@ def test_a_folder_with_a_lock_is_mended(tmp_path: Path, monkeypatch: pytest.Monk
             "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --context-length 32768",
             {"gpu": "l4", "users": "8", "seq": "16k"},
         ),
+        (f"{LLAMA_SERVER} -c 524288 -np 4", {"gpu": "l4"}),
+        (f"{LLAMA_SERVER} -c 524288 -np 4", {"gpu": "l4", "seq": "8k", "users": "1"}),
+        (f"{LLAMA_SERVER} -c 32768 -np 2", {"gpu": "l4", "users": "8"}),
+        (f"{LLAMA_SERVER} -c 32768 -np 2", {"gpu": "l4", "users": "1", "seq": "32k"}),
+        ("lmdeploy serve api_server Qwen/Qwen3-8B --session-len 8192", {"gpu": "l4", "seq": "16k"}),
     ],
 )
 def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
@@ -537,7 +591,7 @@ def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
         flags, kvplan, words = (edit["flags"] or edit["yaml"]).partition("kvplan ")
         if not kvplan and not edit["flags"]:
             # Another checkpoint, in words that nobody could take for flags.
-            assert "weights: " in edit["yaml"], edit
+            assert re.fullmatch(r"a checkpoint in [A-Z0-9_]+(, --.*)?", edit["yaml"]), edit
             continue
         again, found = checked(flags.removesuffix(" in the text and "), *(shlex.split(words) if kvplan else typed))
         assert (again, found["status"]) == (0, "pass"), edit
