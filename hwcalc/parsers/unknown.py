@@ -110,8 +110,15 @@ def _guessed(raw: RawModel, top: Config, assumption: Assumption, config: Config,
 def _unread_error(raw: RawModel, read: Read, unread: Sequence[str]) -> UnreadKeysError:
     """The error about keys that nobody has read. Its hint goes on without them, unless they say which layers keep what."""
     config, own = read.config, read.config.model_type or PLAIN
-    message = f"{raw.id} has keys that bear on the cache and that a {own} model does not have: {named_keys(unread)}."
-    error = UnreadKeysError(" ".join((message, *config.contradictions()[:_NAMED])), keys=tuple(unread))
+    outer = {} if read.top.has_class else around(read.top, config)
+    beside = all(key.partition(".")[0] in outer for key in unread)
+    what = f"may bear on memory around its {own} model" if beside else f"bear on the cache and that a {own} model does not have"
+    inner = {key: config.raw[key] for key in unread if key in outer and key in config.raw}
+    differ = [
+        f"{key} is {quoted(outer[key], 40)}, but {config.where}.{key} is {quoted(value, 40)}." for key, value in inner.items()
+    ]
+    said = (f"{raw.id} has keys that {what}: {named_keys(unread)}.", *config.contradictions()[:_NAMED], *differ[:_NAMED])
+    error = UnreadKeysError(" ".join(said), keys=tuple(unread))
     hint = "A number without them would be a guess."
     if not any(map(is_layout, unread)):
         line = command(raw, own)
