@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from typing import Any, Final, NamedTuple
 
 from hwcalc import formulas
@@ -122,16 +123,33 @@ class _Reader:
     def _value(self, kind: str, field: str) -> Found | None:
         """The number of one parameter of a kind."""
         if (kind, field) == ("mamba1", "d_inner"):
-            expand, hidden = self._number("mamba_expand"), self._number("hidden_size")
-            if expand is None or hidden is None or expand.value is None or hidden.value is None:
-                return None
-            return Found(expand.value * hidden.value, f"{expand.said} x {hidden.said}")
+            inner = self._product("mamba_expand", "hidden_size")
+            return None if inner is None or inner.value is None else inner
         attends = issubclass(formulas.KINDS[kind], AttentionKind)
         own = "" if issubclass(formulas.KINDS[kind], StateKind) else field
         found = self._number(*NAMES.get(kind, {}).get(field, own).split())
         if attends and found is not None and found.said in self.missing:
             return Found(None, f"{found.said} {found.value} may be that of {self.missing[found.said]}")
-        return found
+        return self._filling(found) if (kind, field) == ("mamba2", "num_heads") else found
+
+    def _product(self, *factors: str) -> Found | None:
+        """The product of numbers that each have one of these names, ``None`` where one is missing."""
+        found = [each for names in factors if (each := self._number(*names.split())) is not None]
+        if len(found) < len(factors):
+            return None
+        unclear = next((each for each in found if each.value is None), None)
+        return unclear or Found(prod(each.value or 0 for each in found), " x ".join(each.said for each in found))
+
+    def _filling(self, heads: Found | None) -> Found | None:
+        """The heads of Mamba-2, unless the file has another inner width than they fill."""
+        names = NAMES["mamba2"]
+        filled = self._product(names["num_heads"], names["head_dim"])
+        inner = self._product("mamba_expand expand", "hidden_size")
+        if heads is None or filled is None or inner is None or filled.value is None or inner.value == filled.value:
+            return heads
+        if inner.value is None:
+            return inner
+        return Found(None, f"{filled.said} {filled.value} and {inner.said} {inner.value} disagree")
 
     @cached_property
     def missing(self) -> Mapping[str, str]:

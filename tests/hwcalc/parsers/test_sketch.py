@@ -50,6 +50,7 @@ ZEPHYROS: Final[Json] = {**ATTENTION, **SSM, "sliding_window": 1024, "layer_type
 CONFIGS: Final[Mapping[str, tuple[Json, int]]] = {
     # 18 x (64 x 64 x 128 x 4 + 3 x 4,352 x 2) + 6 x 2 x 1,024 x 4 x 128 x 2 bytes.
     "types for each layer": (ZEPHYROS, 50_801_664),
+    "an inner width that its heads fill": (ZEPHYROS | {"mamba_expand": 2}, 50_801_664),
     "short names": (ATTENTION | SSM | {"layers_block_type": ["mamba", "gqa"] * 12}, 12 * MAMBA2 + 12 * N * KV),
     "letters": (ATTENTION | NEMOTRON | {"hybrid_override_pattern": "M-ME*E-M" * 3}, 9 * MAMBA2 + 3 * N * KV),
     "period and offset": (
@@ -174,6 +175,10 @@ def test_what_the_file_does_not_say_is_a_question_mark(config: Json, layers: str
         ({"layer_types": ["full"] * 24, "sliding_window_pattern": 2, "sliding_window": 8}, "layer_types and sliding_window_pattern disagree"),
         ({"num_hidden_layers": 10**5}, "100,000 layers are more than 1,000"),
         ({"head_dim": 1.5}, "head_dim=? (head_dim is 1.5)"),
+        # An inner width of 4 x 2,048 is not 64 heads of 64.
+        (ZEPHYROS | {"mamba_expand": 4}, "heads=? (mamba_n_heads x mamba_d_head 4096 and mamba_expand x hidden_size 8192 disagree)"),
+        (ZEPHYROS | {"expand": 4}, "heads=? (mamba_n_heads x mamba_d_head 4096 and expand x hidden_size 8192 disagree)"),
+        (ZEPHYROS | {"mamba_expand": 1.5}, "heads=? (mamba_expand is 1.5)"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_together_is_named(keys: Json, said: str) -> None:
