@@ -320,11 +320,29 @@ class ServerCheck(Check):
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (edit for edit in item.edits if users is None or users.spelled not in edit.flags.split())
         told = (self._holding(_spoken(edit, flags), replan, also) for edit in asked)
-        edits = tuple({edit.yaml: edit for edit in told if edit is not None}.values())
+        held = [*self._on_all_gpus(replan, also), *(edit for edit in told if edit is not None)]
+        edits = tuple({edit.flags or edit.yaml: edit for edit in held}.values())
         words = (word for edit in edits for word in edit.flags.split() if word.startswith("-"))
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
         first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
         return replace(_at(item, first or self.places.get("model")), edits=edits)
+
+    def _on_all_gpus(self, replan: Callable[..., Plan], also: str) -> Iterator[Edit]:
+        """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""
+        given, taken = self.server.settings.get("gpus_per_replica"), gpus_taken(self.server.settings)
+        engine = find_engine(flags_of(self.server).engine)[0]
+        if (
+            not isinstance(given, int)
+            or not taken
+            or given == taken
+            or given % taken
+            or "tp" not in flags_of(self.server).flag_of
+        ):
+            return
+        size = self.server.settings.get("tp", 1) * given // taken
+        flag = engine.command.flag("tp", size)
+        if self._gpus_with(f"{also} {flag}", {}, replan):
+            yield Edit(yaml=f"tp: {size}", effect=f"all {given:,} GPUs of the text", flags=flag)
 
     def _holding(self, edit: Edit, replan: Callable[..., Plan], also: str) -> Edit | None:
         """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.

@@ -602,6 +602,16 @@ def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
     assert all("probably" not in edit["effect"] for edit in edits)
 
 
+def test_idle_gpus_of_a_text_are_used_first(tmp_path: Path, capsys: Capture) -> None:
+    """Qwen3-8B has 16.4 GB of weights and 144 KiB a token: 40,960 tokens are 5.6 GiB, which two L4 hold and one does not."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(counted("device_ids", QWEN, "", 2), encoding="utf-8")
+    status, found = checked(capsys, str(path), "--gpu", "l4")
+    [item] = found["checks"][0]["requirements"]
+
+    assert (status, item["edits"][0]["flags"]) == (1, "--tensor-parallel-size 2")
+
+
 COUNTED: Final = """\
 services:
   chat:
