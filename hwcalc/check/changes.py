@@ -157,7 +157,7 @@ def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, P
     if most:
         # The length is in the effect of several changes, too.
         told = f"{PROBABLY}; {most}" if PROBABLY in told else most
-    return Edit(yaml=", ".join([*written, *without]), effect=told)
+    return Edit(yaml="\n".join([*written, *without]), effect=told)
 
 
 def rounded(tokens: int) -> int:

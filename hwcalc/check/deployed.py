@@ -353,7 +353,7 @@ class ServerCheck(Check):
         gpus = self._gpus_with(f"{also} {edit.flags}", {}, replan) if edit.flags else 0
         if gpus:
             return self._told_with(edit, {}, gpus)
-        parts = dict(part.partition(": ")[::2] for part in edit.yaml.split(", "))
+        parts = dict(part.partition(": ")[::2] for part in edit.yaml.splitlines())
         counts = isinstance(self.server.settings.get("gpus_per_replica"), int)
         free = () if edit.flags else (*NUMBERS, *(() if counts else ("gpus",)))
         typed = {key: text for key, text in parts.items() if key in self.given or key in free}
@@ -645,8 +645,8 @@ def _spoken(edit: Edit, flags: EngineFlags) -> Edit:
     if flag.spelled in edit.flags.split():
         return edit
     # The load has no flag with every engine.
-    load = [part for part in edit.yaml.split(", ") if part.startswith(("seq:", "batch:")) and not edit.flags]
-    return replace(edit, yaml=", ".join((*load, f"{edit.flags} without {flag.spelled}".strip())), flags="")
+    load = [part for part in edit.yaml.splitlines() if part.startswith(("seq:", "batch:")) and not edit.flags]
+    return replace(edit, yaml="\n".join((*load, f"{edit.flags} without {flag.spelled}".strip())), flags="")
 
 
 def _judged(name: str, message: str, *, holds: bool) -> Judged:

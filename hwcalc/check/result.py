@@ -22,7 +22,7 @@ GROWTH: Final = "growth."
 
 
 class Edit(Record):
-    """What can be written in the check file so that the check passes, such as ``gpus: 8``, and what that gives; planned again.
+    """What can be written in the check file so that the check passes, such as ``gpus: 8``, each key on a line, and what that gives; planned again.
 
     ``flags`` say the same to the engine, as a deployment does; they are empty where no flag does it.
     """

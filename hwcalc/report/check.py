@@ -140,7 +140,8 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
 
 def _edit(one: Edit, *, deployed: bool) -> str:
     """An edit in the words of the file, and what it gives."""
-    return f"{(one.flags if deployed else '') or one.yaml}{f' ({one.effect})' if one.effect else ''}"
+    keys = one.yaml.replace("\n", " and ")
+    return f"{(one.flags if deployed else '') or keys}{f' ({one.effect})' if one.effect else ''}"
 
 
 def cause(check: Checked) -> str:

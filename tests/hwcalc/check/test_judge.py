@@ -177,7 +177,7 @@ def test_what_would_help_is_said() -> None:
     # What is taken back is left out of the file, where null is not what people write.
     back = made(short(suggestions=(share,)))
     fp8 = judged("fits: true", back, lambda settings, **_: back if "seq" in settings else made(fit()))
-    assert [one.yaml for one in fp8.edits] == ["dtype: fp8, without memory_utilization"]
+    assert [one.yaml for one in fp8.edits] == ["dtype: fp8\nwithout memory_utilization"]
 
 
 def test_the_longest_that_a_limit_allows() -> None:
