@@ -63,6 +63,7 @@ from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.profiles.hardware_file import NODE
 from hwcalc.text import brief, printable, shell_word
 from hwcalc.yaml_tree import LARGEST_MANIFEST, TreeError, read_forest
 
@@ -237,8 +238,18 @@ class ServerCheck(Check):
         flag, word = culprit
         error = in_flags(error, self.server, self.given)
         hint, label = without_line(error.hint), find_engine(flags.engine)[0].label
+        sizes = ", ".join(map(str, self._sizes(key_of(flag), planner))) if flag.option in LAYOUT else ""
+        hint = f"Sizes with which it starts: {sizes}" if sizes else hint
         told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message.rstrip('.')}. {hint}"
         return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
+
+    def _sizes(self, key: str, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[int]:
+        """The values of a parallel size, of those on a node, with which the engine starts."""
+        for size in range(1, NODE + 1):
+            server = replace(self.server, settings={**self.server.settings, key: size})
+            with suppress(KvplanError):  # what the engine refuses is not offered
+                planner(replace(self, options=planned(server, self.given).options))()
+                yield size
 
     def _too_long(self, tokens: int, replan: Callable[..., Plan]) -> Judged | None:
         """The finding of requests of so many tokens at the flag that allows fewer, with both changes that fit; ``None`` where no flag says it."""
@@ -295,7 +306,8 @@ class ServerCheck(Check):
             length = flag.partition(" ")[0]
             with_length = tuple(edit for edit in item.edits if length in edit.flags.split())
             # Where no length fits, a single change says both.
-            edits = with_length[:1] or tuple(self._both(edit, also, typed) for edit in item.edits)
+            idle = tuple(self._both(edit, also, typed) for edit in self._on_all_gpus(replan, also))
+            edits = (*idle, *(with_length[:1] or (() if idle else tuple(self._both(edit, also, typed) for edit in item.edits))))
         return replace(_at(_judged("length", refused, holds=False), self.places.get("seq")), edits=edits)
 
     def _both(self, edit: Edit, also: str, typed: Mapping[str, str]) -> Edit:

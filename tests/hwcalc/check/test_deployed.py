@@ -172,6 +172,8 @@ decode:
         # argparse: ambiguous option, also where no plan counts the other one.
         (f"vllm serve {QWEN} --max-model-len 4k \\\n --kv-cache-dtyp fp8", "flags", 2, 0, "--kv-cache-dtype or --kv-cache-dtype-skip-layers?"),
         (f"sglang serve --model-path {QWEN} \\\n --context-length 4k", "flags", 2, 1, "--context-length 4k"),
+        # 32 heads.
+        (f"sglang serve --model-path {QWEN} \\\n --tp 3", "flags", 2, 1, "Sizes with which it starts: 1, 2, 4, 8"),
     ],
 )  # fmt: skip
 def test_what_else_is_wrong(text: str, name: str, line: int, status: int, said: str, tmp_path: Path, capsys: Capture) -> None:
@@ -610,6 +612,11 @@ def test_idle_gpus_of_a_text_are_used_first(tmp_path: Path, capsys: Capture) -> 
     [item] = found["checks"][0]["requirements"]
 
     assert (status, item["edits"][0]["flags"]) == (1, "--tensor-parallel-size 2")
+
+    # So do they hold the longest that the model allows.
+    path.write_text(counted("device_ids", QWEN, "--max-model-len 65536", 2), encoding="utf-8")
+    [item] = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]
+    assert item["edits"][0]["flags"] == "--tensor-parallel-size 2 --max-model-len 40960"
 
 
 COUNTED: Final = """\
