@@ -568,7 +568,9 @@ def _meant_as_checks(path: str, text: str) -> bool:
     keys = set(_TOP_KEY.findall(text[:_HEAD]))
     if "{{" in text or _OF_MANIFEST.search(text):
         return False
-    if not keys or any(get_close_matches(key, ("checks", "schema_version", "defaults"), cutoff=_NEAR) for key in keys):
+    if not keys or ("model" in keys and keys & {"engine", "gpu"}):
+        return True
+    if any(get_close_matches(key, ("checks", "schema_version", "defaults"), cutoff=_NEAR) for key in keys):
         return True
     try:
         read_forest(text)

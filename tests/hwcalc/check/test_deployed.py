@@ -300,6 +300,8 @@ def test_a_file_that_starts_nothing(tmp_path: Path, capsys: Capture) -> None:
     assert checked(capsys, str(path))[0] == 0
     path.write_text("check: []\n", encoding="utf-8")
     assert checked(capsys, str(path))[0] == 2
+    path.write_text(f"model: {QWEN}\ngpu: l4\nmin_users: 8\n", encoding="utf-8")
+    assert checked(capsys, str(path))[0] == 2
     path.write_text("image: [", encoding="utf-8")
     assert checked(capsys, str(path))[0] == 3
 
