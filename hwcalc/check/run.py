@@ -52,6 +52,7 @@ from hwcalc.planner.command_line import command_line
 from hwcalc.planner.options import COMMANDS, Access, counted_once, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
@@ -312,7 +313,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         revision=spec.revision,
         plan=figures,
         requirements=tuple(lock for lock in locks if lock is not None),
-        warnings=tuple(check.warned(planned)),
+        warnings=(*check.warned(planned), *_on_host(planned)),
         notes=planned.notes,
     )
 
@@ -344,6 +345,18 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         judged_with=judged_with,
         refused=lambda error: _refused(known, check, error, models),
     )
+
+
+def _on_host(plan: Plan) -> Iterator[Note]:
+    """A warning if the engine leaves layers or experts in the memory of the host: the model fits so, and is far slower."""
+    fit = plan.fit
+    if fit is None or fit.gpu_layers is None or fit.all_layers is None or not plan.memory.devices:
+        return
+    host, on_gpu = plan.memory.devices[-1], f"{fit.gpu_layers:,} of {fit.all_layers:,} layers lie on the GPU"
+    what = "the others" if fit.gpu_layers < fit.all_layers else f"the experts of {len(host.experts):,}" if host.experts else ""
+    if what:
+        message = f"{on_gpu}, and {what} in host memory ({human_bytes(host.total)}), which is read far slower."
+        yield Note(code="host-memory", message=message)
 
 
 def _refused(known: Checked, check: Check, error: KvplanError, models: Models) -> Checked:

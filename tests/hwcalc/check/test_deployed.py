@@ -536,6 +536,16 @@ def test_a_load_changes_nothing_of_the_slots_that_a_text_starts(
     assert len(check["requirements"]) == (2 if said else 1)
 
 
+def test_layers_in_host_memory_are_told(tmp_path: Path, capsys: Capture) -> None:
+    """A cache of 262,144 x 128 KiB = 32 GiB is more than an L4 has, so that layers go to the host; one of 8 GiB lies beside all weights."""
+    path = tmp_path / "serve.sh"
+    for tokens, told in (("262144", True), ("65536", False)):
+        path.write_text(f"{LLAMA_SERVER.removesuffix(' -ngl 99')} -c {tokens} -np 4", encoding="utf-8")
+        status, document = checked(capsys, str(path), "--gpu", "l4")
+        [check] = document["checks"]
+        assert (status, "host-memory" in [note["code"] for note in check["warnings"]]) == (0, told)
+
+
 def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> None:
     """Each slot has the tokens that the text says, and the finding names the variable."""
     path = tmp_path / "compose.yaml"
