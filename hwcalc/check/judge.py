@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -488,7 +487,7 @@ class _Offers:
         """The least length, or number of sequences, that is offered to who asked for what is planned."""
         from hwcalc.planner.advice import least_sensible
 
-        return math.ceil(least_sensible(getattr(self.case.figures, name)))
+        return least_sensible(getattr(self.case.figures, name))
 
     def _guess(self, name: str, planned: int) -> int:
         """A number that may be near the largest with which it holds."""

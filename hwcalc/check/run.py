@@ -147,7 +147,8 @@ def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: b
     if not names or not checks:
         return [*read]
     options, file = " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))), printable(checks[0].path)
-    keys = ", ".join(f"{'concurrency' if name == 'batch' else name}: {value}" for name, value in told.options.items())
+    values = {name: value if isinstance(value, str) else quoted(value) for name, value in told.options.items()}
+    keys = ", ".join(f"{'concurrency' if name == 'batch' else name}: {value}" for name, value in values.items())
     said, hint = f"{options} {'is' if len(names) == 1 else 'are'} for deployments", f"Write in the check file: {keys}"
     if named and len(checks) == len(read):
         raise UsageError(f"{said}, and {file} is a check file, which says that itself.", hint=hint)

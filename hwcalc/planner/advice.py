@@ -137,7 +137,7 @@ MOST_PLANS: Final = 80
 _ENOUGH_SURE: Final = 3
 """With so many lines that hold for certain, those that probably hold are left out."""
 LEAST_SHARE: Final = 8
-"""A number of tokens or sequences that leaves less than this part of what was asked for is not offered."""
+"""A number of tokens or sequences that leaves no more than this part of what was asked for is not offered."""
 _MOST_LAYOUTS: Final = 20
 """How many layouts of more GPUs than the fewest are tried in one search."""
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
@@ -588,9 +588,13 @@ def _takes_load(offer: Offer) -> bool:
     return not offer.change.settings.keys().isdisjoint({"seq", "batch"})
 
 
-def least_sensible(asked: int) -> float:
-    """The least number of tokens or sequences that is offered to who asked for so many."""
-    return asked / LEAST_SHARE
+def least_sensible(asked: int) -> int:
+    """The least number of tokens or sequences that is offered to who asked for so many: more than an eighth.
+
+    >>> least_sensible(4096), least_sensible(7)
+    (513, 1)
+    """
+    return asked // LEAST_SHARE + 1
 
 
 def _without_wholes(offers: list[Offer]) -> list[Offer]:

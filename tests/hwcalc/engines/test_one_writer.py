@@ -55,8 +55,10 @@ def answers(engine: str) -> dict[str, dict[str, int | None]]:
     """The most sequences that surely fit, the most tokens that one can have, and its bytes, by everybody who says it."""
     asked: dict[str, Any] = {"engine": engine, "gpu": GPUS.get(engine, GPU), "seq": TOKENS, **OPTIONS.get(engine, {})}
     planned = plan(MODEL, **asked)
-    single, many, pool = planned.fit, plan(MODEL, batch=MORE, **asked).fit, planned.pool
+    single, pool = planned.fit, planned.pool
     assert single is not None
+    # Twice as many as fit, and one more: what is offered in their place is more than an eighth of them.
+    many = plan(MODEL, batch=2 * (single.expected_max_batch or 0) + 1, **asked).fit
     assert many is not None
     (variant,) = compare([MODEL], **asked).variants
     points = list(sweep(MODEL, **{**asked, "seq": [TOKENS], "batch": [*range(1, MORE)]}))
