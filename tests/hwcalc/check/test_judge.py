@@ -185,9 +185,9 @@ def test_the_longest_that_a_limit_allows() -> None:
     cache, token = f"max_cache: {1000 * PER_TOKEN + 1}", f"max_bytes_per_token: {PER_TOKEN - 1}"
 
     assert [one.yaml for one in judged(cache, made(), again).edits] == ["seq: 1000"]
-    # 128 tokens are an eighth of 1,024: one less is no offer.
-    assert [one.yaml for one in judged(f"max_cache: {128 * PER_TOKEN}", made(), again).edits] == ["seq: 128"]
-    less = judged(f"max_cache: {128 * PER_TOKEN - 1}", made(), again)
+    # 128 tokens are an eighth of 1,024, which is no offer; one more is.
+    assert [one.yaml for one in judged(f"max_cache: {129 * PER_TOKEN}", made(), again).edits] == ["seq: 129"]
+    less = judged(f"max_cache: {129 * PER_TOKEN - 1}", made(), again)
     assert (less.edits, less.message.partition("; ")[2]) == ((), "no single change was found with which the check passes")
     assert judged(token, made(), again).edits == ()
 
