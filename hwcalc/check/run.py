@@ -52,7 +52,6 @@ from hwcalc.planner.command_line import command_line
 from hwcalc.planner.options import COMMANDS, Access, counted_once, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
-from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
@@ -349,15 +348,9 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
 
 
 def _on_host(plan: Plan) -> Iterator[Note]:
-    """A warning if the engine leaves layers or experts in the memory of the host: the model fits so, and is far slower."""
-    fit = plan.fit
-    if fit is None or fit.gpu_layers is None or fit.all_layers is None or not plan.memory.devices:
-        return
-    host, on_gpu = plan.memory.devices[-1], f"{fit.gpu_layers:,} of {fit.all_layers:,} layers lie on the GPU"
-    what = "the others" if fit.gpu_layers < fit.all_layers else f"the experts of {len(host.experts):,}" if host.experts else ""
-    if what:
-        message = f"{on_gpu}, and {what} in host memory ({human_bytes(host.total)}), which is read far slower."
-        yield Note(code="host-memory", message=message)
+    """A warning if the engine leaves a part of the model in the memory of the host: it fits so, and is far slower."""
+    if plan.partly_on_host:
+        yield Note(code="host-memory", message=f"{plan.places}: that part is read far slower.")
 
 
 def _refused(known: Checked, check: Check, error: KvplanError, models: Models) -> Checked:

@@ -665,6 +665,32 @@ class Plan(Answer, Record):
     warnings: tuple[Note, ...]
 
     @property
+    def places(self) -> str:
+        """Where layers and experts lie: ``25 of 33 layers on the GPU, the others in host memory (4.10 GiB)``; empty if the engine places nothing."""
+        fit = self.fit
+        if fit is None or fit.gpu_layers is None or fit.all_layers is None or not self.memory.devices:
+            return ""
+        host = self.memory.devices[-1]
+        where = "the GPU" if fit.gpus == 1 else f"{fit.gpus:,} GPUs"
+        if fit.gpu_layers == fit.all_layers:
+            words = f"all {fit.all_layers:,} layers on {where}"
+            if not host.experts:
+                return f"{words}, {human_bytes(host.moved)} of their weights in host memory" if host.moved else words
+            return f"{words}, the experts of {len(host.experts):,} in host memory ({human_bytes(host.total)})"
+        words = f"{fit.gpu_layers:,} of {fit.all_layers:,} layers on {where}"
+        experts = f" and the experts of {len(host.experts):,} more" if host.experts else ""
+        return f"{words}, the others{experts} in host memory ({human_bytes(host.total)})"
+
+    @property
+    def partly_on_host(self) -> bool:
+        """True if layers, experts or other weights lie in the memory of the host, beside a GPU."""
+        fit = self.fit
+        if fit is None or fit.gpu_layers is None or not self.memory.devices:
+            return False
+        host = self.memory.devices[-1]
+        return fit.gpu_layers != fit.all_layers or bool(host.experts or host.moved)
+
+    @property
     def serves_users(self) -> bool:
         """True if users with the lengths of ``avg_seq`` do not overrun the pool too often, and the longest of them fits."""
         return self.overrun is not None and self.overrun.verdict.fits

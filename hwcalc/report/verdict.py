@@ -60,7 +60,7 @@ def _fits(plan: Plan) -> str:
         required += ", once it has a class for these layers"
     words = f"{fit.verdict.text}{where}"
     if fit.gpu_layers is not None and (fit.verdict.certain or fit.needed_high_bytes <= fit.usable_bytes):
-        return f"{words}: {places(plan)}" if fit.fits else f"{words} with {places(plan)}"
+        return f"{words}: {plan.places}" if fit.fits else f"{words} with {plan.places}"
     if not fit.verdict.certain:
         return f"{words}{required}, needs {' of '.join(span_text(*ends) for ends in fullest_ends(fit))}{_per_gpu(plan)}"
     if plan.pool is None:
@@ -88,23 +88,6 @@ def _unheld(plan: Plan) -> str:
 def _per_gpu(plan: Plan) -> str:
     """The words "per GPU" for figures of the fullest device; empty for a machine without a GPU."""
     return "" if len(plan.memory.devices) == 1 else " per GPU"
-
-
-def places(plan: Plan) -> str:
-    """The places: ``25 of 33 layers on the GPU, 4.10 GiB in host memory``; empty if the engine places nothing."""
-    fit = plan.fit
-    if fit is None or fit.gpu_layers is None or fit.all_layers is None or not plan.memory.devices:
-        return ""
-    host = plan.memory.devices[-1]
-    where = "the GPU" if fit.gpus == 1 else f"{fit.gpus:,} GPUs"
-    if fit.gpu_layers == fit.all_layers:
-        words = f"all {fit.all_layers:,} layers on {where}"
-        if not host.experts:
-            return f"{words}, {human_bytes(host.moved)} of their weights in host memory" if host.moved else words
-        return f"{words}, the experts of {len(host.experts):,} in host memory ({human_bytes(host.total)})"
-    words = f"{fit.gpu_layers:,} of {fit.all_layers:,} layers on {where}"
-    experts = f" and the experts of {len(host.experts):,} more" if host.experts else ""
-    return f"{words}, the others{experts} in host memory ({human_bytes(host.total)})"
 
 
 def fit_lines(plan: Plan) -> list[tuple[str, str]]:

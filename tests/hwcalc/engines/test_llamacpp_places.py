@@ -20,7 +20,7 @@ from hwcalc.errors import UsageError
 from hwcalc.planner.result import DeviceInfo, FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.report.table import plan_table
-from hwcalc.report.verdict import host_line, places
+from hwcalc.report.verdict import host_line
 from hwcalc.units import MIB
 from tests.hwcalc.sources.gguf.given import TYPES, gguf_bytes
 from tests.paths import GOLDEN
@@ -337,7 +337,7 @@ def test_a_pattern_that_says_what_cpu_moe_says_is_the_same_plan() -> None:
     found = plan("Qwen/Qwen3-30B-A3B", engine_options={"n_gpu_layers": "all", "override_tensor": pattern}, **given)
     assert [replace(one, moved=0) for one in found.memory.devices] == list(by_flag.memory.devices)
     assert found.memory.devices[-1].moved > 16 * 2**30
-    assert "the experts of 48 in host memory" in places(found)
+    assert "the experts of 48 in host memory" in found.places
 
 
 def test_other_weights_that_a_pattern_moves_are_told() -> None:
@@ -347,5 +347,5 @@ def test_other_weights_that_a_pattern_moves_are_told() -> None:
     found = plan("Qwen/Qwen3-8B", engine_options={"n_gpu_layers": "all", "override_tensor": r"blk\.[0-9]\.ffn=CPU"}, **given)
     assert found.memory.devices[0].weights + found.memory.devices[-1].moved == whole.memory.devices[0].weights
     assert found.memory.devices[0].activations > whole.memory.devices[0].activations
-    assert "of their weights in host memory" in places(found)
+    assert "of their weights in host memory" in found.places
     assert "weights" in host_line(found)
