@@ -59,16 +59,11 @@ class Cut(Facts):
         (True, False)
         """
 
-        def placed(left: Sequence[Slice], taken: frozenset[int]) -> bool:
-            if not left:
-                return True
-            first, *rest = left
-            spans = (frozenset(range(start, start + first.memory_slices)) for start in first.starts)
-            return any(not span & taken and placed(rest, taken | span) for span in spans)
-
-        if sum(self.slices[name].memory_slices for name in names) > self.memory_slices:
-            return False
-        return placed(sorted((self.slices[name] for name in names), key=lambda each: -each.memory_slices), frozenset())
+        taken: set[frozenset[int]] = {frozenset()}
+        for name in names:
+            spans = [frozenset(range(start, start + self.slices[name].memory_slices)) for start in self.slices[name].starts]
+            taken = {parts | span for parts in taken for span in spans if not parts & span}
+        return bool(taken)
 
     def most(self, name: str) -> int:
         """The most slices of one name that stand side by side."""
