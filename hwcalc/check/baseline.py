@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final
 
 from msgspec import field, to_builtins
@@ -35,10 +36,11 @@ _LONGEST_NAME: Final = 200
 
 
 class Growth(Record):
-    """The share by which bytes may grow. ``text`` is how the user wrote it."""
+    """The share by which bytes may grow. ``text`` is how the user wrote it, and ``renewal`` the command that makes the baseline anew."""
 
     share: Fraction = Fraction(0)
     text: str = "0%"
+    renewal: str = ""
 
     def limit(self, before: int) -> int:
         """The most bytes that are allowed where there were ``before``, rounded down."""
@@ -66,11 +68,20 @@ class Baseline(Record):
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+Grown = Callable[[Figures], tuple[Judged, ...]]
+"""Compares figures with a baseline."""
+
+
+def no_growth(_: Figures) -> tuple[Judged, ...]:
+    """Nothing: there is no baseline."""
+    return ()
+
+
 class Subject(Record):
     """A check that was planned, its file, the names its model may have, its setup, and the figures to compare.
 
     ``asked`` and ``versions`` are as in :class:`Baseline`. ``judged_with`` judges the check with its changes and the requirements beside its own,
-    and ``refused`` is its result where that raises an error.
+    ``grown`` are those of figures that a baseline has, and ``refused`` is its result where that raises an error.
     """
 
     check: Check
@@ -78,8 +89,9 @@ class Subject(Record):
     models: tuple[str, ...]
     setup: tuple[object, ...]
     figures: Figures
-    judged_with: Callable[[tuple[Judged, ...], tuple[KeyChange, ...]], Sequence[Judged]]
+    judged_with: Callable[[tuple[Judged, ...], tuple[KeyChange, ...], Grown], Sequence[Judged]]
     refused: Callable[[KvplanError], Checked]
+    grown: Grown = no_growth
     asked: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -184,16 +196,13 @@ def same_request(item: Baseline, subject: Subject) -> bool:
     return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
 
 
-def compare(
-    baselines: Sequence[Baseline], subject: Subject, growth: Growth
-) -> tuple[tuple[Judged, ...], tuple[KeyChange, ...]] | None:
-    """Compare each figure with those of the same check in earlier runs, and its keys; ``None`` if no baseline has the check.
+def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> tuple[Grown, tuple[KeyChange, ...]] | None:
+    """What compares figures with those of the same check in earlier runs, and the keys that differ; ``None`` if no baseline has the check.
 
     Checks are matched by name, and by file if several files have a check of that name. A single plan matches the checks with its model,
     ``seq`` and ``batch``; if some of them have its setup too, it matches only those. If several baselines match, the smallest value of
     each figure counts.
     """
-    figures = subject.figures
     named = [item for item in baselines if item.name == subject.name]
     # Two files may have a check of that name. If a file was moved since, the name alone still finds the check.
     same = [item for item in named if item.file == subject.file] or named
@@ -204,22 +213,32 @@ def compare(
     ]
     if not same:
         return None
+    known = ((key, [item.figures[key] for item in same if key in item.figures]) for key in _FIGURES)
+    before = {key: min(earlier) for key, earlier in known if earlier}
+    return partial(_grown, before, growth), _changes(same[0], subject)
+
+
+def _grown(before: Mapping[str, int], growth: Growth, figures: Figures) -> tuple[Judged, ...]:
+    """The comparison of each figure with the one before. The first that fails has the option that accepts the growth of all of them."""
     out, most = list[Judged](), 0
-    for key in _FIGURES:
-        earlier = [item.figures[key] for item in same if key in item.figures]
+    allowed = f"; {growth.text} allowed" if growth.share else ""
+    for key, least in before.items():
         now: int | None = getattr(figures, key)
-        if earlier and now is not None:
-            before = min(earlier)
-            limit = growth.limit(before)
-            allowed = f"; {growth.text} allowed" if growth.share else ""
-            what = f"{key.removesuffix('_bytes').replace('_', ' ')} {_moved(before, now)}{allowed}"
+        if now is not None:
+            limit = growth.limit(least)
+            what = f"{key.removesuffix('_bytes').replace('_', ' ')} {_moved(least, now)}{allowed}"
             name, holds = f"{GROWTH}{key}", now <= limit
             out.append(Judged(name=name, unit="bytes", limit=limit, got=now, holds=holds, certain=True, message=what))
-            most = max(most, 0 if holds or not before else -(-100 * (now - before) // before))
-    allowing = (Edit(yaml=f"--max-growth {most}%", effect="allows the growth"),) if most else ()
-    first = next((one for one in out if not one.holds), None)
-    judged = tuple(replace(one, edits=allowing) if one is first else one for one in out)
-    return judged, _changes(same[0], subject)
+            most = max(most, 0 if holds or not least else -(-100 * (now - least) // least))
+    failed = [one for one in out if not one.holds]
+    accepting = (Edit(yaml="", effect="allows the growth", accepting=f"--max-growth {most}%"),) if most else ()
+    renewed = f"; where that is meant, renew the baseline: {growth.renewal}" if growth.renewal else ""
+    return tuple(
+        replace(one, edits=accepting if one is failed[0] else (), message=one.message + (renewed if one is failed[-1] else ""))
+        if one in failed
+        else one
+        for one in out
+    )
 
 
 def _moved(before: int, now: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from types import MappingProxyType
@@ -404,9 +404,7 @@ class ServerCheck(Check):
 
     def _command(self, typed: Mapping[str, str]) -> str:
         """The command that checks the text with options that are ``typed``, beside what the user gave."""
-        given = {**self.given, **typed}
-        words = (f"--{'users' if name == 'batch' else name} {shell_word(str(value))}" for name, value in given.items())
-        return " ".join((self.command, *words))
+        return self.command + typed_command((), (), {**self.given, **typed}).removeprefix("kvplan check")
 
     def _gpus_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> int:
         """The GPUs that the server takes with these flags, and with what is typed in place of what the user gave; 0 if it does not surely fit so."""
@@ -526,7 +524,9 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     if not servers and (path == "-" or _meant_as_checks(path, text)):
         return None
     checks, notes, named = list[ServerCheck](), list[Note](), dict[str, int]()
-    command = _command(path, text, told.given)
+    given = told.given
+    said = ((name, value) for name, value in given.variables.items() if name in given.settings or name in text)
+    command = typed_command([path], said, {})
     for server in servers:
         try:
             flags = flags_of(server)
@@ -539,11 +539,12 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
 
 
-def _command(path: str, text: str, given: Given) -> str:
-    """The command that checks this text, with what the user says of its variables and servers."""
-    said = ((name, value) for name, value in given.variables.items() if name in given.settings or name in text)
-    words = (f"--set {shell_word(f'{name}={value}')}" for name, value in said)
-    return " ".join(("kvplan check", shell_word(f"./{path}" if path.startswith("-") and path != "-" else path), *words))
+def typed_command(paths: Sequence[str], said: Iterable[tuple[str, str]], options: Mapping[str, Any]) -> str:
+    """The command that checks these files, with what is ``said`` of their variables and servers, and options of plans."""
+    names = (shell_word(f"./{path}" if path.startswith("-") and path != "-" else path) for path in paths)
+    sets = (f"--set {shell_word(f'{name}={value}')}" for name, value in said)
+    typed = (f"--{'users' if name == 'batch' else name} {shell_word(str(value))}" for name, value in options.items())
+    return " ".join(("kvplan check", *names, *sets, *typed))
 
 
 def _is_model(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
+from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import MOST_EDITS, NUMBERS, edit, merged, number_edit, rounded, taken_back
 from hwcalc.check.fields import FITTING, OF_TIME, REQUIREMENTS, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
@@ -37,8 +38,8 @@ Replan = Callable[..., Plan]
 class Case(Record):
     """A plan that is judged, with its figures, what makes it again with a change, and the requirements of its check.
 
-    ``places`` are those of the check's keys. With ``sure``, what is offered holds at both ends of an estimate. ``beside`` are requirements
-    that were judged before, such as growth since a baseline, and ``changes`` are the keys that differ from the baseline or the lock.
+    ``places`` are those of the check's keys. With ``sure``, what is offered holds at both ends of an estimate. ``grown`` compares figures with
+    a baseline, and ``changes`` are the keys that differ from the baseline or the lock.
     """
 
     plan: Plan
@@ -47,7 +48,7 @@ class Case(Record):
     required: tuple[Required, ...]
     places: Mapping[str, Place]
     sure: bool
-    beside: tuple[Judged, ...] = ()
+    grown: Grown
     changes: tuple[KeyChange, ...] = ()
 
     def failed_by(self, judged: Judged) -> bool:
@@ -63,10 +64,7 @@ class Case(Record):
     def failing(self) -> Iterator[str]:
         """The requirements that fail, growth too: each is judged as the next one is asked for."""
         yield from (item.name for item in self.required if self.failed_by(_JUDGES[item.name](item, self)))
-        for item in self.beside:
-            key = item.name.removeprefix(GROWTH)
-            if item.name != key and item.limit is not None and getattr(self.figures, key) > item.limit:
-                yield item.name
+        yield from (item.name for item in self.grown(self.figures) if not item.holds)
 
     @property
     def least_users(self) -> int:
@@ -82,10 +80,11 @@ def judge(
     *,
     sure: bool = False,
     beside: tuple[Judged, ...] = (),
+    grown: Grown = no_growth,
     changes: tuple[KeyChange, ...] = (),
     search: Callable[[], str] = str,
 ) -> tuple[Judged, ...]:
-    """Judge every requirement, in order, and those ``beside`` them. The first that fails has the edits with which the whole check passes.
+    """Judge every requirement, in order, and behind those ``beside`` them what has ``grown``. The first that fails has the edits with which the whole check passes.
 
     ``replan(batch=4)`` is the plan with that one change, and ``places`` are those of the check's keys. What is offered holds by the expected
     value, as the check does; with ``sure`` at both ends of the estimate. ``changes`` are taken back where that helps. ``search`` makes the
@@ -101,10 +100,11 @@ def judge(
         required=required,
         places=places or {},
         sure=sure,
-        beside=beside,
+        grown=grown,
         changes=changes,
     )
-    return _with_edits((*(_JUDGES[item.name](item, case) for item in required), *beside), case, search)
+    judged = (*(_JUDGES[item.name](item, case) for item in required), *beside, *grown(case.figures))
+    return _with_edits(judged, case, search)
 
 
 def with_unit(count: float, unit: str) -> str:
@@ -421,11 +421,12 @@ class _Offers:
         numbers = [each for name in NUMBERS for each in self._number(name, tries, but)]
         back = [] if but else taken_back(self.case.places, self.case.changes, self._status)
         others = [one for one in tries if {*one.settings}.isdisjoint(NUMBERS) or len(one.settings) > 1]
-        held = islice((one for one in others if self._holds(one.settings, but)), MOST_EDITS)
-        cheaper = islice((one for one in self._cheaper() if self._holds(one.settings, but)), 1)
-        changes = [self._then(self._edit(one), one.settings, but) for one in (*held, *cheaper)]
-        # More growth is allowed where nothing else is wrong.
+        # What grows may be meant to: an edit says which option accepts that, which alone is enough where nothing else is wrong.
         alone = all(name.startswith(GROWTH) for name in self.named)
+        may = but if alone else {*but, *(item.name for item in self.case.grown(self.case.figures))}
+        held = islice((one for one in others if self._holds(one.settings, may)), MOST_EDITS)
+        cheaper = islice((one for one in self._cheaper() if self._holds(one.settings, may)), 1)
+        changes = [self._then(self._edit(one), one.settings, but) for one in (*held, *cheaper)]
         grown = [self._then(each, {}, ()) for one in self.failed for each in one.edits] if alone else []
         return merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
 
@@ -435,7 +436,10 @@ class _Offers:
     def _then(self, one: Edit, settings: Mapping[str, str | None], but: Collection[str]) -> Edit:
         """The edit, with what still fails then."""
         changed = self._at(settings)
+        grown = () if changed is None else changed.grown(changed.figures)
+        one = replace(one, accepting=next((each.accepting for item in grown for each in item.edits), ""))
         still = [_rule(name).rstrip(".") for name in (changed.failing() if changed is not None and but else ())]
+        still = [name for name in still if not one.accepting or name != _rule(GROWTH).rstrip(".")]
         still += [other.name for other in self.failed if not _is_mendable(other)]
         if not still:
             return one

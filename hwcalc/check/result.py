@@ -24,12 +24,14 @@ GROWTH: Final = "growth."
 class Edit(Record):
     """What can be written in the check file so that the check passes, such as ``gpus: 8``, each key on a line, and what that gives; planned again.
 
-    ``flags`` say the same to the engine, as a deployment does; they are empty where no flag does it.
+    ``flags`` say the same to the engine, as a deployment does; they are empty where no flag does it. ``accepting`` is the option of ``kvplan check``
+    that accepts what grows since the baseline; empty where nothing grows more than is allowed.
     """
 
     yaml: str
     effect: str
     flags: str = ""
+    accepting: str = ""
 
 
 class KeyChange(Record):

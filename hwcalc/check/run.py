@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from hwcalc._version import __version__
 from hwcalc.check.baseline import (
     Baseline,
+    Grown,
     Growth,
     Subject,
     compare,
@@ -24,7 +25,7 @@ from hwcalc.check.baseline import (
     versions_of,
 )
 from hwcalc.check.changes import as_written, asked_of, changed_keys, placed
-from hwcalc.check.deployed import Deployment, ServerCheck, Told, files_in, read_any, read_deployment
+from hwcalc.check.deployed import Deployment, ServerCheck, Told, files_in, read_any, read_deployment, typed_command
 from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread
 from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
@@ -51,7 +52,7 @@ from hwcalc.model import Note
 from hwcalc.planner.command_line import command_line
 from hwcalc.planner.options import COMMANDS, Access, counted_once, read_options
 from hwcalc.planner.values import read_flag
-from hwcalc.text import operand, printable, quoted
+from hwcalc.text import operand, printable, quoted, shell_word
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
@@ -104,12 +105,10 @@ def check(
     paths, baselines = texts(files, "files"), texts(baseline, "baseline")
     if not isinstance(lock, str) or lock not in _LOCKS:
         raise UsageError(f"lock is {quoted(lock)}.", hint=f"Allowed: {', '.join(_LOCKS)}.")
-    growth = parse_growth(max_growth)
     options = CheckOptions(
         lock=lock,
         strict=read_flag(strict, "strict"),
         baselines=tuple(item for path in baselines for item in read_baseline(path)) if baselines else None,
-        growth=growth,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
     read: list[CheckFile | Unread] = []
@@ -130,6 +129,11 @@ def check(
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
+    growth = parse_growth(max_growth)
+    if len(baselines) == 1:
+        made = typed_command(paths, told.given.variables.items(), told.options)
+        growth = replace(growth, renewal=f"{made} --json > {shell_word(baselines[0])}")
+    options = replace(options, growth=growth)
     document = run_checks(read, options)
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
@@ -317,7 +321,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         notes=planned.notes,
     )
 
-    def judged_with(beside: tuple[Judged, ...], changes: tuple[KeyChange, ...]) -> Sequence[Judged]:
+    def judged_with(beside: tuple[Judged, ...], changes: tuple[KeyChange, ...], grown: Grown) -> Sequence[Judged]:
         # A change of a server that runs is offered only where it surely does, and its flags have values of their own.
         deployed, search = check.document is not None, partial(_search, check, spec)
         judged = judge(
@@ -327,6 +331,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             check.places,
             sure=options.strict or deployed,
             beside=beside,
+            grown=grown,
             changes=() if deployed else changes,
             search=search,
         )
@@ -387,7 +392,7 @@ def _changed(options: Mapping[str, Any], settings: Mapping[str, str | None]) -> 
 def _judged(check: Checked, subject: Subject, *, strict: bool) -> Checked:
     """The check with each requirement judged, at its place; where it fails, with what to change."""
     try:
-        judged = subject.judged_with(check.requirements, check.changes)
+        judged = subject.judged_with(check.requirements, check.changes, subject.grown)
     except KvplanError as error:
         return subject.refused(error)
     return replace(
@@ -455,11 +460,14 @@ def _compared(
             note = Note(code="no-baseline", message=_NEW_NAMELESS if subject.check.nameless else _NEW)
             done.append((replace(check, warnings=(*check.warnings, note)), subject))
             continue
-        growth, since = ((_NO_BASELINE,), ()) if grown is None else grown
+        if grown is None:
+            done.append((replace(check, requirements=(*check.requirements, _NO_BASELINE)), subject))
+            continue
+        figures, since = grown
         # What the baseline says already is not said again of the lock.
         told = {(change.key, change.before, change.after) for change in since}
         changes = (*since, *(one for one in check.changes if (one.key, one.before, one.after) not in told))
-        done.append((replace(check, requirements=(*check.requirements, *growth), changes=changes), subject))
+        done.append((replace(check, changes=changes), replace(subject, grown=figures)))
     return done
 
 

@@ -139,9 +139,10 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
 
 
 def _edit(one: Edit, *, deployed: bool) -> str:
-    """An edit in the words of the file, and what it gives."""
-    keys = one.yaml.replace("\n", " and ")
-    return f"{(one.flags if deployed else '') or keys}{f' ({one.effect})' if one.effect else ''}"
+    """An edit in the words of the file, the option that accepts what grows, and what it gives."""
+    keys = (one.flags if deployed else "") or one.yaml.replace("\n", " and ")
+    said = (" " if "kvplan check" in keys else " and ").join(filter(None, (keys, one.accepting)))
+    return f"{said}{f' ({one.effect})' if one.effect else ''}"
 
 
 def cause(check: Checked) -> str:

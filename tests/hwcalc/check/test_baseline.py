@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,42 @@ def test_what_is_offered_passes_and_more_does_not(
         written = checked("use", baseline, **now | {name: edit.yaml.partition(": ")[2]}).status
         assert written == ("warning" if "probably" in edit.effect else "pass")
     assert {*numbers} == (set() if grows else {"seq", "concurrency"})
+
+
+def test_an_edit_that_grows_passes_with_the_option_that_it_names(tmp_path: Path) -> None:
+    """Twice the length on more memory is meant to grow: with the edit and that ``--max-growth`` the check passes, with 1 % less it does not."""
+
+    def checked(growth: str, **change: Any) -> Checked:
+        file = read_check_file(check_file(tmp_path, _PROBABLE | {"seq": "32k"} | change))
+        return run_checks([file], CheckOptions(baselines=read_baseline(baseline), growth=parse_growth(growth))).checks[0]
+
+    baseline = saved(tmp_path, _PROBABLE)
+    edits = [edit for edit in checked("0%").requirements[0].edits if edit.accepting]
+
+    assert "gpus: 8" in {edit.yaml for edit in edits}
+    for edit in edits:
+        growth = edit.accepting.removeprefix("--max-growth ")
+        # The cache doubles, and nothing else grows more.
+        assert growth == "100%"
+        assert checked(growth, **yaml.safe_load(edit.yaml)).status in {"pass", "warning"}, edit
+        assert checked("99%", **yaml.safe_load(edit.yaml)).status == "fail"
+
+
+def test_the_command_that_renews_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """It is said of what has grown, with all that was typed. With what it writes the check passes."""
+    monkeypatch.chdir(tmp_path)
+    tiny_model(tmp_path)
+    write(tmp_path / "serve.sh", "vllm serve ./tiny --max-model-len $LENGTH")
+    typed = ["check", "serve.sh", "--set", "LENGTH=2048", "--gpu", "l4"]
+    _, before, _ = command(capsys, *[word.replace("2048", "1024") for word in typed], "--json")
+    write(tmp_path / "old.json", before)
+    status, said, _ = command(capsys, *typed, "--baseline", "old.json")
+    renewal = f"kvplan {shlex.join(typed)} --json > old.json"
+
+    assert status == 1
+    assert renewal in " ".join(said.split())
+    write(tmp_path / "old.json", command(capsys, *shlex.split(renewal)[1:-2])[1])
+    assert command(capsys, *typed, "--baseline", "old.json")[0] == 0
 
 
 def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
