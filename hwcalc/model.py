@@ -93,7 +93,10 @@ UNREAD_KEYS: Final = "unread-keys"
 LEFT_OUT: Final = "left-out"
 """The code of the note that a config leaves out dimensions, which the model's class then fills in. A plan shows it as a warning."""
 
-MODEL_WARNINGS: Final = (PARTIAL_WEIGHTS, UNREAD_KEYS, LEFT_OUT)
+BY_ARCHITECTURE: Final = "by-architecture"
+"""The code of the note that a config of a type that nobody knows is read by its architecture. A plan shows it as a warning."""
+
+MODEL_WARNINGS: Final = (PARTIAL_WEIGHTS, UNREAD_KEYS, LEFT_OUT, BY_ARCHITECTURE)
 """The codes of notes about a model that every plan shows as warnings."""
 
 

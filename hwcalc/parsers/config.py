@@ -482,17 +482,9 @@ class Config:
             found += child.unread()
         return list(dict.fromkeys(found))
 
-    def unread_around(self, outer: Mapping[str, Any]) -> list[str]:
-        """The same of the keys around this level in a document of a type without a class, but for facts that repeat what was read here."""
-        around = Config(outer)
-        bearing = {*around.unread()}
-        for name, value in outer.items():
-            read = [self._values[fact] for fact in _FACTS_BY_NAME.get(name, ()) if fact in self._values]
-            if value in read:
-                bearing.discard(name)
-            elif read and value is not None:
-                bearing.add(name)
-        return [*(name for name in outer if name in bearing), *around.unread_inside()]
+    def says(self, name: str, value: Any) -> bool:
+        """True if what was read here under this name, or under another of the same fact, is this value."""
+        return any(self._values[fact] == value for fact in (name, *_FACTS_BY_NAME.get(name, ())) if fact in self._values)
 
     def unread_inside(self) -> list[str]:
         """The dotted paths of keys that may affect the cache, are not empty, and stand in nested objects that nobody has read.

@@ -5,12 +5,13 @@ A name counts letter by letter. What has any other is not read, and listed (:fun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
 from hwcalc.formulas import MAX_DIMENSION
-from hwcalc.parsers.config import bears_by_name
+from hwcalc.parsers.config import ALIASES, LONGEST_SEQUENCE, bears_by_name
 from hwcalc.parsers.reading import LEGACY_TYPES
 from hwcalc.parsers.written import kind_names
 from hwcalc.text import by_word
@@ -77,6 +78,12 @@ _WITHOUT_EFFECT: Final = by_word({
         "keys_to_ignore_at_inference mlp_layer_types add_cross_attention",
 })  # fmt: skip
 """Names that bear on no byte of the cache of any model. All else is listed."""
+READ_LATER: Final = frozenset({"dtype", "torch_dtype", "quantization_config", *LONGEST_SEQUENCE}).union(
+    *((fact, *ALIASES[fact]) for fact in ("max_position_embeddings", "vocab_size"))
+)
+"""What is read from a file whatever its type."""
+_OF_TOWERS: Final = r"vision|image|video|audio"
+"""Words of keys about other parts, around the level of a language model."""
 _DEEPEST: Final = 3
 """How deep nested objects are searched. A deeper one is listed as a whole."""
 _NOTHING: Final[tuple[Any, ...]] = (None, False, 0, "", [], (), {})
@@ -95,6 +102,11 @@ def not_read(raw: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
     """
     found = ((path, key, value) for path, key, value in _values(raw, used) if key not in SWITCHES)
     return {path: value for path, key, value in found if value not in _NOTHING or (value is False and bears_by_name(key))}
+
+
+def not_read_around(around: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
+    """The same of what stands in a document around the level of its language model, but for what the name says to be of a tower."""
+    return {path: value for path, value in not_read(around, used).items() if not re.search(_OF_TOWERS, path)}
 
 
 def _values(raw: Mapping[Any, Any], used: Collection[str], outer: str = "", depth: int = 1) -> Iterator[tuple[str, str, Any]]:

@@ -10,14 +10,17 @@ fully whatever it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas import FullAttention, LatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
-from hwcalc.model import LEFT_OUT, Note
+from hwcalc.model import BY_ARCHITECTURE, LEFT_OUT, Note
 from hwcalc.parsers.config import Config, defaults_table
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import find_family, find_language_model, model_type_of_architecture
@@ -85,16 +88,46 @@ def _elements(family: Family, reading: Reading) -> int:
 
 
 def _by_its_family(top: Config, family: Family, config: Config, architecture: str | None) -> Understood:
-    notes: tuple[Note, ...] = ()
-    if config.model_type != top.model_type and config.where == "" and not top.has_class:
-        declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
-        message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
-        notes = (Note(code="by-architecture", message=message),)
-    # Of a document that a class reads, the language model's level alone is checked: towers and projectors have windows and heads.
-    read = Read(family=family, config=config, top=top, reading=read_as(family, config), notes=notes)
-    # What no class is known to pass over may say what the language model keeps.
-    beside = [] if top.has_class else config.unread_around(around(top, config))
-    return Understood(read=read, unread=(*config.unread(), *beside))
+    read = Read(family=family, config=config, top=top, reading=read_as(family, config))
+    unread = config.unread()
+    if top.has_class or top.model_type == config.model_type:
+        # Of a document that a class reads, the language model's level alone is checked: towers and projectors have windows and heads.
+        return Understood(read=read, unread=tuple(unread))
+    if config.where:
+        return Understood(read=read, unread=tuple(dict.fromkeys((*unread, *_not_read_around(read)))))
+    if filled_in(read.reading.config):
+        # Nobody knows the numbers that a class of another name fills in.
+        return Understood()
+    declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
+    message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
+    read = replace(read, notes=(Note(code=BY_ARCHITECTURE, message=message),))
+    return Understood(read=read, unread=tuple(dict.fromkeys((*unread, *_not_read(read)))))
+
+
+def _not_read(read: Read) -> Iterator[str]:
+    """What no reader of this family reads, of a document that is read so by its architecture alone: its own code may read it."""
+    from hwcalc.parsers.key_names import READ_LATER, not_read
+
+    with suppress(ConfigError, UsageError, ValueError):
+        # What bears on weights is read there.
+        read.family.weigh(read.config, read.top, read.reading)
+    for level in (read.config, *read.config.children):
+        used = level.read | READ_LATER | {key for key in level.raw if level.knows(key)}
+        where = f"{level.where}." if level.where else ""
+        yield from (where + path for path, value in not_read(level.raw, used).items() if not level.says(path, value))
+
+
+def _not_read_around(read: Read) -> Iterator[str]:
+    """What stands around a language model, may bear on memory and does not repeat it, in a document of a type without a class."""
+    from hwcalc.parsers.key_names import READ_LATER, not_read_around
+
+    dims = dict[str, set[Any]]()
+    for kind in {kind for layer in read.reading.layers for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))}:
+        for name, size in kind.dims().items():
+            dims.setdefault(name, set()).add(size)
+    for path, value in not_read_around(around(read.top, read.config), READ_LATER).items():
+        if not read.config.says(path, value) and [*dims.get(path, ())] != [value]:
+            yield path
 
 
 def around(top: Config, level: Config) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, LONGEST_SEQUENCE, Config, architecture_of, bears_on_memory, class_defaults, weighs
-from hwcalc.parsers.key_names import PARAMETERS, not_read
+from hwcalc.parsers.key_names import PARAMETERS, READ_LATER, not_read, not_read_around
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
@@ -110,9 +110,11 @@ def _guessed(raw: RawModel, top: Config, assumption: Assumption, config: Config,
 def _unread_error(raw: RawModel, read: Read, unread: Sequence[str]) -> UnreadKeysError:
     """The error about keys that nobody has read. Its hint goes on without them, unless they say which layers keep what."""
     config, own = read.config, read.config.model_type or PLAIN
-    outer = {} if read.top.has_class else around(read.top, config)
+    is_known = read.top.has_class or read.top.model_type == config.model_type
+    outer = {} if is_known else around(read.top, config)
     beside = all(key.partition(".")[0] in outer for key in unread)
-    what = f"may bear on memory around its {own} model" if beside else f"bear on the cache and that a {own} model does not have"
+    bear = "bear on the cache" if is_known else "may bear on memory"
+    what = f"{bear} around its {own} model" if beside else f"{bear} and that type {own} does not have"
     inner = {key: config.raw[key] for key in unread if key in outer and key in config.raw}
     differ = [
         f"{key} is {quoted(outer[key], 40)}, but {config.where}.{key} is {quoted(value, 40)}." for key, value in inner.items()
@@ -125,12 +127,14 @@ def _unread_error(raw: RawModel, read: Read, unread: Sequence[str]) -> UnreadKey
         hint += f" To go on all the same, with every number marked as assumed: {line}"
         error.command = line, {"assume": own}
         text = layers_text(read.reading.layers)
-        if len(text) <= _LONGEST_LAYERS:
+        if not is_known:
+            hint += f"\n{_layers(error, _sketch(read.top))}"
+        elif len(text) <= _LONGEST_LAYERS:
             error.written = f"kvplan --layers-of {shlex.quote(text)}", {"layers_of": text}
             hint += f"; or change the layers, as they are without: {error.written[0]}"
     else:
         # Layers that the file places are not those of a type that does not read where.
-        hint += f"\n{_layers(error, _sketch(Config(raw.config)))}"
+        hint += f"\n{_layers(error, _sketch(read.top))}"
     error.hint = hint.rstrip()
     return error
 
@@ -203,9 +207,7 @@ def is_layout(key: str) -> bool:
     return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
 
 
-_READ_LATER: Final = frozenset({"dtype", "torch_dtype", "quantization_config", *LONGEST_SEQUENCE}).union(
-    *((fact, *ALIASES[fact]) for fact in ("max_position_embeddings", "hidden_size", "intermediate_size", "vocab_size"))
-)
+_READ_LATER: Final = READ_LATER.union(*((fact, *ALIASES[fact]) for fact in ("hidden_size", "intermediate_size")))
 """What is read from a file whatever its type, or bears on weights alone."""
 
 
@@ -474,7 +476,7 @@ def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
 def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     """The error about an unknown architecture with its hint: the nearest types, its layers written down, and a whole command for each."""
     level = language_level(top, None)
-    found = () if not_read(around(top, level), _READ_LATER) else nearest(level.raw, like=top.model_type)
+    found = () if not_read_around(around(top, level), _READ_LATER) else nearest(level.raw, like=top.model_type)
     sketch = _sketch(top)
     fault = _plain_fault(top) if found or sketch is None else ""
     written = _layers(error, sketch)

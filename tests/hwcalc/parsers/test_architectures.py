@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from hwcalc import plan
-from hwcalc.errors import KvplanError
+from hwcalc import load_model, plan
+from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError
+from hwcalc.model import UNREAD_KEYS
+from hwcalc.parsers.sketch import UNKNOWN
 from hwcalc.profiles.catalog import list_models
 from tests.catalog import find_model
 from tests.effort import sample
+from tests.hwcalc.command import Capture, run
 
 
 def config_of(model_id: str) -> dict[str, Any]:
@@ -33,19 +38,64 @@ def test_same_number_or_an_error(model_id: str) -> None:
         return
 
     assert whole == result.cache.total_bytes
-    assert "by-architecture" in {note.code for note in result.notes} or "text_config" in config
+    assert "by-architecture" in {note.code for note in result.warnings} or "text_config" in config
 
 
-def test_an_unknown_type_is_said() -> None:
-    """A model type of one's own is read by its architecture, and a note says so."""
-    config = {
-        "model_type": "my_llama",
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-        "hidden_size": 8192,
-    }
-    result = plan(config, seq=1024, dtype="bf16")
+LLAMA: Final[dict[str, Any]] = {
+    "model_type": "my_llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "hidden_size": 8192,
+    "intermediate_size": 28_672,
+    "vocab_size": 128_256,
+    "rope_theta": 500_000.0,
+}
+
+
+@pytest.mark.parametrize("named", [{}, {"model_type": None}])
+def test_an_unknown_type_is_said(named: dict[str, Any], capsys: Capture, tmp_path: Path) -> None:
+    """A file whose every key is known is read by its architecture, and a warning says so, also in the shortest answer."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | named), "utf-8")
+    result = plan(path, seq=1024, dtype="bf16")
+    said = "model_type 'my_llama' is not known" if not named else "The config has no model_type"
 
     assert 80 * 2 * 64 * 128 * 1024 * 2 == result.cache.total_bytes
-    assert "my_llama" in next(note.message for note in result.notes if note.code == "by-architecture")
+    assert [note.message.partition(":")[0] for note in result.warnings] == [said]
+    assert f"warning  {said}" in run(capsys, str(path), "--seq", "1k", "--brief")[1]
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "OrionForCausalLM"])
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"lat": 384, "rot": 64}, "lat, rot"), ({"window_every": 4}, "window_every"), ({"mixer": "mla"}, "mixer"), ({"sizes": [384] * 80}, "sizes"),
+        ({"text": {"inner": {"lat": 384}}}, "text.inner.lat"), ({"share": 0.5}, "share"), ({"n_layer": 40}, "n_layer"),
+    ],
+)  # fmt: skip
+def test_what_an_unknown_type_adds_is_an_error(architecture: str, keys: dict[str, Any], named: str) -> None:
+    """Its own code may read what no model of that architecture has. The layers that are offered are open, and what is assumed is called so."""
+    config = LLAMA | {"architectures": [architecture], "num_key_value_heads": 8, "head_dim": 128} | keys
+    if architecture.startswith("Orion") and "n_layer" in keys:
+        named = "num_hidden_layers"
+    with pytest.raises(ConfigError, match=named) as caught:
+        load_model(config)
+    if isinstance(caught.value, UnreadKeysError):
+        assert caught.value.written is not None
+        assert UNKNOWN in caught.value.written[1]["layers_of"]
+        assert caught.value.command is not None
+        assumed = plan(config, seq=1024, assume=caught.value.command[1]["assume"], dtype="bf16")
+        assert 80 * 2 * 8 * 128 * 1024 * 2 == assumed.cache.total_bytes
+        assert "assumed" == assumed.cache.definition
+        assert UNREAD_KEYS in {note.code for note in assumed.warnings}
+    # A class that passes them over, and whose type is named, is read as it is built.
+    if architecture.startswith("Llama") and named in ("lat, rot", "mixer", "sizes", "share"):
+        assert not load_model(config | {"model_type": "llama"}).warnings
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "hidden_size"])
+def test_an_unknown_type_has_no_numbers_of_another_class(key: str) -> None:
+    """The 32 layers and heads and the width of Llama's own class are not those of another type that leaves them out."""
+    with pytest.raises(UnknownArchitectureError, match="my_llama"):
+        load_model({name: value for name, value in LLAMA.items() if name != key})

@@ -8,6 +8,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError
+from hwcalc.parsers.sketch import UNKNOWN
 from tests.tiny_configs import TINY_LLAMA
 
 SMALL: dict[str, Any] = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"}
@@ -110,18 +111,22 @@ TEXT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("beside", "named"),
     [
-        ({"kv_latent": 384, "memory_slots": 16}, "kv_latent, memory_slots"), ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, "kv_lora_rank"),
+        ({"kv_latent": 384, "memory_slots": 16}, "kv_latent, memory_slots"), ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, "kv_lora_rank, qk_rope_head_dim"),
         ({"layer_types": ["mamba2"] * 28}, "layer_types"), ({"num_hidden_layers": 40}, r"num_hidden_layers\. num_hidden_layers is 40, but \w+\.num_hidden_layers is 28"), ({"n_layer": 40}, "n_layer"),
         ({"num_key_value_heads": 8}, "num_key_value_heads"), ({"num_kv_shared_layers": 8}, "num_kv_shared_layers"), ({"use_latent": True}, "use_latent"),
-        ({"memory_config": {"slots": 16}}, "memory_config, memory_config.slots"), ({"talker_config": {"num_hidden_layers": 24}}, "talker_config.num_hidden_layers"),
+        ({"memory_config": {"slots": 16}}, "memory_config.slots"), ({"talker_config": {"num_hidden_layers": 24}}, "talker_config.num_hidden_layers"),
         ({"talker_config": {"text_config": {"num_key_value_heads": 2}}}, "talker_config.text_config.num_key_value_heads"),
+        # Names that say nothing, a rotary width, and a width of heads that is not 3,584 / 28 = 128.
+        ({"lat": 384, "mode": "mla"}, "lat, mode"), ({"qk_rope_head_dim": 64}, "qk_rope_head_dim"), ({"head_dim": 64}, "head_dim"), ({"cache_values": False}, "cache_values"),
     ],
 )  # fmt: skip
 def test_an_unknown_document_around_a_known_text_model(place: str, beside: dict[str, Any], named: str) -> None:
-    """Nobody knows what its own code does with keys around the text model: those that may bear on memory are an error that names them."""
+    """Nobody knows what its own code does with keys around the text model: those that no published config has are an error that names them."""
     document = {"model_type": "visX", place: TEXT, "vision_config": {"hidden_size": 1024, "num_attention_heads": 16}, **beside}
-    with pytest.raises(UnreadKeysError, match=rf"may bear on memory around its qwen2 model: {named}\."):
+    with pytest.raises(UnreadKeysError, match=rf"may bear on memory around its qwen2 model: {named}\.") as caught:
         load_model(document)
+    # The layers that are offered are as open.
+    assert caught.value.written is None or UNKNOWN in caught.value.written[1]["layers_of"]
     assert load_model(document, assume="qwen2").assumed
     # A type whose class transformers has passes them over.
     known = document | {"model_type": "qwen2_5_omni_thinker" if place != "llm_config" else "llava", "text_config": TEXT}
@@ -135,8 +140,9 @@ def test_what_repeats_the_text_model_is_no_news() -> None:
         "n_head": 28,
         "n_kv_heads": 4,
         "hidden_size": 3584,
+        "head_dim": 128,
         "kv_lora_rank": None,
-        "use_latent": False,
+        "use_mla": False,
     }
     document = {"model_type": "visX", "text_config": TEXT, "vision_config": {"num_attention_heads": 16, "depth": 24}, **beside}
     planned = plan(document, seq=1)

@@ -484,7 +484,7 @@ def test_no_type_that_ignores_the_types_of_layers_is_offered() -> None:
         "mamba_d_head": 64, "shared_intermediate_size": 8192, "num_local_experts": 0,
         "layer_types": ["mamba", "mamba", "mamba", "attention"] * 6,
     }  # fmt: skip
-    with pytest.raises(UnreadKeysError, match="a granitemoehybrid model does not have: sliding_window") as caught:
+    with pytest.raises(UnreadKeysError, match="type granitemoehybrid does not have: sliding_window") as caught:
         load_model(hybrid)
     assert "--assume granitemoehybrid" in caught.value.hint
     assert "gqa --" not in caught.value.hint
