@@ -512,6 +512,7 @@ def _layers(error: ConfigError, sketch: Sketch | None) -> str:
         (
             "Its layers, as far as the file says:",
             *(f"  {line}" for line in sketch.lines),
+            *([_MAY_CHANGE] if sketch.leaves_out else []),
             f"{ask}:",
             sketch.command,
             HOW_TO_CHANGE,
@@ -520,6 +521,10 @@ def _layers(error: ConfigError, sketch: Sketch | None) -> str:
 
 
 _TYPES: Final = "kvplan models --types"
+_MAY_CHANGE: Final = (
+    "What is not read may change the cache. If you know what it means, write the layers as the kinds that they are, or give the keys "
+    "their published names and read the file as a kind: --assume mla reads kv_lora_rank and qk_rope_head_dim."
+)
 HOW_TO_CHANGE: Final = "How to keep them in a file, change and compare them: kvplan help layers"
 
 

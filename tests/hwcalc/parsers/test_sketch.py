@@ -133,7 +133,24 @@ def test_what_is_not_read_leaves_the_layers_open(keys: Json) -> None:
     assert UNKNOWN in layers_of(ATTENTION | keys)
     assert "that kvplan does not read: " in error.hint
     assert error.command is None
-    assert "--assume" not in error.hint
+    assert " --assume" not in error.hint.replace(": --assume mla reads kv_lora_rank and qk_rope_head_dim.", "")
+
+
+def test_a_latent_of_ones_own_words_is_read_by_published_ones(capsys: Capture, tmp_path: Path) -> None:
+    """The error says what may be done. With the names that it gives, or the kind written down, a latent of 384 + 64 numbers is planned."""
+    own, path = {"num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 4}, tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "of_ones_own", **own, "lat_rank": 384, "rot_dim": 64}), "utf-8")
+    said = run(capsys, "explain", str(path), "--seq", "32k")[2]
+    reads = re.search(r"--assume (\w+) reads (\w+) and (\w+)\.", said)
+
+    assert reads is not None
+    assert "may change the cache" in said
+    assert "kvplan models --kinds" in said
+    kind, rank, rope = reads.groups()
+    path.write_text(json.dumps({"model_type": "of_ones_own", **own, rank: 384, rope: 64}), "utf-8")
+    assert 24 * N * (384 + 64) * 2 == plan(path, seq=N, assume=kind, dtype="bf16").cache.total_bytes
+    written = plan(layers_of=f"24*{kind}(rank=384, rope=64)", seq=N, dtype="bf16")
+    assert 24 * N * (384 + 64) * 2 == written.cache.total_bytes
 
 
 @pytest.mark.parametrize(
