@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,13 +53,15 @@ from hwcalc.model import Note
 from hwcalc.planner.command_line import command_line
 from hwcalc.planner.options import COMMANDS, Access, counted_once, read_options
 from hwcalc.planner.values import read_flag
-from hwcalc.text import operand, printable, quoted, shell_word
+from hwcalc.text import brief, operand, printable, quoted, shell_word
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Plan
 
 _LOCKS: Final = ("use", "write", "ignore")
+_LONGEST_NAME: Final = 200
+"""Characters of a name of a baseline in a message."""
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 _NEW_NAMELESS: Final = (
     f"{_NEW[:-1]}, nor what changed. It has no name, so that it is another check once what it plans changes: give it a name."
@@ -210,7 +213,11 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
     if options.baselines is not None:
-        planned = _compared(planned, options.baselines, options)
+        gone = _gone(files, planned, options)
+        planned = [*_compared(planned, options.baselines, options), *((check, None) for check in gone if options.strict)]
+        if not options.strict:
+            missed = [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in gone]
+            infos = [replace(info, notes=(*info.notes, *(note for file, note in missed if file == info.path))) for info in infos]
     done = [check if subject is None else _judged(check, subject, strict=options.strict) for check, subject in planned]
     count = Counter(check.status for check in done)
     codes = [check.error.code for check in done if check.error is not None]
@@ -469,6 +476,31 @@ def _compared(
         changes = (*since, *(one for one in check.changes if (one.key, one.before, one.after) not in told))
         done.append((replace(check, changes=changes), replace(subject, grown=figures)))
     return done
+
+
+def _gone(
+    files: Sequence[CheckFile | Unread], planned: Sequence[tuple[Checked, Subject | None]], options: CheckOptions
+) -> list[Checked]:
+    """The checks of the baselines that no file has any more: of the files that were read, and of files that are not there. ``strict`` fails them."""
+    known = {(item.file, item.name) for item in options.baselines or ()}
+    now = {(check.file, check.name) for check, _ in planned}
+    # A check that moved to another file has no baseline there yet.
+    new = {name for file, name in now if (file, name) not in known}
+    read = [printable(file.path) for file in files if isinstance(file, CheckFile)]
+    renewed = f"; where that is meant, renew the baseline: {options.growth.renewal}" if options.growth.renewal else ""
+    out = list[Checked]()
+    for item in dict.fromkeys((item.file, item.name, item.model) for item in options.baselines or ()):
+        file, name, model = item
+        if file is None or name is None or (file, name) in now or name in new or not read:
+            continue
+        if file in read or not os.path.lexists(file):
+            name, model, at = (brief(printable(text), _LONGEST_NAME) for text in (name, model, file))
+            said = f"the baseline has the check '{name}' of {at}, which is not there any more"
+            said += renewed if options.strict else f". With --strict that fails{renewed}"
+            judged = (replace(_NO_BASELINE, message=said),)
+            path = file if file in read else read[0]
+            out.append(Checked(name=name, file=path, line=1, column=1, model=model, status="fail", requirements=judged))
+    return out
 
 
 _NO_BASELINE: Final = Judged(

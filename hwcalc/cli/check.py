@@ -95,7 +95,7 @@ checks:
             "strict",
             ("--strict",),
             "",
-            "Fail where a requirement holds by the expected value alone (probably), and where no baseline has the check.",
+            "Fail where a requirement holds by the expected value alone (probably), and where no baseline has the check, or no file one of the baseline.",
             "flag",
             group="check",
         ),

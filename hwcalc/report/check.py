@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from hwcalc.check.changes import in_words
 from hwcalc.check.fields import REQUIREMENTS
-from hwcalc.check.result import CheckDocument, Checked, Edit, verdict_in_words
+from hwcalc.check.result import CheckDocument, Checked, Judged, verdict_in_words
 from hwcalc.documents import dumps
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
@@ -101,6 +101,13 @@ class Finding(Record):
         return [text for text in (self.text, self.edits) if text]
 
 
+def _apart(here: Iterable[Finding], wrong: Iterable[Finding]) -> list[str]:
+    """The lines of findings that stand apart from the others of their check, with the edits that only another one has."""
+    said = [line for one in here for line in one.lines]
+    fails, told = any(one.fails for one in here), any(one.edits for one in here)
+    return said + [one.edits for one in wrong if one.edits and fails and not told][:1]
+
+
 _GROWTH: Final = "growth"
 
 
@@ -127,7 +134,7 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
         if item.holds:
             text += "; --strict wants it sure" if strict else "; probably holds" if item.name != "fits" else ""
         place = check.line if item.line is None else item.line, check.column if item.column is None else item.column
-        edits = " or ".join(_edit(one, deployed=check.server is not None) for one in item.edits)
+        edits = _edits(item, check)
         said = f"{'fits' if item.name == 'fits' else 'holds'} with {edits}" if edits and fails else ""
         out.append(Finding(rule=rule, title=title, text=text, edits=said, fails=fails, line=place[0], column=place[1]))
     if check.error is not None:
@@ -138,11 +145,14 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
     return sorted(out, key=lambda one: not one.fails)
 
 
-def _edit(one: Edit, *, deployed: bool) -> str:
-    """An edit in the words of the file, the option that accepts what grows, and what it gives."""
-    keys = (one.flags if deployed else "") or one.yaml.replace("\n", " and ")
-    said = (" " if "kvplan check" in keys else " and ").join(filter(None, (keys, one.accepting)))
-    return f"{said}{f' ({one.effect})' if one.effect else ''}"
+def _edits(item: Judged, check: Checked) -> str:
+    """The edits of a requirement in the words of the file, each with the option that accepts what grows, and what it gives."""
+    out = []
+    for one in item.edits:
+        keys = (one.flags if check.server is not None else "") or one.yaml.replace("\n", " and ")
+        said = (" " if "kvplan check" in keys else " and ").join(filter(None, (keys, one.accepting)))
+        out.append(f"{said}{f' ({one.effect})' if one.effect else ''}")
+    return " or ".join(out)
 
 
 def cause(check: Checked) -> str:
@@ -260,7 +270,7 @@ def check_markdown(document: CheckDocument, view: View) -> str:
 
 _COLUMNS = (
     "file", "line", "check", "model", "status", "verdict", "requirement", "holds", "certain", "unit", "limit", "got",
-    "cache_bytes", "weights_bytes", "total_bytes", "message", "definition",
+    "cache_bytes", "weights_bytes", "total_bytes", "message", "definition", "edits",
 )  # fmt: skip
 
 
@@ -274,9 +284,10 @@ def check_csv(document: CheckDocument) -> str:
         figures = (None,) * 3 if plan is None else (plan.cache_bytes, plan.weights_bytes, plan.total_bytes)
         for item in check.requirements:
             judged = (item.name, item.holds, item.certain, item.unit, item.limit, item.got)
-            rows.append((*start, *judged, *figures, item.message, definition))
+            rows.append((*start, *judged, *figures, item.message, definition, _edits(item, check)))
         if check.error is not None:
-            rows.append((*start, "error", False, True, "", "", "", *figures, check.error.message, definition))
+            rows.append((*start, "error", False, True, "", "", "", *figures, check.error.message, definition, check.error.hint))
+    rows += [(info.path, *[""] * 14, note.message, "", "") for info in document.files for note in info.notes]
     return csv_text(_COLUMNS, rows)
 
 
@@ -290,11 +301,17 @@ def check_annotations(document: CheckDocument) -> str:
         wrong = findings(check, document)
         for where in dict.fromkeys((one.line, one.column) for one in wrong):
             here = [one for one in wrong if (one.line, one.column) == where]
-            said = [*filter(None, (cause(check),)), *(line for one in here for line in one.lines)]
+            said = [*filter(None, (cause(check),)), *_apart(here, wrong)]
             lines.append(_annotation("error" if here[0].fails else "warning", check, where, said))
     warned = (check for check in document.checks if check.warnings)
     lines += [
         _annotation("notice", check, (check.line, check.column), [note.message for note in check.warnings]) for check in warned
+    ]
+    # That a lock was used is no news on a change.
+    told = ((info, note) for info in document.files for note in info.notes if note.code != "locked")
+    lines += [
+        _annotation("notice", Checked(name=info.path, file=info.path, line=1, column=1), (1, 1), [note.message])
+        for info, note in told
     ]
     return "\n".join([*lines, f"::notice title=kvplan check::{_message(document.headline())}"]) + "\n"
 
@@ -331,6 +348,8 @@ def check_junit(document: CheckDocument) -> str:
             lines.append(f"    <testcase{_attributes(classname=name, name=check.name, time=0)}>")
             lines += _outcome(check, document)
             lines.append("    </testcase>")
+        if info.notes:
+            lines.append(f"    <system-out>{_escaped(chr(10).join(note.message for note in info.notes))}</system-out>")
         lines.append("  </testsuite>")
     return "".join(f"{line}\n" for line in [*lines, "</testsuites>"])
 
@@ -388,13 +407,14 @@ def check_sarif(document: CheckDocument) -> str:
     """The SARIF log as JSON text."""
     from hashlib import sha256
 
-    found = [(check, one) for check in document.checks for one in findings(check, document)]
-    used = [name for name in _RULES if any(one.rule == name for _, one in found)]
+    wrong = [(check, findings(check, document)) for check in document.checks]
+    found = [(check, one, _apart([one], all_)) for check, all_ in wrong for one in all_]
+    used = [name for name in _RULES if any(one.rule == name for _, one, _ in found)]
     results: list[dict[str, Any]] = []
-    for check, one in found:
+    for check, one, lines in found:
         uri = _uri(without_tokens(check.file))
         region = {"startLine": one.line, "startColumn": one.column}
-        message = "; ".join(filter(None, (cause(check), *one.lines))) if one.rule != "error" else " ".join(one.lines)
+        message = "; ".join(filter(None, (cause(check), *lines))) if one.rule != "error" else " ".join(lines)
         # A server may leave several values open.
         same = one.title if one.rule == "open" else one.rule
         results.append(
@@ -418,7 +438,17 @@ def check_sarif(document: CheckDocument) -> str:
     ]
     run = {
         "tool": {"driver": {"name": "kvplan", "version": document.kvplan_version, "rules": rules}},
-        "invocations": [{"executionSuccessful": document.summary.errors == 0, "exitCode": document.summary.exit_code}],
+        "invocations": [
+            {
+                "executionSuccessful": document.summary.errors == 0,
+                "exitCode": document.summary.exit_code,
+                "toolExecutionNotifications": [
+                    {"level": "note", "message": {"text": f"{clean(without_tokens(info.path))}: {clean(note.message)}"}}
+                    for info in document.files
+                    for note in info.notes
+                ],
+            }
+        ],
         "columnKind": "unicodeCodePoints",
         "results": results,
     }

@@ -17,6 +17,7 @@ from hwcalc.check.file import BaselineError
 from hwcalc.check.result import Checked
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError
+from hwcalc.report.check import FORMATS
 from hwcalc.units import parse_tokens
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, read_check_file, tiny_model, write
 from tests.hwcalc.command import Capture
@@ -486,3 +487,45 @@ def test_a_check_without_a_name_is_told_to_have_one(tmp_path: Path, name: dict[s
 
     assert [change.key for change in nameless.changes] == (["seq"] if name else [])
     assert [note.message.endswith("give it a name.") for note in nameless.warnings] == ([] if name else [True])
+
+
+@pytest.mark.parametrize("format_", [each for each in FORMATS if each != "json"])
+@pytest.mark.parametrize("file", ["kvplan.yaml", "gone.yaml"])
+def test_a_check_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, file: str, format_: str
+) -> None:
+    """Out of a file that is read, or with its file, in every format. With ``--strict`` it fails, and once the baseline is renewed nothing is said."""
+    monkeypatch.chdir(tmp_path)
+    known = json.loads(Path(saved(tmp_path, CHECK, {**CHECK, "name": "two"})).read_text(encoding="utf-8"))
+    known["checks"] = [check | {"file": name} for check, name in zip(known["checks"], ("kvplan.yaml", file), strict=True)]
+    write(tmp_path / "baseline.json", known)
+    check_file(tmp_path, CHECK)
+
+    def checked(*more: str) -> tuple[int, str]:
+        return command(capsys, "check", "kvplan.yaml", "--baseline", "baseline.json", "--format", format_, *more)[:2]
+
+    (status, said), (strict_status, strict) = checked(), checked("--strict")
+    assert (status, strict_status) == (0, 1)
+    for text, rest in ((said, "With --strict that fails"), (strict, "renew the baseline")):
+        words = " ".join(re.sub(r"&#?\w+;", "", text).split())
+        assert f"check 'two' of {file}, which is not there any more" in words
+        assert rest in words
+    write(tmp_path / "baseline.json", {"checks": known["checks"][:1]})
+    assert "not there" not in checked("--strict")[1]
+
+
+def test_a_check_that_moved_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name finds it in its new file. One of two of the same name that is taken out is gone, and so is none of a file that is not asked for."""
+    monkeypatch.chdir(tmp_path)
+    known = json.loads(Path(saved(tmp_path, CHECK)).read_text(encoding="utf-8"))["checks"][0]
+
+    def gone(*files: str, names: dict[str, str]) -> list[str]:
+        write(tmp_path / "b.json", {"checks": [known | {"file": file} for file in files]})
+        read = [read_check_file(check_file(Path(), CHECK | {"name": each}, name=name)) for name, each in names.items()]
+        found = run_checks(read, CheckOptions(baselines=read_baseline("b.json"), strict=True)).checks
+        return [check.file for check in found if "any more" in check.requirements[0].message]
+
+    assert gone("a.yaml", names={"c.yaml": "one"}) == []
+    assert gone("a.yaml", "b.yaml", names={"a.yaml": "one", "b.yaml": "two"}) == ["b.yaml"]
+    # Nobody asked for b.yaml, which is there.
+    assert gone("a.yaml", "b.yaml", names={"a.yaml": "one"}) == []

@@ -235,7 +235,11 @@ SARIF: Final = _object(
                 },
                 invocations={
                     "type": "array",
-                    "items": _object({"executionSuccessful": {"type": "boolean"}}, exitCode={"type": "integer"}),
+                    "items": _object(
+                        {"executionSuccessful": {"type": "boolean"}},
+                        exitCode={"type": "integer"},
+                        toolExecutionNotifications={"type": "array", "items": _object({"message": TEXT}, level=LEVEL)},
+                    ),
                 },
                 columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
             ),
@@ -262,7 +266,7 @@ def test_sarif(document: CheckDocument) -> None:
     places = [result["locations"][0]["physicalLocation"] for result in results]
     assert [place["region"]["startLine"] for place in places] == [4, 8, 5, 6]
     assert {place["artifactLocation"]["uri"] for place in places} == {"ci/a%20file.yaml"}
-    assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 3}]
+    assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 3, "toolExecutionNotifications": []}]
     assert len({result["partialFingerprints"]["kvplanCheck/v1"] for result in results}) == len(results)
 
 
@@ -350,7 +354,7 @@ def test_annotations(document: CheckDocument) -> None:
     assert "%25 | <x>" in lines[1]
     assert "a%2C b%3A 100%25" in lines[1]
     assert "line=8," in lines[1]
-    assert lines[2].endswith("::grew since the baseline: said, said")
+    assert lines[2].endswith("::grew since the baseline: said, said%0Aholds with seq: 17k (at most 17,472 tokens)")
     assert "\x1b" not in "".join(lines)
 
 
@@ -486,3 +490,18 @@ def test_what_was_changed_is_the_first_that_is_said(document: CheckDocument) -> 
     assert [result["message"]["text"] for result in run["results"]] == [f"one: {said}; does not fit: 30 GiB needed"]
     for format_ in ("table", "markdown", "junit", "github"):
         assert check_report(only, View(format=format_, width=100)).count("30 GiB needed") == 1
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_finding_at_another_line_has_the_edits_too(format_: str) -> None:
+    """A limit of time that fails beside the memory stands at its own line, where nobody sees the annotation of the other."""
+    fits = replace(judged("fits", holds=False), line=8, edits=(Edit(yaml="gpus: 8", effect="", accepting="--max-growth 100%"),))
+    late = replace(judged("max_itl", holds=False), line=9)
+    check = checked("slow", "fail", 5, fits, late)
+    counts = Summary(checks=1, passed=0, warnings=0, failed=1, errors=0, strict=False, exit_code=1)
+    info = FileInfo(path=check.file, checks=1)
+    run = CheckDocument(schema_version="1", kvplan_version="0", files=(info,), checks=(check,), summary=counts)
+    told = check_report(run, View(format=format_)).count("gpus: 8")
+
+    # Once where a reader sees both findings together.
+    assert told == (2 if format_ in {"github", "sarif"} else 1)
