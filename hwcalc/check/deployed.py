@@ -404,7 +404,7 @@ class ServerCheck(Check):
 
     def _command(self, typed: Mapping[str, str]) -> str:
         """The command that checks the text with options that are ``typed``, beside what the user gave."""
-        return self.command + typed_command((), (), {**self.given, **typed}).removeprefix("kvplan check")
+        return self.command + _typed({**self.given, **typed})
 
     def _gpus_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> int:
         """The GPUs that the server takes with these flags, and with what is typed in place of what the user gave; 0 if it does not surely fit so."""
@@ -533,7 +533,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         except UsageError as error:
             notes.append(Note(code="unplanned", message=f"{printable(path)}:{server.line}: {error.message}"))
             continue
-        checks.append(replace(_check(server, flags, told, named), command=command))
+        checks.append(_check(server, flags, told, named, command))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
@@ -543,8 +543,12 @@ def typed_command(paths: Sequence[str], said: Iterable[tuple[str, str]], options
     """The command that checks these files, with what is ``said`` of their variables and servers, and options of plans."""
     names = (shell_word(f"./{path}" if path.startswith("-") and path != "-" else path) for path in paths)
     sets = (f"--set {shell_word(f'{name}={value}')}" for name, value in said)
-    typed = (f"--{'users' if name == 'batch' else name} {shell_word(str(value))}" for name, value in options.items())
-    return " ".join(("kvplan check", *names, *sets, *typed))
+    return " ".join(("kvplan check", *names, *sets)) + _typed(options)
+
+
+def _typed(options: Mapping[str, Any]) -> str:
+    """The words of options of plans, each behind a blank."""
+    return "".join(f" --{'users' if name == 'batch' else name} {shell_word(str(value))}" for name, value in options.items())
 
 
 def _is_model(text: str) -> bool:
@@ -580,8 +584,8 @@ def _meant_as_checks(path: str, text: str) -> bool:
     return False
 
 
-def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]) -> ServerCheck:
-    """The check of a server."""
+def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int], command: str) -> ServerCheck:
+    """The check of a server. ``command`` checks its text without options of plans."""
     base = printable(server.name) or f"{flags.name} {printable(str(server.model or 'model not known'))}"
     named[base] = named.get(base, 0) + 1
     places, judged = _places(server, flags), list(_told(server, flags))
@@ -599,7 +603,8 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         if not {"gpu", "instance", "kv_memory"} & made.options.keys():
             # Of the remarks, those that say why the accelerator is not known.
             said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the text names no accelerator."
-            open_ = OpenError(f"whether it fits is not known: {said}", hint="Add: --gpu NAME")
+            name_one = command + _typed({**told.options, "gpu": "h100"})
+            open_ = OpenError(f"whether it fits is not known: {said}", hint=f"Name it, such as: {name_one}")
             faults.append(Fault(line=server.line, column=1, error=open_))
             without_gpu = True
     except TooFewGpusError as error:
@@ -621,6 +626,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         faults=tuple(sorted(faults, key=lambda fault: (fault.line, fault.column))),
         remarks=(*made.remarks, *warned(server)),
         server=server,
+        command=command,
         told=tuple(judged),
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,

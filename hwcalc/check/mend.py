@@ -64,7 +64,8 @@ def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[
                 now, made = _server_mended(now, number, results[0], judge)
                 changes += [f"{check.name}: {flags}" for flags in made]
             except _NoEditError as error:
-                reasons.append(f"{check.name}: no safe change: {error}.")
+                # A command stands alone, so that it can be copied.
+                reasons.append(f"{check.name}: no safe change: {error}{'' if 'kvplan check' in str(error) else '.'}")
     diff = _diff(file.path, file.text, now.text)
     return now.text, Fix(path=printable(file.path), diff=diff, changes=tuple(changes), reasons=tuple(reasons))
 
@@ -107,7 +108,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         worse = _failing(now) - _failing(result) if failing.name != "gpus" else set()
         if now.error is None and same and not worse:
             return after, now, edit.flags
-        why = why or f"with {edit.flags} it still fails"
+        still = "it still fails" if now.error is None else f"{now.error.message} {now.error.hint}".rstrip(" .")
+        why = why or f"with {edit.flags} {still}"
     raise _NoEditError(why or "no flag does it")
 
 

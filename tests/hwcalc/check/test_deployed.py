@@ -123,12 +123,14 @@ def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture)
 
 
 def test_a_text_without_an_accelerator(compose: str, capsys: Capture) -> None:
-    """Nobody can say whether it fits: that is no pass."""
-    status, found = checked(capsys, compose)
+    """Nobody can say whether it fits: that is no pass. The command that says it has what was typed."""
+    status, found = checked(capsys, compose, "--seq", "2k")
+    command = found["checks"][0]["error"]["hint"].partition(": ")[2]
 
     assert status == 2
     assert {check["error"]["type"] for check in found["checks"]} == {"open"}
-    assert found["checks"][0]["error"]["hint"] == "Add: --gpu NAME"
+    assert command == "kvplan check compose.yaml --seq 2k --gpu h100"
+    assert checked(capsys, *shlex.split(command)[2:])[1]["checks"][0]["error"] is None
 
 
 def test_every_format_has_the_line(compose: str, capsys: Capture) -> None:

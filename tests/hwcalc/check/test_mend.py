@@ -273,6 +273,24 @@ def test_the_reason_is_the_gpus_of_the_text(tmp_path: Path, capsys: Capture) -> 
     assert "a: no safe change: the text gives it 2 GPUs." in err
 
 
+def test_a_text_without_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A size with which it has GPUs enough is no safe change as long as nobody knows whether it fits: the reason is the command that says it."""
+    monkeypatch.chdir(tmp_path)
+    Path("pod.yaml").write_text(
+        "{apiVersion: v1, kind: Pod, metadata: {name: chat}, spec: {containers: [{name: chat, image: 'vllm/vllm-openai:v0.11.0', "
+        f"args: [--model, {QWEN}, --max-model-len, '8192', --tensor-parallel-size, '4'], "
+        "resources: {limits: {nvidia.com/gpu: 2}}}]}}",
+        encoding="utf-8",
+    )
+    status, out, said = run(capsys, "check", "pod.yaml", "--fix")
+    command = re.search(r"kvplan (check pod.yaml --gpu \S+)\n", said)
+
+    assert (status, "---" in out) == (1, False)
+    assert "no safe change: with --tensor-parallel-size 2 whether it fits is not known" in said
+    assert command is not None
+    assert "--tensor-parallel-size, '2'" in run(capsys, *command[1].split(), "--fix")[1]
+
+
 def test_a_share_of_the_memory_is_raised_to_the_default(tmp_path: Path, capsys: Capture) -> None:
     """In vLLM's words, and tried: 0.9 of the GPU until 0.20, 0.92 since."""
     path = tmp_path / "a.yaml"
