@@ -244,7 +244,7 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
     "max_cost": Field(_money, "Most that the hardware may cost, by a price with its date: 5000/month, 7/h.", MONEY),
     "min_decode_tokens_per_s": Field(
         _number,
-        "Fewest tokens per second of all sequences, as expected; by the bound where nothing like it was measured.",
+        "Fewest tokens per second of all sequences together, as expected; by the bound where nothing like it was measured. Of each it is min_rate.",
         {"type": "number", "exclusiveMinimum": 0},
     ),
     "max_ttft": Field(_duration, "Longest time to the first token, with all users of the check at once: 2s.", DURATION),

@@ -272,8 +272,12 @@ def _decode(item: Required, case: Case) -> Judged:
     if found is None or found.expected is None or found.low is None or found.high is None:
         # Where nothing like it was measured, what it cannot be faster than.
         bound = _known(item, case.figures.decode_tokens_per_s_bound, case)
-        return _of_speed(item, case.plan, "tokens/s", bound, bound, bound)
-    return _of_speed(item, case.plan, "tokens/s", found.expected, found.low, found.high)
+        judged = _of_speed(item, case.plan, "tokens/s", bound, bound, bound)
+    else:
+        judged = _of_speed(item, case.plan, "tokens/s", found.expected, found.low, found.high)
+    batch = case.figures.batch
+    together = f"; that is of {batch:,} sequences together: of each it is min_rate" if batch > 1 else ""
+    return replace(judged, message=judged.message + together)
 
 
 def limits_of(required: tuple[Required, ...]) -> dict[str, Any]:

@@ -313,6 +313,16 @@ def test_no_number_of_gpus_will_do() -> None:
     assert (found.holds, found.certain, found.got) == (False, True, None)
 
 
+def test_the_speed_of_all_sequences_together_names_that_of_each() -> None:
+    """With one sequence they are the same."""
+    many = {
+        batch: judged("min_decode_tokens_per_s: 9999999", plan(TINY, seq=64, batch=batch, gpu="l4")).message for batch in (1, 4)
+    }
+
+    assert many[4].endswith("; that is of 4 sequences together: of each it is min_rate")
+    assert "min_rate" not in many[1]
+
+
 @pytest.mark.parametrize("required", ["min_concurrency: 1", "min_seq: 1", "min_decode_tokens_per_s: 1"])
 def test_an_unknown_figure_is_no_pass(required: str) -> None:
     """What cannot be checked is an error."""
