@@ -24,7 +24,7 @@ from hwcalc.planner.layouts import counts
 from hwcalc.planner.options import read_options
 from hwcalc.planner.result import NO_PRICE, NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
-from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
+from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict, layout_text
 from hwcalc.profiles.hardware_file import NODE
 from hwcalc.units import human_bytes, human_chance, human_duration
 
@@ -435,7 +435,13 @@ class _Offers:
         return merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
 
     def _edit(self, one: Try) -> Edit:
-        return replace(edit(one.settings, one.effect, self.case.places), flags=one.flag)
+        """The change as an edit, with the layout that the check chooses then, unless the edit says it or it is one of tensor parallelism alone."""
+        made, changed = replace(edit(one.settings, one.effect, self.case.places), flags=one.flag), self._at(one.settings)
+        if changed is None or changed.figures.fit is None or not {"tp", "pp", "dp", "ep"}.isdisjoint(one.settings):
+            return made
+        layout, gpus = layout_text(changed.plan.request), changed.figures.fit.gpus
+        told = layout if gpus > 1 and layout not in (f"tp {gpus:,}", layout_text(self.case.plan.request)) else ""
+        return replace(made, effect="; ".join(filter(None, (told, made.effect))))
 
     def _then(self, one: Edit, settings: Mapping[str, str | None], but: Collection[str]) -> Edit:
         """The edit, with what still fails then."""

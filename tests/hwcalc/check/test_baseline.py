@@ -368,6 +368,30 @@ def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
         assert typed.status in {"pass", "warning"}, edit
 
 
+def test_an_edit_says_the_layout_that_nobody_would_guess(tmp_path: Path) -> None:
+    """28 heads are not split over 16 GPUs: with the edit as it is written, and with the layout that it says, the check passes."""
+    check = {
+        "name": "one",
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "engine": "vllm",
+        "gpu": "h100",
+        "seq": "32k",
+        "concurrency": 300,
+    }
+
+    def checked(**change: Any) -> Checked:
+        (found,) = run(check_file(tmp_path, check | change))
+        return found
+
+    told = {edit.yaml: edit.effect for edit in checked().requirements[0].edits}
+    assert told["gpus: 16"].startswith("tp 4, dp 4; ")
+    assert checked(gpus=16).status == "pass"
+    assert checked(gpus=16, tp=4, dp=4).plan == checked(gpus=16).plan
+    # Tensor parallelism over all of them is what everybody takes.
+    few = {edit.yaml: edit.effect for edit in checked(concurrency=100).requirements[0].edits}
+    assert few["gpus: 4"].startswith("holds ")
+
+
 _LATE: dict[str, Any] = {
     "name": "fast",
     "model": "meta-llama/Llama-3.1-8B",
