@@ -440,8 +440,8 @@ class _Offers:
         if changed is None or changed.figures.fit is None or not {"tp", "pp", "dp", "ep"}.isdisjoint(one.settings):
             return made
         layout, gpus = layout_text(changed.plan.request), changed.figures.fit.gpus
-        told = layout if gpus > 1 and layout not in (f"tp {gpus:,}", layout_text(self.case.plan.request)) else ""
-        return replace(made, effect="; ".join(filter(None, (told, made.effect))))
+        known = (f"tp {gpus:,}", layout_text(self.case.plan.request))
+        return made if layout in known else replace(made, layout=layout)
 
     def _then(self, one: Edit, settings: Mapping[str, str | None], but: Collection[str]) -> Edit:
         """The edit, with what still fails then."""

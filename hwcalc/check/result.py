@@ -25,13 +25,15 @@ class Edit(Record):
     """What can be written in the check file so that the check passes, such as ``gpus: 8``, each key on a line, and what that gives; planned again.
 
     ``flags`` say the same to the engine, as a deployment does; they are empty where no flag does it. ``accepting`` is the option of ``kvplan check``
-    that accepts what grows since the baseline; empty where nothing grows more than is allowed.
+    that accepts what grows since the baseline; empty where nothing grows more than is allowed. ``layout`` has the parallel sizes that the check chooses
+    then, such as ``tp 4, dp 4``; empty where the edit says them, or it is tensor parallelism alone.
     """
 
     yaml: str
     effect: str
     flags: str = ""
     accepting: str = ""
+    layout: str = ""
 
 
 class KeyChange(Record):

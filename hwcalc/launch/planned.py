@@ -108,9 +108,13 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     remarks: list[str] = []
     model = _model_of(server, flags)
     _check_sizes(flags, server)
-    if "batch" in more and find_engine(flags.engine)[0].facts.slots_option and server.slots in _UNNAMED:
+    default = find_engine(flags.engine)[0].facts.default_users
+    unnamed = "batch" in more and default is not None and server.slots in _UNNAMED
+    if default is not None and unnamed:
         # What the slots share is divided among as many as there are users.
-        server = replace(server, settings={**server.settings, "slots": _number("batch", more)})
+        users = _number("batch", more)
+        server = replace(server, settings={**server.settings, "slots": users})
+        remarks += [_waiting(flags, server, users, default)] if users > default else []
     options = dict(options_told(flags, server))
     if not options.get("engine_options"):
         options.pop("engine_options", None)
@@ -119,7 +123,7 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     options["engine"] = _versioned(flags, server, remarks)
     _take_hardware(server, options, more, remarks)
     _take_weights(server, model, options, more, remarks)
-    remarks += _take_load(flags, server, options, more)
+    remarks += _take_load(flags, server, options, more, unnamed=unnamed)
     longest = find_engine(flags.engine)[0].facts.longest_option
     if longest and {"seq", "lengths"} & more.keys() and "seq" in options:
         # Users send shorter sequences than the server allows.
@@ -150,7 +154,19 @@ def _number(name: str, options: Mapping[str, Any]) -> int:
     return (read_options({name: options[name]}).values[name] or 0) if name in options else 0
 
 
-def _take_load(flags: EngineFlags, server: Server, options: Mapping[str, Any], more: dict[str, Any]) -> list[str]:
+def _waiting(flags: EngineFlags, server: Server, users: int, slots: int) -> str:
+    """The remark that a server starts fewer slots than there are users, with what the text must say."""
+    flag = flags.flag_of.get("batch") or flags.flag_of.get("slots")
+    named = next((f"{row.name}={users}" for row in flags.environment if row.key == "slots"), "")
+    named = named if flag is None else f"{flag.spelled} {users}"
+    starts = f"{slots:,} slot{'s' if slots > 1 else ''}"
+    said = f"{_called(server)} names no number of slots and starts {starts}, so that of {users:,} users {users - slots:,} wait."
+    return f"{said} With {named} all are served at once, which is planned."
+
+
+def _take_load(
+    flags: EngineFlags, server: Server, options: Mapping[str, Any], more: dict[str, Any], *, unnamed: bool
+) -> list[str]:
     """Take the load out of ``more`` where the text starts slots that have their memory whatever users send, with a remark where that is more.
 
     Raises :class:`BeyondError` for requests that are longer or more than the text allows. An engine with an option for that refuses them itself.
@@ -178,7 +194,9 @@ def _take_load(flags: EngineFlags, server: Server, options: Mapping[str, Any], m
     if not named or (seq in (0, length) and users in (0, slots)):
         return []
     each = (
-        f"{slots:,} slots of {length:,} tokens"
+        f"with {words_for(flags, server, 'seq')[0]} for all slots"
+        if unnamed and length and facts.slots_option in flags.flag_of
+        else f"{slots:,} slots of {length:,} tokens"
         if slots > 1 and length
         else f"{length:,} tokens"
         if length

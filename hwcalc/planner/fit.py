@@ -135,7 +135,7 @@ def _message(opened: Occupancy, pool: PoolInfo | None, budget: Budget | None, mo
     if fits:
         return ""
     if most.limiting not in _MEMORY:
-        return f"{most.limiting} lets {most.value * opened.load.sharing.branches:,} sequences run at once, not {opened.batch:,}"
+        return f"{most.limiting} lets {most.value * opened.load.sharing.branches:,} sequences run at once, not {opened.batch:,}: the others wait"
     placement = opened.devices.placement()
     if placement is not None and short <= 0 and opened.devices.lacking("expected") is not None:
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"

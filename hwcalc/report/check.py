@@ -149,9 +149,11 @@ def _edits(item: Judged, check: Checked) -> str:
     """The edits of a requirement in the words of the file, each with the option that accepts what grows, and what it gives."""
     out = []
     for one in item.edits:
-        keys = (one.flags if check.server is not None else "") or one.yaml.replace("\n", " and ")
+        flags = one.flags if check.server is not None else ""
+        keys = flags or one.yaml.replace("\n", " and ")
         said = (" " if "kvplan check" in keys else " and ").join(filter(None, (keys, one.accepting)))
-        out.append(f"{said}{f' ({one.effect})' if one.effect else ''}")
+        effect = "; ".join(filter(None, ("" if flags else one.layout, one.effect)))
+        out.append(f"{said}{f' ({effect})' if effect else ''}")
     return " or ".join(out)
 
 

@@ -411,7 +411,7 @@ class Ollama(Llamacpp):
     title = "Ollama: llama-server with Ollama's settings"
     label = "Ollama"
     versions = ("0.33", "0.32", "0.31", "0.30")
-    facts = replace(Llamacpp.facts, choices=None, idle=OllamaIdle())
+    facts = replace(Llamacpp.facts, choices=None, idle=OllamaIdle(), default_users=1)
     weights = OllamaWeights()
     command = OllamaCommand()
     source = "Ollama 0.33.0, llm/llama_server.go, server/sched.go"

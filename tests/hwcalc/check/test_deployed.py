@@ -538,6 +538,31 @@ def test_a_load_changes_nothing_of_the_slots_that_a_text_starts(
     assert len(check["requirements"]) == (2 if said else 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "named", "slots"),
+    [
+        # llama-server's -np is -1 where it is not given, which is 4; Ollama's OLLAMA_NUM_PARALLEL is 1.
+        (f"{LLAMA_SERVER} -c 32768", "-np {}", 4),
+        ("services: {o: {image: ollama/ollama, environment: [OLLAMA_CONTEXT_LENGTH=8192]}}", "OLLAMA_NUM_PARALLEL={}", 1),
+    ],
+)
+def test_more_users_than_slots_by_default_wait(text: str, named: str, slots: int, tmp_path: Path, capsys: Capture) -> None:
+    """As many as there are slots are no remark; with the edit of the remark nobody waits, and the same is planned."""
+    path = tmp_path / ("compose.yaml" if text.startswith("services") else "serve.sh")
+
+    def of(text: str, users: int) -> tuple[list[str], int]:
+        path.write_text(text, encoding="utf-8")
+        _, found = checked(capsys, str(path), "--gpu", "h100", "--set", f"model={QWEN}", "--users", str(users))
+        [check] = found["checks"]
+        return [each["message"] for each in check["warnings"] if "wait" in each["message"]], check["plan"]["cache_bytes"]
+
+    more, edit = slots + 2, named.format(slots + 2)
+    assert of(text, slots)[0] == []
+    [said], cache = of(text, more)
+    assert f"of {more} users 2 wait. With {edit} all" in said
+    assert of(text.replace("]}}", f", {edit}]}}}}") if slots == 1 else f"{text} {edit}", more) == ([], cache)
+
+
 def test_layers_in_host_memory_are_told(tmp_path: Path, capsys: Capture) -> None:
     """A cache of 262,144 x 128 KiB = 32 GiB is more than an L4 has, so that layers go to the host; one of 8 GiB lies beside all weights."""
     path = tmp_path / "serve.sh"
