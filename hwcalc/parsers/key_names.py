@@ -57,6 +57,11 @@ _WITHOUT_EFFECT: Final = by_word({
         "embedding_multiplier residual_multiplier logits_scaling logit_scale attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar "
         "swiglu_limit scale_emb scale_depth dim_model_base hc_eps hc_sinkhorn_iters time_step_floor time_step_limit time_step_max time_step_min "
         "time_step_rank num_logits_to_keep pretraining_tp ep_size type_vocab_size vocab_size_per_layer_input pad_vocab_size_multiple",
+    "how text is made, which files of early versions say":
+        "bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty "
+        "length_penalty max_new_tokens min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores prefix "
+        "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p problem_type "
+        "finetuning_task task_specific_params tf_legacy_loss torchscript use_bfloat16 ignore_index",
     "flags and words":
         "tie_word_embeddings use_cache return_dict output_attentions output_hidden_states output_router_logits gradient_checkpointing cache_implementation "
         "attn_implementation _attn_implementation use_flash_attn hidden_act hidden_activation activation_function mlp_hidden_act mamba_hidden_act "
@@ -78,10 +83,12 @@ _WITHOUT_EFFECT: Final = by_word({
         "keys_to_ignore_at_inference mlp_layer_types add_cross_attention",
 })  # fmt: skip
 """Names that bear on no byte of the cache of any model. All else is listed."""
-READ_LATER: Final = frozenset({"dtype", "torch_dtype", "quantization_config", *LONGEST_SEQUENCE}).union(
+READ_OF_ANY: Final = frozenset({"dtype", "torch_dtype", "quantization_config", *LONGEST_SEQUENCE}).union(
     *((fact, *ALIASES[fact]) for fact in ("max_position_embeddings", "vocab_size"))
 )
 """What is read from a file whatever its type."""
+READ_LATER: Final = READ_OF_ANY.union(*((fact, *ALIASES[fact]) for fact in ("hidden_size", "intermediate_size")))
+"""The same, and what bears on weights alone."""
 _OF_TOWERS: Final = r"vision|image|video|audio"
 """Words of keys about other parts, around the level of a language model."""
 _DEEPEST: Final = 3

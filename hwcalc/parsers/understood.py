@@ -10,20 +10,20 @@ fully whatever it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.formulas import FullAttention, LatentAttention, LayerKind
+from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
 from hwcalc.model import BY_ARCHITECTURE, LEFT_OUT, Note
 from hwcalc.parsers.config import Config, defaults_table
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import find_family, find_language_model, model_type_of_architecture
+from hwcalc.parsers.registry import find_family, find_language_model, find_wrapper, model_type_of_architecture
 from hwcalc.text import quoted
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
@@ -40,6 +40,8 @@ class Read(Record):
     notes: tuple[Note, ...] = ()
     assumed: bool = False
     weighed: bool = True
+    is_foreign: bool = False
+    """True if code that nobody knows may read more of the document than its family does."""
 
 
 class Understood(Record):
@@ -49,6 +51,8 @@ class Understood(Record):
     unread: tuple[str, ...] = ()
     """The keys that bear on the cache and that nobody has read."""
     owner: str | None = None
+    lacks: tuple[str, ...] = ()
+    """What a file of a type that nobody knows leaves out, with the numbers that the class of its architecture, of ``owner``, fills in."""
 
 
 def understood(top: Config, architecture: str | None) -> Understood:
@@ -88,44 +92,55 @@ def _elements(family: Family, reading: Reading) -> int:
 
 
 def _by_its_family(top: Config, family: Family, config: Config, architecture: str | None) -> Understood:
-    read = Read(family=family, config=config, top=top, reading=read_as(family, config))
-    unread = config.unread()
-    if top.has_class or top.model_type == config.model_type:
+    read, unread = Read(family=family, config=config, top=top, reading=read_as(family, config)), config.unread()
+    is_known = top.has_class or top.model_type == config.model_type
+    if is_known and not _has_own_class(top, config, architecture):
         # Of a document that a class reads, the language model's level alone is checked: towers and projectors have windows and heads.
         return Understood(read=read, unread=tuple(unread))
+    if is_known or find_wrapper(top.model_type) is None:
+        unread += _not_read(read)
     if config.where:
-        return Understood(read=read, unread=tuple(dict.fromkeys((*unread, *_not_read_around(read)))))
-    if filled_in(read.reading.config):
-        # Nobody knows the numbers that a class of another name fills in.
-        return Understood()
-    declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
-    message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
-    read = replace(read, notes=(Note(code=BY_ARCHITECTURE, message=message),))
-    return Understood(read=read, unread=tuple(dict.fromkeys((*unread, *_not_read(read)))))
+        unread += _not_read_around(read)
+    elif not is_known:
+        lacks = with_effect(filled_in(read.reading.config), read.reading.layers)
+        if lacks and top.model_type is not None:
+            # Nobody knows what a type of another name fills in.
+            return Understood(owner=config.model_type, lacks=tuple(f"{key} {value}" for key, value in sorted(lacks.items())))
+        declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
+        message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
+        read = replace(read, notes=(Note(code=BY_ARCHITECTURE, message=message),))
+    return Understood(read=replace(read, is_foreign=True), unread=tuple(dict.fromkeys(unread)))
+
+
+def _has_own_class(top: Config, config: Config, architecture: str | None) -> bool:
+    """True if a file of a known type names a class that nobody knows, whose code lives with the model."""
+    known = architecture is None or model_type_of_architecture(architecture) is not None or architecture in config.built_by
+    return config is top and bool(top.raw.get("auto_map")) and not known
 
 
 def _not_read(read: Read) -> Iterator[str]:
-    """What no reader of this family reads, of a document that is read so by its architecture alone: its own code may read it."""
+    """What no reader of this family reads, at the level of the language model: the model's own code may read it."""
     from hwcalc.parsers.key_names import READ_LATER, not_read
 
     with suppress(ConfigError, UsageError, ValueError):
         # What bears on weights is read there.
         read.family.weigh(read.config, read.top, read.reading)
     for level in (read.config, *read.config.children):
-        used = level.read | READ_LATER | {key for key in level.raw if level.knows(key)}
         where = f"{level.where}." if level.where else ""
-        yield from (where + path for path, value in not_read(level.raw, used).items() if not level.says(path, value))
+        yield from (
+            where + path for path, value in not_read(level.raw, level.read | READ_LATER).items() if not level.says(path, value)
+        )
 
 
 def _not_read_around(read: Read) -> Iterator[str]:
     """What stands around a language model, may bear on memory and does not repeat it, in a document of a type without a class."""
-    from hwcalc.parsers.key_names import READ_LATER, not_read_around
+    from hwcalc.parsers.key_names import READ_OF_ANY, not_read_around
 
     dims = dict[str, set[Any]]()
     for kind in {kind for layer in read.reading.layers for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))}:
         for name, size in kind.dims().items():
             dims.setdefault(name, set()).add(size)
-    for path, value in not_read_around(around(read.top, read.config), READ_LATER).items():
+    for path, value in not_read_around(around(read.top, read.config), READ_OF_ANY).items():
         if not read.config.says(path, value) and [*dims.get(path, ())] != [value]:
             yield path
 
@@ -195,6 +210,13 @@ def filled_in(config: Config) -> Mapping[str, Any]:
     """The keys that the file leaves out and the model's class fills in, as far as they decide how much is cached."""
     defaults = config.assumed_defaults().items()
     return {key: value for key, value in defaults if key in _WORTH_A_NOTE and not isinstance(value, bool)}
+
+
+def with_effect(filled: Mapping[str, Any], layers: Sequence[Layer]) -> Mapping[str, Any]:
+    """Of what the class filled in, all but windows and chunks that no layer has."""
+    dims = {name for layer in layers for kind in layer for name in kind.dims()}
+    without_effect = {"window", "chunk"} - dims
+    return {key: value for key, value in filled.items() if not any(word in key for word in without_effect)}
 
 
 def from_the_class(language: Config, *, complete: bool) -> tuple[Note, ...]:

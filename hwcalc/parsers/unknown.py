@@ -24,7 +24,17 @@ from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, neares
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
 from hwcalc.parsers.sketch import UNKNOWN, Sketch, sketched
-from hwcalc.parsers.understood import NOTED_DIMENSIONS, Read, Understood, around, filled_in, left_out_text, read_as, understood
+from hwcalc.parsers.understood import (
+    NOTED_DIMENSIONS,
+    Read,
+    Understood,
+    around,
+    filled_in,
+    left_out_text,
+    read_as,
+    understood,
+    with_effect,
+)
 from hwcalc.parsers.written import layers_text, read_layers
 from hwcalc.text import did_you_mean, quoted, shown
 
@@ -77,7 +87,7 @@ def resolved(raw: RawModel, top: Config, own: Understood, assume: str | None) ->
         raise
     whole = config if config.where == "" else top
     tried = judge(config, whole, family, reading, weighed=not assumption.plain)
-    if tried.missed or not tried.counts_layers:
+    if tried.fills_numbers:
         raise _guessed(raw, top, assumption, config, tried)
     notes = tuple(_warned(raw, config, tried, assumption, model_type))
     weighed = not (assumption.plain or tried.unweighed or tried.filled_weights)
@@ -90,6 +100,15 @@ def _refusal(raw: RawModel, top: Config, own: Understood) -> ConfigError:
     if own.read is not None:
         return _unread_error(raw, own.read, own.unread)
     declared, architecture = raw.config.get("model_type"), shown(architecture_of(raw.config) or "", 60)
+    if own.owner is not None and own.lacks:
+        said = f"{raw.id} is read as {own.owner} by its architecture, {architecture}, but leaves out {named_keys(own.lacks)}"
+        error = UnknownArchitectureError(f"{said}: so says that class, and not what model_type {quoted(top.model_type)} names.")
+        tried = _tried(top.raw, own.owner)
+        if tried is not None and not tried.fills_numbers:
+            error.command = command(raw, own.owner), {"assume": own.owner}
+        so = "" if error.command is None else f" To read it so, with every number marked as assumed: {error.command[0]}"
+        error.hint = f"Put them into the file.{so}"
+        return error
     if own.owner is not None:
         message = f"{raw.id} says model_type {quoted(top.model_type)}, but its architecture, {architecture}, is of {own.owner}."
         return proposed(UnknownArchitectureError(f"{message} The two are different models."), raw, top)
@@ -110,10 +129,9 @@ def _guessed(raw: RawModel, top: Config, assumption: Assumption, config: Config,
 def _unread_error(raw: RawModel, read: Read, unread: Sequence[str]) -> UnreadKeysError:
     """The error about keys that nobody has read. Its hint goes on without them, unless they say which layers keep what."""
     config, own = read.config, read.config.model_type or PLAIN
-    is_known = read.top.has_class or read.top.model_type == config.model_type
-    outer = {} if is_known else around(read.top, config)
+    outer = around(read.top, config) if read.is_foreign else {}
     beside = all(key.partition(".")[0] in outer for key in unread)
-    bear = "bear on the cache" if is_known else "may bear on memory"
+    bear = "may bear on memory" if read.is_foreign else "bear on the cache"
     what = f"{bear} around its {own} model" if beside else f"{bear} and that type {own} does not have"
     inner = {key: config.raw[key] for key in unread if key in outer and key in config.raw}
     differ = [
@@ -127,7 +145,7 @@ def _unread_error(raw: RawModel, read: Read, unread: Sequence[str]) -> UnreadKey
         hint += f" To go on all the same, with every number marked as assumed: {line}"
         error.command = line, {"assume": own}
         text = layers_text(read.reading.layers)
-        if not is_known:
+        if read.is_foreign:
             hint += f"\n{_layers(error, _sketch(read.top))}"
         elif len(text) <= _LONGEST_LAYERS:
             error.written = f"kvplan --layers-of {shlex.quote(text)}", {"layers_of": text}
@@ -145,8 +163,6 @@ _DIMENSIONS: Final[Mapping[str, Sequence[str]]] = {
 }  # fmt: skip
 """The facts of a file that layers have as dimensions, and the names of these. A type may know a key and not use it: of an unknown type
 nobody has said that it does not."""
-_SPANS: Final[Mapping[str, str]] = {"window": "window", "chunk": "chunk"}
-"""Words of keys that have no effect without layers of such a dimension."""
 _LAYOUT: Final = (
     r"layer_types|block_type|block_configs|pattern|period|offset|indices|idx|attn_layer|every_n|layer_freq|interval|attention_layers|"
     r"layer_ids|first_k_dense|max_window_layers"
@@ -179,9 +195,14 @@ class Trial(Record):
     """True if the file itself says which layers keep what: all the same, of which nothing comes from the class, or by its own keys."""
 
     @property
+    def fills_numbers(self) -> bool:
+        """True if numbers of the class would stand in the place of the file's."""
+        return bool(self.missed or not self.counts_layers)
+
+    @property
     def guessed(self) -> bool:
         """True if layers, heads or widths would be those of the class, or other numbers in the place of the file's."""
-        return bool(self.missed or not self.counts_layers or self.filled.keys() & NOTED_DIMENSIONS)
+        return bool(self.fills_numbers or self.filled.keys() & NOTED_DIMENSIONS)
 
     def follows(self, sketch: Sketch | None) -> bool:
         """True unless the file describes other layers."""
@@ -207,10 +228,6 @@ def is_layout(key: str) -> bool:
     return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
 
 
-_READ_LATER: Final = READ_LATER.union(*((fact, *ALIASES[fact]) for fact in ("hidden_size", "intermediate_size")))
-"""What is read from a file whatever its type, or bears on weights alone."""
-
-
 def judge(config: Config, top: Config, family: Family, reading: Reading, *, weighed: bool = True) -> Trial:
     """The trial of a reading: what it leaves out of account and adds. Without ``weighed`` nobody counts the weights."""
     known_by_name = (*config.unread(), *config.unread_inside(), *_unused(config, reading.layers))
@@ -225,7 +242,7 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
     places = (f"{config.where}.{key}" if config.where else key for key in bearing)
     layout = [place for place in places if is_layout(place)]
     where = f"{config.where}." if config.where else ""
-    others = {path: where + path for path in not_read(config.raw, config.read | _READ_LATER)}
+    others = {path: where + path for path in not_read(config.raw, config.read | READ_LATER)}
     unread = tuple(dict.fromkeys((*known_by_name, *layout, *others.values())))
     alike = len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled)
     given = any(is_layout(key) and key in config.read for key, value in config.raw.items() if value is not None)
@@ -274,15 +291,13 @@ def _unweighed(level: Config) -> Iterator[str]:
 
 def _filled(config: Config, layers: Sequence[Layer]) -> Mapping[str, Any]:
     """The values that the class filled in and the cache follows from."""
-    dims = {name for layer in layers for kind in layer for name in kind.dims()}
     given = {
         key: value
         for key, value in config.assumed_defaults().items()
         if not isinstance(value, bool) and (bears_on_memory(key, value) or key in PARAMETERS)
     }
     found = {**filled_in(config), **given}
-    without_effect = [word for word, dim in _SPANS.items() if dim not in dims]
-    return {key: value for key, value in found.items() if not any(word in key for word in without_effect)}
+    return with_effect(found, layers)
 
 
 def _unused(config: Config, layers: Sequence[Layer]) -> list[str]:
@@ -410,7 +425,7 @@ def choose(raw: RawModel, assumption: Assumption, top: Config) -> str:
     closest = () if layout else nearest(level, like=top.model_type, among=assumption.types)
     if not closest:
         so = f" as its {named_keys(layout)} says" if layout else ""
-        others = not_read(level, _READ_LATER)
+        others = not_read(level, READ_LATER)
         own = named_keys([f"{path} {others[path]}" for path in _of_no_type(others)])
         message = f"--assume {assumption.text}: no known type with these layers reads {f'{own} of ' if own else ''}{raw.id}{so}."
         raise proposed(ConfigError(message), raw, top)
@@ -476,7 +491,7 @@ def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
 def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     """The error about an unknown architecture with its hint: the nearest types, its layers written down, and a whole command for each."""
     level = language_level(top, None)
-    found = () if not_read_around(around(top, level), _READ_LATER) else nearest(level.raw, like=top.model_type)
+    found = () if not_read_around(around(top, level), READ_LATER) else nearest(level.raw, like=top.model_type)
     sketch = _sketch(top)
     fault = _plain_fault(top) if found or sketch is None else ""
     written = _layers(error, sketch)

@@ -72,6 +72,8 @@ def test_an_unknown_type_is_said(named: dict[str, Any], capsys: Capture, tmp_pat
     [
         ({"lat": 384, "rot": 64}, "lat, rot"), ({"window_every": 4}, "window_every"), ({"mixer": "mla"}, "mixer"), ({"sizes": [384] * 80}, "sizes"),
         ({"text": {"inner": {"lat": 384}}}, "text.inner.lat"), ({"share": 0.5}, "share"), ({"n_layer": 40}, "n_layer"),
+        # Llama's own class has the key, and no use for it.
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
     ],
 )  # fmt: skip
 def test_what_an_unknown_type_adds_is_an_error(architecture: str, keys: dict[str, Any], named: str) -> None:
@@ -94,8 +96,40 @@ def test_what_an_unknown_type_adds_is_an_error(architecture: str, keys: dict[str
         assert not load_model(config | {"model_type": "llama"}).warnings
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "hidden_size"])
-def test_an_unknown_type_has_no_numbers_of_another_class(key: str) -> None:
-    """The 32 layers and heads and the width of Llama's own class are not those of another type that leaves them out."""
-    with pytest.raises(UnknownArchitectureError, match="my_llama"):
-        load_model({name: value for name, value in LLAMA.items() if name != key})
+@pytest.mark.parametrize(
+    ("architecture", "keys", "lacks"),
+    [
+        ("LlamaForCausalLM", {"num_attention_heads": ...}, "num_attention_heads 32"), ("LlamaForCausalLM", {"hidden_size": ...}, "hidden_size 4096"),
+        # Without a rank nobody knows the latent of another class than DeepSeek's own.
+        ("DeepseekV3ForCausalLM", {"num_key_value_heads": 8}, "kv_lora_rank 512, qk_rope_head_dim 64"), ("MistralForCausalLM", {"num_key_value_heads": 8}, "sliding_window 4096"),
+        # A class without layers in the file is read by nobody.
+        ("LlamaForCausalLM", {"num_hidden_layers": ...}, "num_hidden_layers 32"),
+    ],
+)  # fmt: skip
+def test_an_unknown_type_has_no_numbers_of_another_class(architecture: str, keys: dict[str, Any], lacks: str) -> None:
+    """What transformers' class of the architecture fills in is not what a type of another name fills in: the error names the numbers."""
+    config = {key: value for key, value in (LLAMA | keys).items() if value is not ...} | {"architectures": [architecture]}
+    with pytest.raises(UnknownArchitectureError, match=f"leaves out {lacks}: so says that class") as caught:
+        load_model(config)
+    assert caught.value.written is None, "no layers of a file that does not say them"
+    assert (caught.value.command is None) == ("num_hidden_layers" in lacks)
+    if caught.value.command is not None:
+        assert load_model(config, assume=caught.value.command[1]["assume"]).assumed
+    # A window that no layer has is nobody's business: Qwen2 has 4,096 tokens, and does not use them.
+    assert not load_model(LLAMA | {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 8}).assumed
+
+
+@pytest.mark.parametrize("architecture", ["ZephForCausalLM", "LlamaForCausalLM"])
+def test_code_of_its_own_may_read_what_the_type_does_not(architecture: str) -> None:
+    """A file of a known type may name a class that lives with the model. A class of transformers passes over what it does not know."""
+    config = LLAMA | {
+        "model_type": "llama",
+        "architectures": [architecture],
+        "auto_map": {"AutoModelForCausalLM": f"a.{architecture}"},
+    }
+    assert 80 * 2 * 64 * 128 * 2 == plan(config, seq=1, dtype="bf16").cache.total_bytes
+    if architecture == "LlamaForCausalLM":
+        assert not load_model(config | {"lat": 384}).assumed
+        return
+    with pytest.raises(UnreadKeysError, match="type llama does not have: lat"):
+        load_model(config | {"lat": 384})

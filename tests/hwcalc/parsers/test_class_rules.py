@@ -133,6 +133,21 @@ def test_an_unknown_document_around_a_known_text_model(place: str, beside: dict[
     assert not load_model(known).assumed
 
 
+def test_the_text_model_of_an_unknown_document_has_no_keys_of_its_own() -> None:
+    """Its outer code may read them. What early versions wrote into every file says nothing of the cache."""
+    with pytest.raises(UnreadKeysError, match=r"does not have: text_config\.lat\."):
+        load_model({"model_type": "visX", "text_config": TEXT | {"lat": 384}})
+    early = {
+        "temperature": 1.0,
+        "top_k": 50,
+        "num_beams": 1,
+        "length_penalty": 1.0,
+        "max_position_embeddings": 4096,
+        "intermediate_size": 8,
+    }
+    assert not load_model({"model_type": "visX", "text_config": TEXT | early}).assumed
+
+
 def test_what_repeats_the_text_model_is_no_news() -> None:
     """Layers, heads and widths said again, under their own name or another, what is empty, and towers: 28 layers x 2 x 4 x 128 x 2 bytes."""
     beside = {

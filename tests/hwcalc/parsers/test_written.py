@@ -504,7 +504,8 @@ def test_no_type_that_ignores_the_types_of_layers_is_offered() -> None:
                 "swa_layer_pattern": [1, 0],
             }
         )
-    assert "--assume" not in layout.value.hint
+    assert layout.value.command is None
+    assert "marked as assumed" not in layout.value.hint
 
 
 def test_a_model_says_what_it_is() -> None:
