@@ -27,7 +27,7 @@ export function beyondWords(payload, model, { engine, seq }) {
 export function reasonOf({ fit }, form, { seq, batch, policy }) {
   if (fit.verdict === "fits" || fit.verdict === "probably") return "";
   if (form.most_sequences !== null && fit.expected_max_batch === form.most_sequences) {
-    return `${form.limited_by} lets ${exact(form.most_sequences)} sequences run at once, not ${exact(batch)}`;
+    return `${form.limited_by} lets ${exact(form.most_sequences)} sequences run at once, not ${exact(batch)}: the others wait`;
   }
   const short = -Number(fit.headroom_bytes);
   if (short <= 0 && form.host !== null && policy === null) {
