@@ -207,7 +207,7 @@ class _Started(Facts):
     ``called`` are its names elsewhere. With ``by_name`` its flags alone do not tell it. ``programs`` and ``images`` start it. ``positional``: the model may stand without a flag. ``config`` are flags that name a
     file of flags, which count more than the line if ``config_wins``. A line with one of ``excluded`` starts no server, and a program followed by one
     of ``not_started`` neither. ``unnamed`` are not worth a word. ``variables`` is the prefix of the variables that flags have, ``alone`` that of
-    variables that nobody sets who does not start a server.
+    variables that nobody sets who does not start a server. Of each release from ``listed_since`` on all flags are known.
     """
 
     name: Words
@@ -228,6 +228,7 @@ class _Started(Facts):
     diffusion: Diffusion | None = None
     environment: tuple[Variable, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    listed_since: Words | None = None
 
 
 class EngineFlagsFile(_Started):

@@ -51,6 +51,7 @@ from hwcalc.launch.planned import (
     left_open,
     not_named,
     planned,
+    releases_listed,
     unknown_flags,
     warned,
     without_line,
@@ -685,10 +686,16 @@ def _told(server: Server, flags: EngineFlags) -> Iterator[Judged]:
         word = server.places.get(fault.partition(" ")[0])
         said = f"{brief(fault, 80)}: {flags.name} does not take it so, and will not start"
         yield _at(_judged("flags", said, holds=False), None if word is None else _place(server, None, word))
+    releases = releases_listed(server, flags)
     for flag, said in zip(server.unknown, unknown_flags(server), strict=True):
         word = server.places.get(flag)
+        # What is an entry of a chart may be one of the chart.
+        refused = releases and any(each.text.partition("=")[0] == flag for each in server.words)
+        known = (
+            f"no release of {flags.name} from {releases[-1]} to {releases[0]} has {said}: it will not start" if refused else ""
+        )
         yield _at(
-            _judged("flags", f"not known of {flags.name}: {said}", holds=True),
+            _judged("flags", known or f"not known of {flags.name}: {said}", holds=not known),
             None if word is None else _place(server, None, word),
         )
 

@@ -17,7 +17,7 @@ from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
-from hwcalc.launch.commands import all_flags
+from hwcalc.launch.commands import all_flags, image_of
 from hwcalc.launch.server import CUT_FROM, FILE_NAME, Server
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
@@ -317,6 +317,20 @@ def unknown_flags(server: Server) -> list[str]:
         meant = " or ".join(begun[:_MOST_MEANT] or get_close_matches(name, known, n=1, cutoff=0.8))
         out.append(f"{brief(flag, 40)} (did you mean {meant}?)" if meant else brief(flag, 40))
     return out
+
+
+def releases_listed(server: Server, flags: EngineFlags) -> tuple[str, ...]:
+    """The releases all of whose flags are known, the newest first, if the server is one of them: what has none of their flags does not start.
+
+    Empty for another release, for a wrapper, and for an image that somebody may have built with flags of its own.
+    """
+    engine, image, version = find_engine(flags.engine)[0], server.settings.get("image"), server.settings.get("engine_version")
+    built = image_of(image) if isinstance(image, str) else None
+    own = image is None or (built is not None and built[1].starts and built[1].versioned)
+    if flags.listed_since is None or "launcher" in server.extra or not own:
+        return ()
+    listed: tuple[str, ...] = engine.versions[: engine.versions.index(flags.listed_since) + 1]
+    return listed if version is None or ".".join(str(version).split(".")[:2]) in listed else ()
 
 
 def heeded(plan: Plan, variables: Container[str]) -> Plan:

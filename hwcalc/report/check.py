@@ -131,7 +131,7 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
             # A verdict is printed without its name, so that "probably fits" does not stand behind "fits".
             text, title = item.message, item.message.partition(":")[0]
         fails = strict or not item.holds
-        if item.holds:
+        if item.holds and item.unit != "flag":
             text += "; --strict wants it sure" if strict else "; probably holds" if item.name != "fits" else ""
         place = check.line if item.line is None else item.line, check.column if item.column is None else item.column
         edits = _edits(item, check)

@@ -170,9 +170,9 @@ decode:
         (DEPLOYMENT, "gpus", 10, 1, "has 1 GPU, and tp 2 takes 2: vLLM will not start"),
         (f"vllm serve {QWEN} \\\n --max-model-len 100k", "length", 2, 1, "100,000 tokens is more than the model's maximum of 40,960"),
         (f"vllm serve {QWEN} \\\n --max-model-len 4x", "flags", 2, 1, "--max-model-len 4x: vllm does not take it so"),
-        (f"vllm serve {QWEN} --max-model-len 4k \\\n --max-num-seq5 4", "flags", 2, 0, "did you mean --max-num-seqs?"),
+        (f"vllm serve {QWEN} --max-model-len 4k \\\n --max-num-seq5 4", "flags", 2, 1, "did you mean --max-num-seqs?"),
         # argparse: ambiguous option, also where no plan counts the other one.
-        (f"vllm serve {QWEN} --max-model-len 4k \\\n --kv-cache-dtyp fp8", "flags", 2, 0, "--kv-cache-dtype or --kv-cache-dtype-skip-layers?"),
+        (f"vllm serve {QWEN} --max-model-len 4k \\\n --kv-cache-dtyp fp8", "flags", 2, 1, "--kv-cache-dtype or --kv-cache-dtype-skip-layers?"),
         (f"sglang serve --model-path {QWEN} \\\n --context-length 4k", "flags", 2, 1, "--context-length 4k"),
         # 32 heads.
         (f"sglang serve --model-path {QWEN} \\\n --tp 3", "flags", 2, 1, "Sizes with which it starts: 1, 2, 4, 8"),
@@ -536,6 +536,38 @@ def test_a_load_changes_nothing_of_the_slots_that_a_text_starts(
     assert (found, check["plan"]["cache_bytes"]) == (status, cache * 1024**3)
     assert said in check["requirements"][0]["message"]
     assert len(check["requirements"]) == (2 if said else 1)
+
+
+@pytest.mark.parametrize(
+    ("image", "flag", "said", "status"),
+    [
+        # argparse: "unrecognized arguments", and the server ends.
+        (
+            "vllm/vllm-openai:v0.30.0",
+            "--enable-prefx-caching",
+            "has --enable-prefx-caching (did you mean --enable-prefix-caching?)",
+            1,
+        ),
+        ("vllm/vllm-openai:latest", "--foo-bar=3", "no release of vllm from 0.28 to 0.33 has --foo-bar", 1),
+        ("mirror.example.com/vllm/vllm-openai:v0.33.0", "--foo-bar", "it will not start", 1),
+        # Other releases had and will have other flags, and who builds an image may add some.
+        ("vllm/vllm-openai:v0.11.0", "--foo-bar", "not known of vllm: --foo-bar", 0),
+        ("rocm/vllm:latest", "--foo-bar", "not known of vllm: --foo-bar", 0),
+        ("team/llm:3", "--foo-bar", "not known of vllm: --foo-bar", 0),
+        ("vllm/vllm-openai:v0.30.0", "--seed=3", "", 0),
+    ],
+)
+def test_a_flag_that_no_release_has(image: str, flag: str, said: str, status: int, tmp_path: Path, capsys: Capture) -> None:
+    """It is a failure where all flags of the release are known, and else a warning."""
+    path = tmp_path / "compose.yaml"
+    command = ["vllm", "serve", QWEN, "--max-model-len", "2048", flag]
+    path.write_text(f"services: {{chat: {{image: '{image}', entrypoint: {json.dumps(command)}}}}}\n", encoding="utf-8")
+    found, document = checked(capsys, str(path), "--gpu", "h100")
+    told = [item["message"] for item in document["checks"][0]["requirements"] if item["name"] == "flags"]
+
+    assert found == status
+    assert len(told) == (1 if said else 0)
+    assert said in "".join(told)
 
 
 @pytest.mark.parametrize(
