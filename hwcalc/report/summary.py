@@ -59,7 +59,7 @@ _SOURCES: Final = {
 }
 _DEFINITIONS: Final = {
     "exact": "exact: the formulas, nothing that an engine adds",
-    "reconstructed": "RECONSTRUCTED: the catalog's config is not a copy of the published file",
+    "reconstructed": "RECONSTRUCTED: the catalog's config is no copy of the published file, see kvplan help reconstructed",
     "published": "published: by the rules of a paper, whose code was not run",
     "assumed": "ASSUMED: depends on the assumptions in the notes",
 }
@@ -436,7 +436,7 @@ def footnotes(named: Iterable[tuple[str, str | None]], view: View) -> str:
     Empty if all are as published.
 
     >>> print(footnotes([("a/b", "reconstructed"), ("a/c", "exact"), ("a/b", "reconstructed")], View()), end="")
-    RECONSTRUCTED: the catalog's config is not a copy of the published file (a/b)
+    RECONSTRUCTED: the catalog's config is no copy of the published file, see kvplan help reconstructed (a/b)
     """
     models: dict[str, dict[str, None]] = {"reconstructed": {}, "assumed": {}}
     for model, definition in named:
