@@ -167,8 +167,9 @@ class ServerCheck(Check):
             users = {facts.users_option: said["batch"]} if option == "batch" else {}
             said = {facts.slots_option: error.sizes["seq"] * (error.sizes["batch"] or 1), **users}
         larger = " ".join(engine.command.flag(name, size) for name, size in said.items())
-        gpus = self._gpus_with(larger, {}, replan)
-        edits = [self._told_with(Edit(yaml=larger, effect="", flags=larger), {}, gpus)] if gpus else []
+        gpus, plan = self._held_with(larger, {}, replan)
+        slower = f"much slower: {plan.places}" if plan is not None and plan.partly_on_host else ""
+        edits = [self._told_with(Edit(yaml=larger, effect=slower, flags=larger), {}, gpus)] if gpus else []
         smaller = {option: str(error.allowed)}
         edits += [Edit(yaml=self._command(smaller), effect="")] if self._gpus_with("", smaller, replan) else []
         word = words_for(flags, self.server, option)[1]
@@ -409,6 +410,10 @@ class ServerCheck(Check):
 
     def _gpus_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> int:
         """The GPUs that the server takes with these flags, and with what is typed in place of what the user gave; 0 if it does not surely fit so."""
+        return self._held_with(flags, typed, replan)[0]
+
+    def _held_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> tuple[int, Plan | None]:
+        """The same GPUs, and the plan."""
         own = flags_of(self.server)
         # Variables stand before the program, and parameters in a file beside it.
         words = [*_VARIABLE.findall(flags), *own.program, _VARIABLE.sub("", flags)]
@@ -422,9 +427,10 @@ class ServerCheck(Check):
             server = replace(self.server, settings=settings, extra={**self.server.extra, **told.extra})
             given = {name: value for name, value in self.given.items() if name != "gpus" or not of_text.keys() & LAYOUT}
             options = planned(server, {**given, **typed}).options
-            fit = self._replanned(options, replan).fit
-            return (gpus_taken(options) or 0) if fit is not None and fit.verdict is Verdict.FITS else 0
-        return 0
+            plan = self._replanned(options, replan)
+            if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
+                return gpus_taken(options) or 0, plan
+        return 0, None
 
     def _replanned(self, options: Mapping[str, Any], replan: Callable[..., Plan]) -> Plan:
         """The plan of the model with other options."""

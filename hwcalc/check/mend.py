@@ -92,6 +92,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     why = "" if failing.edits else brief(failing.message, _LONGEST).rstrip(".")
     for edit in failing.edits:
         if not edit.flags or _SLOW in edit.effect:
+            why = why or (f"{edit.flags} makes it {edit.effect}" if edit.flags else "")
             continue
         try:
             text = edited(file.text, file.checks[number], edit)
@@ -106,10 +107,13 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         same = all(item.holds and (item.certain or not failing.holds) for item in now.requirements if item.name == failing.name)
         # With too few GPUs nothing else was looked at.
         worse = _failing(now) - _failing(result) if failing.name != "gpus" else set()
-        if now.error is None and same and not worse:
+        # Nobody is given a warning that was not there, such as of layers in host memory.
+        known = {note.code for note in (now if result.plan is None else result).warnings}
+        told = next((note.message for note in now.warnings if note.code not in known), "")
+        if now.error is None and same and not worse and not told:
             return after, now, edit.flags
-        still = "it still fails" if now.error is None else f"{now.error.message} {now.error.hint}".rstrip(" .")
-        why = why or f"with {edit.flags} {still}"
+        still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
+        why = why or f"with {edit.flags} {still.rstrip(' .')}"
     raise _NoEditError(why or "no flag does it")
 
 

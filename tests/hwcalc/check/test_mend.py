@@ -273,6 +273,18 @@ def test_the_reason_is_the_gpus_of_the_text(tmp_path: Path, capsys: Capture) -> 
     assert "a: no safe change: the text gives it 2 GPUs." in err
 
 
+@pytest.mark.parametrize(("seq", "mended"), [("16k", True), ("32k", False)])
+def test_a_context_that_pushes_layers_to_the_host_is_no_mend(seq: str, mended: bool, tmp_path: Path, capsys: Capture) -> None:
+    """Qwen3-8B in Q4_K_M takes 4.7 GiB, and 144 KiB a token: four times 16k beside it are 13.7 of 24 GiB, four times 32k are 22.7."""
+    path = tmp_path / "serve.sh"
+    path.write_text("llama-server -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -c 32768\n", encoding="utf-8")
+    _, out, said = run(capsys, "check", str(path), "--gpu", "rtx-4090", "--seq", seq, "--users", "4", "--fix")
+
+    assert ("+llama-server" in out) is mended
+    assert ("no safe change: -c 131072 makes it much slower" in said) is not mended
+    assert ("-c 131072 (much slower: " in out) is not mended
+
+
 def test_a_text_without_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A size with which it has GPUs enough is no safe change as long as nobody knows whether it fits: the reason is the command that says it."""
     monkeypatch.chdir(tmp_path)
