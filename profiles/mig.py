@@ -58,7 +58,6 @@ class Cut(Facts):
         >>> cuts()["h100-sxm5-80gb"].together(["3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"]), cuts()["h100-sxm5-80gb"].together(["1g.20gb"] * 5)
         (True, False)
         """
-
         taken: set[frozenset[int]] = {frozenset()}
         for name in names:
             spans = [frozenset(range(start, start + self.slices[name].memory_slices)) for start in self.slices[name].starts]

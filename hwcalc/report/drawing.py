@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -225,31 +225,30 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
     names.
     """
     numbers = frozenset(right)
-    if _goes_below(rows, width, numbers, headed=headed):
+    measured = _widths(rows, width, numbers, headed=headed)
+    if _goes_below(measured, width, numbers):
         return over(rows, width=width, right=numbers, headed=headed)
-    sized = _sized(rows, width, numbers, headed=headed)
+    sized = _sized(measured, width, numbers)
     if _taken(sized) <= width:
         return [Grid(columns=sized, rows=tuple(map(tuple, rows)), gap=GAP)]
     parts: list[Piece] = []
-    wanted = [
-        least if place in numbers else max(least, min(_WORDS, natural))
-        for place, (natural, least) in enumerate(_widths(rows, width, numbers, headed=headed))
-    ]
+    wanted = [least if place in numbers else max(least, min(_WORDS, natural)) for place, (natural, least) in enumerate(measured)]
     names = min(numbers, default=1)
     for places in _tables(wanted, width, names if sum(wanted[:names]) <= width // 2 else 1):
-        some = [tuple(row[place] for place in places) for row in rows]
-        there = _sized(some, width, frozenset(at for at, place in enumerate(places) if place in numbers), headed=headed)
-        parts += [*([Text()] if parts else []), Grid(columns=there, rows=tuple(some), gap=GAP)]
+        some = tuple(tuple(row[place] for place in places) for row in rows)
+        there = frozenset(at for at, place in enumerate(places) if place in numbers)
+        sized = _sized([measured[place] for place in places], width, there)
+        parts += [*([Text()] if parts else []), Grid(columns=sized, rows=some, gap=GAP)]
     return parts
 
 
-def _goes_below(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int], *, headed: bool) -> bool:
+def _goes_below(measured: Sequence[tuple[int, int]], width: int, numbers: frozenset[int]) -> bool:
     """True if the last column is of words that take more than two short lines, and the other columns have room without it."""
-    last = len(rows[0]) - 1
-    if last == 0 or last in numbers or _taken(_sized([row[:-1] for row in rows], width, numbers, headed=headed)) > width:
+    last = len(measured) - 1
+    if last == 0 or last in numbers or _taken(_sized(measured[:-1], width, numbers)) > width:
         return False
-    sized = _sized(rows, width, numbers, headed=headed)
-    longest = max(row[-1].cell_len for row in rows)
+    sized = _sized(measured, width, numbers)
+    longest, _ = measured[-1]
     return _taken(sized) > width or (sized[-1].width or 0) < min(_WORDS, longest // 2)
 
 
@@ -272,7 +271,8 @@ def _tables(widths: Sequence[int], width: int, names: int) -> list[list[int]]:
 
 def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = (), headed: bool = True) -> list[Piece]:
     """As :func:`columns`, but the last cell of each row is a paragraph below the others."""
-    sized = _sized([row[:-1] for row in rows], width, frozenset(right), headed=headed)
+    numbers = frozenset(right)
+    sized = _sized(_widths([row[:-1] for row in rows], width, numbers, headed=headed), width, numbers)
     parts: list[Piece] = []
     for row in rows:
         parts.append(Grid(columns=sized, rows=(tuple(row[:-1]),), gap=GAP))
@@ -285,21 +285,23 @@ def _taken(sized: Sequence[Column]) -> int:
     return sum((column.width or 0) + GAP for column in sized) - GAP
 
 
-def _sized(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int], *, headed: bool) -> tuple[Column, ...]:
-    """Columns as wide as these rows need, and where there is room for their words no wider than that."""
-    natural, least = zip(*_widths(rows, width, numbers, headed=headed), strict=True)
+def _sized(measured: Sequence[tuple[int, int]], width: int, numbers: frozenset[int]) -> tuple[Column, ...]:
+    """Columns as wide as :func:`_widths` measured them, and where there is room for their words no wider than that."""
+    natural, least = zip(*measured, strict=True)
     widths = fitted(natural, least, width - GAP * (len(natural) - 1))
     return tuple(Column(width=size, right=place in numbers) for place, size in enumerate(widths))
 
 
-def _widths(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int], *, headed: bool) -> Iterator[tuple[int, int]]:
+def _widths(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int], *, headed: bool) -> list[tuple[int, int]]:
     """For each column the width in which nothing is wrapped, and the least one: of its longest number or word, or of a name that is short."""
+    measured = []
     for place, column in enumerate(zip(*rows, strict=True)):
         whole = [cell.cell_len for cell in column]
         words = [longest_word(cell) for cell in column]
         titles = 1 if headed and place else 0
         unbroken = place in numbers or (place == 0 and max(whole) <= width // 3)
-        yield max(whole), max(words[:titles] + whole[titles:] if unbroken else words)
+        measured.append((max(whole), max(words[:titles] + whole[titles:] if unbroken else words)))
+    return measured
 
 
 def fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
@@ -344,9 +346,10 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
 def _titled(lines: Sequence[Sequence[Text]], titles: Sequence[str], *, width: int, right: Iterable[int]) -> list[Piece]:
     """A header and rows below their titles, indented; a last column of words without room is a paragraph below each row."""
     numbers = frozenset(right)
-    below = _goes_below(lines, width - GAP, numbers, headed=True)
+    measured = _widths(lines, width - GAP, numbers, headed=True)
+    below = _goes_below(measured, width - GAP, numbers)
     cells = [line[:-1] if below else line for line in lines]
-    sized = (Column(width=0), *_sized(cells, width - GAP, numbers, headed=True))
+    sized = (Column(width=0), *_sized(measured[:-1] if below else measured, width - GAP, numbers))
     parts: list[Piece] = []
     before = ""
     for title, line, row in zip(("", *titles), lines, cells, strict=True):
