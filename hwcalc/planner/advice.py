@@ -562,7 +562,7 @@ class _Adviser:
             for gpu in fastest_gpus(_FASTEST):
                 with suppress(KvplanError):
                     changed = self.opened.changed(gpu=gpu, batch=batch, **dict.fromkeys(PARALLEL, 1))
-                    if solve.best_layout(changed.devices.entire(), node_of(gpu), serves=self.serves) is None:
+                    if solve.holding_layout(changed.devices.entire(), node_of(gpu), serves=self.serves) is None:
                         continue
                     if batch < self.opened.load.batch:
                         effect = "for several servers: write the users and the limits there, then kvplan fleet fleet.yaml"

@@ -39,7 +39,7 @@ _USUAL_SEQ: Final = 16_384
 
 
 def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -> Parallel:
-    """The parallel sizes of the best layout for the request; those of the request if no layout holds it."""
+    """The parallel sizes of the best layout for the request; those of the request if no layout holds a sequence."""
     from hwcalc.planner.solve import has_layouts
     from hwcalc.planner.within import best_layout, laid_out
 

@@ -594,7 +594,7 @@ class _Search:
         for gpus in self._counts(candidate):
             if gpus < least:
                 continue
-            fitting = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica, serves=serves)
+            fitting = solve.holding_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica, serves=serves)
             if fitting is not None and (fitting.certain or not out):
                 out.append(fitting)
                 if fitting.certain:

@@ -365,7 +365,7 @@ MOST_SEARCHED: Final = 512
 
 
 class HoldingLayout(Record):
-    """A layout that holds the planned sequences, and whether it does so even at the high end of the estimates."""
+    """A layout, and whether it holds the planned sequences even at the high end of the estimates."""
 
     layout: Layout
     certain: bool
@@ -379,25 +379,14 @@ def least_gpus(budget: Budget | None, cache_bytes: int = 0) -> int:
     return max(1, -(-(weights + cache_bytes) // budget.requested_bytes))
 
 
-def best_layout(
-    opened: Occupancy,
-    gpus: int,
-    node: int | None = None,
-    *,
-    any_layout: bool = False,
-    replica: int = 1,
-    serves: Callable[[Occupancy], bool] | None = None,
-    served: Callable[[Occupancy], float] | None = None,
-) -> HoldingLayout | None:
-    """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
+def placed_layouts(
+    opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False, replica: int = 1
+) -> Iterator[tuple[Layout, Occupancy]]:
+    """The layouts of ``gpus`` GPUs that the engine accepts, in the order of :func:`~hwcalc.planner.layouts.layouts`, and the occupancy in each.
 
-    It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
-    them by the expected value. Experts that the engine does not cut evenly are dealt out whole. ``replica`` is the fewest GPUs that have
-    memory for a copy of the weights; where attention alone is data parallel, replicas share the other weights and can have fewer. Of
-    layouts that hold the sequences only those count that ``serves`` says yes to. Where ``served`` says how many users a layout serves, the one
-    with most is first.
+    Experts that the engine does not cut evenly are dealt out whole. ``replica`` is the fewest GPUs that have memory for a copy of the
+    weights; where attention alone is data parallel, replicas share the other weights and can have fewer.
     """
-    found = list[tuple[HoldingLayout, float]]()
     shares = opened.deployment.traits.deals_experts
     deals = shares and has_experts(opened.model)
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
@@ -414,15 +403,45 @@ def best_layout(
                 except KvplanError:
                     placed = None
             if placed is not None:
+                yield sized, placed
                 break
-        if placed is None or not holds(placed) or (serves is not None and not serves(placed)):
-            continue
-        one = HoldingLayout(layout=sized, certain=holds(placed, "low"))
-        if one.certain and served is None:
-            return one
-        found.append((one, 0 if served is None else served(placed)))
-    best = max(found, key=lambda pair: (pair[0].certain, pair[1]), default=None)
-    return None if best is None else best[0]
+
+
+def holding_layout(
+    opened: Occupancy,
+    gpus: int,
+    node: int | None = None,
+    *,
+    any_layout: bool = False,
+    replica: int = 1,
+    serves: Callable[[Occupancy], bool] | None = None,
+) -> HoldingLayout | None:
+    """The layout of ``gpus`` GPUs that holds the planned sequences; ``None`` if none does.
+
+    It is the first of :func:`placed_layouts` that holds them for certain, or else the first that holds them by the expected value. Only
+    those count that ``serves`` says yes to.
+    """
+    likely = None
+    for layout, placed in placed_layouts(opened, gpus, node, any_layout=any_layout, replica=replica):
+        if holds(placed) and (serves is None or serves(placed)):
+            if holds(placed, "low"):
+                return HoldingLayout(layout=layout, certain=True)
+            likely = likely or HoldingLayout(layout=layout, certain=False)
+    return likely
+
+
+def fullest_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> HoldingLayout | None:
+    """The layout of ``gpus`` GPUs that holds the most sequences of the planned length; ``None`` if none holds one.
+
+    Those count that it holds for certain, and among equal layouts those by the expected value; then the first of :func:`placed_layouts` is it.
+    """
+    best, most_held = None, (0, 0)
+    for layout, placed in placed_layouts(opened, gpus, node, any_layout=any_layout):
+        likely = most(placed).value
+        held = most(placed, "low", likely).value, likely
+        if held > most_held:
+            best, most_held = HoldingLayout(layout=layout, certain=False), held
+    return best
 
 
 def has_layouts(engine: Engine, request: Request) -> bool:
@@ -445,7 +464,7 @@ def fewest_gpus(
     # Cards are added one by one where none of them needs an equal share.
     any_layout = opened.engine.facts.splits_layers
     for gpus in counts(most_gpus, node_of(opened.setup.hardware.gpu), any_layout=any_layout):
-        best = best_layout(opened, gpus, replica=least, serves=serves) if gpus >= least else None
+        best = holding_layout(opened, gpus, replica=least, serves=serves) if gpus >= least else None
         if best is not None:
             likely = likely or best.layout
             if best.certain:

@@ -284,24 +284,40 @@ def expected_users(opened: Occupancy) -> int:
 
 
 def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> HoldingLayout | None:
-    """The layout of :func:`hwcalc.planner.solve.best_layout`; within limits of time the one of those that hold that serves most users, or most
-    requests a second where they arrive.
+    """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if no layout holds a single one.
+
+    It is that of :func:`hwcalc.planner.solve.holding_layout`, or else the one that holds the most sequences. Within limits of time it is the
+    one that serves the most users, or the most requests a second where they arrive. Of layouts that serve all that are asked for, those come
+    first that surely hold them.
     """
     limits = Limits.of(opened.setup.others)
+    best = None if limits is None else _most_serving(opened, limits, gpus, node, any_layout=any_layout)
+    return (
+        best
+        or solve.holding_layout(opened, gpus, node, any_layout=any_layout)
+        or solve.fullest_layout(opened, gpus, node, any_layout=any_layout)
+    )
 
-    def served(placed: Occupancy) -> float:
-        users, search = expected_users(placed), None if limits is None else _measured_search(placed, limits)
-        by_rate = limits is not None and limits.rate is not None
-        return _most_rate(search, users, _EXPECTED)[0] if by_rate and search is not None and users else users
 
-    return solve.best_layout(opened, gpus, node, any_layout=any_layout, served=None if limits is None else served)
+def _most_serving(opened: Occupancy, limits: Limits, gpus: int, node: int | None, *, any_layout: bool) -> HoldingLayout | None:
+    """The layout that serves the most within the limits, as :func:`best_layout` says it; ``None`` where nothing like it was measured."""
+    best, most_served = None, (False, 0.0)
+    for layout, placed in solve.placed_layouts(opened, gpus, node, any_layout=any_layout):
+        number, search = float(expected_users(placed)), _measured_search(placed, limits)
+        if limits.rate is not None and search is not None and number:
+            number, _ = _most_rate(search, int(number), _EXPECTED)
+        certain = solve.holds(placed, "low")
+        served = certain and number >= (limits.rate or opened.load.batch), number
+        if served > most_served:
+            best, most_served = HoldingLayout(layout=layout, certain=certain), served
+    return best
 
 
 def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
     """The occupancy in the layout of :func:`best_layout`, if the user names the number of GPUs alone; else the same occupancy.
 
-    The request keeps its layout if none holds it. It also does with a budget given by hand, which is that of one layout, and without a GPU,
-    where nothing says what holds. Every command that takes a number of GPUs takes its layout from here.
+    The request keeps its layout if none holds a sequence. It also does with a budget given by hand, which is that of one layout, and without
+    a GPU, where nothing says what holds. Every command that takes a number of GPUs takes its layout from here.
     """
     request = opened.request
     if not solve.has_layouts(opened.engine, request):

@@ -520,8 +520,8 @@ class SettingRows:
 class LaidOutRows(SettingRows):
     """The rows of a setting in which every point may have another layout.
 
-    That is the rule of :func:`hwcalc.planner.solve.best_layout`, row by row: the first layout that surely holds the sequences, else the
-    first that probably does, else the usual one.
+    That is the rule of :func:`hwcalc.planner.within.best_layout`, row by row: the first layout that surely holds the sequences, else the
+    first that probably does, else the one that holds the most of them, else the usual one.
     """
 
     @cached_property
@@ -530,7 +530,7 @@ class LaidOutRows(SettingRows):
         return {}
 
     def _usual(self, refusals: Refusals | None) -> Layout | None:
-        """The layout of points whose sequences no layout holds; ``None`` if the engine accepts no point, or has no choice of layouts."""
+        """The layout of points of which no layout holds a sequence; ``None`` if the engine accepts no point, or has no choice of layouts."""
         from hwcalc.planner.solve import has_layouts
 
         opened = self._first
@@ -552,6 +552,8 @@ class LaidOutRows(SettingRows):
             return
         import numpy as np
 
+        from hwcalc.planner.solve import fullest_layout
+
         found = {usual: self._in_layout(usual, usual, piece, axes)}
         verdicts: dict[Layout, Any] = {}
         chosen, holds = np.zeros(piece.size, dtype=int), np.zeros(piece.size, dtype=bool)
@@ -572,6 +574,15 @@ class LaidOutRows(SettingRows):
                 better = surely | (unsure & ~holds & (verdicts[layout] == Verdict.PROBABLY.value))
                 chosen[better] = list(found).index(layout)
                 unsure, holds = unsure & ~surely, holds | better
+            # Which layout holds the most follows from the length, whatever the batch is.
+            unheld = ((busy == number) & ~holds).reshape(len(piece.seqs), len(piece.batches))
+            for row in np.flatnonzero(unheld.any(axis=1)).tolist():
+                at_length = {} if piece.seqs[row] is None else {"seq": piece.seqs[row]}
+                fullest = fullest_layout(opened.sized(batch=number, **at_length), gpus, node)
+                if fullest is not None:
+                    if fullest.layout not in found:
+                        found[fullest.layout] = self._in_layout(fullest.layout, usual, piece, axes)
+                    chosen.reshape(unheld.shape)[row, unheld[row]] = list(found).index(fullest.layout)
         columns = _mixed(list(found.values()), chosen)
         errors = objects_of(columns["error"], piece.size)
         failed = int((errors != None).sum())  # noqa: E711 - place by place

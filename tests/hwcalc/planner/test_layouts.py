@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from hwcalc import load_model, plan, recommend
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.errors import KvplanError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
 from hwcalc.planner.recommend import Offer
@@ -203,6 +204,30 @@ def test_gpus_alone_are_laid_out_so_that_they_hold(capsys: Capture) -> None:
     status, out, _ = run(capsys, *words, "--tp", "8")
     assert status == 1
     assert "fewest   8 x h200-sxm-141gb (dp 8, ep 8)" in out
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "seq"), [(DEEPSEEK, "h200", "16k"), ("Qwen/Qwen3-235B-A22B", "h100", "16k"), (LLAMA_70B, "h100", "64k")]
+)
+def test_what_no_layout_holds_is_laid_out_so_that_most_are_held(model: str, gpu: str, seq: str) -> None:
+    """With more users than any layout holds a node has the layout that holds the most; more users never lower what it holds at once."""
+    options = {"engine": "vllm", "gpu": gpu, "gpus": 8, "seq": seq}
+    named = [{"tp": 8}, {"tp": 4, "dp": 2, "ep": 8}, {"tp": 4, "dp": 2}, {"dp": 8, "ep": 8}, {"tp": 8, "ep": 8}]
+    held = []
+    for sizes in named:
+        try:
+            fit = plan(model, **{**options, "users": 5000, **sizes}).fit
+        except KvplanError:
+            continue
+        assert fit is not None
+        held.append(fit.max_batch or 0)
+    at_once = []
+    for users in (1, 2, 8, 22, 60, 217, 500, 5000):
+        fit = plan(model, users=users, **options).fit
+        assert fit is not None
+        assert fit.verdict.fits or fit.max_batch == max(held), (users, fit.max_batch, held)
+        at_once.append(fit.max_batch or 0)
+    assert at_once == sorted(at_once)
 
 
 def test_the_fewest_fit_as_they_say() -> None:

@@ -250,7 +250,7 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
         assert fewest is None or fewest in good
         assert (None if certain_fewest is None else certain_fewest.gpus) == min((layout.gpus for layout in surely), default=None)
         assert certain_fewest is None or certain_fewest in surely
-        best = solve.best_layout(opened, 4)
+        best = solve.holding_layout(opened, 4)
         of_four = [layout for layout in good if layout.gpus == 4]
         sure = [layout for layout in of_four if certainly(opened, layout)]
         assert (best is None) is (not of_four)
