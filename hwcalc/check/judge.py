@@ -15,6 +15,7 @@ from hwcalc.check.changes import MOST_EDITS, NUMBERS, edit, merged, number_edit,
 from hwcalc.check.fields import FITTING, OF_TIME, REQUIREMENTS, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import GROWTH, Edit, Figures, Fit, Judged, KeyChange, figures_of, verdict_in_words
+from hwcalc.engines import find_engine
 from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
@@ -440,7 +441,9 @@ class _Offers:
         if changed is None or changed.figures.fit is None or not {"tp", "pp", "dp", "ep"}.isdisjoint(one.settings):
             return made
         layout, gpus = layout_text(changed.plan.request), changed.figures.fit.gpus
-        known = (f"tp {gpus:,}", layout_text(self.case.plan.request))
+        # llama.cpp deals its layers out over all GPUs.
+        alone = "pp" if find_engine(changed.figures.engine)[0].facts.splits_layers else "tp"
+        known = (f"{alone} {gpus:,}", layout_text(self.case.plan.request))
         return made if layout in known else replace(made, layout=layout)
 
     def _then(self, one: Edit, settings: Mapping[str, str | None], but: Collection[str]) -> Edit:

@@ -251,6 +251,12 @@ class _Style:
             self.before, self.quote = before, sign if sign in "'\"" and self.text[end - 1] == sign else ""
             self.equals = "=" in word.text
             self.inner = self._between(number) or before if not alone else before
+            if "\n" in before and before.isspace():
+                # A line of an array of the shell, or of folded text, ends where that does.
+                last = number if alone else number + 1
+                while self._between(last) is not None:
+                    last += 1
+                self.end = placed[last][1][1]
             return
         before = self._between(len(placed) - 2)
         self.before = self.inner = self._item() if before is None else before

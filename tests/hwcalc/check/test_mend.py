@@ -285,6 +285,18 @@ def test_a_context_that_pushes_layers_to_the_host_is_no_mend(seq: str, mended: b
     assert ("-c 131072 (much slower: " in out) is not mended
 
 
+def test_a_flag_of_an_array_of_the_shell_stands_in_the_array(tmp_path: Path, capsys: Capture) -> None:
+    """Behind the command, on a line of its own, the shell would run it."""
+    path = tmp_path / "serve.sh"
+    text = 'args=(\n  --model Qwen/Qwen3-32B\n  --max-model-len 8192\n)\nvllm serve "${args[@]}" "$@"\n'
+    path.write_text(text, encoding="utf-8")
+    run(capsys, "check", str(path), "--gpu", "l40s", "--fix", "--write")
+    now = path.read_text(encoding="utf-8")
+
+    assert now.endswith(')\nvllm serve "${args[@]}" "$@"\n')
+    assert "  --max-model-len 8192\n  --" in now
+
+
 def test_a_text_without_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A size with which it has GPUs enough is no safe change as long as nobody knows whether it fits: the reason is the command that says it."""
     monkeypatch.chdir(tmp_path)
