@@ -40,20 +40,15 @@ def node_of(gpu: Gpu | None, instance: int | None = None) -> int:
 
 @lru_cache(maxsize=256)
 def counts(most: int, node: int = _NODE, *, any_layout: bool = False) -> tuple[int, ...]:
-    """The numbers of GPUs to try: powers of two up to a node, the node, and whole nodes by powers of two.
+    """The numbers of GPUs to try: powers of two up to a node, and whole nodes. With ``any_layout`` also the others up to a node.
 
-    With ``any_layout`` they are all numbers up to a node, and then whole nodes.
-
-    >>> counts(64), counts(8, node=4), counts(8, node=1)
-    ((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), (1, 2, 4, 8))
-    >>> counts(40, any_layout=True)
-    (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 40)
+    >>> counts(40), counts(16, node=4)
+    ((1, 2, 4, 8, 16, 24, 32, 40), (1, 2, 4, 8, 12, 16))
+    >>> counts(24, any_layout=True)
+    (1, 2, 3, 4, 5, 6, 7, 8, 16, 24)
     """
-    if any_layout:
-        return (*range(1, min(node, most) + 1), *range(2 * node, most + 1, node))
-    inside = (1 << power for power in range(node.bit_length()) if 1 << power < node)
-    beyond = (node << power for power in range(most.bit_length()))
-    return tuple(number for number in (*inside, *beyond) if number <= most)
+    inside = range(1, node) if any_layout else (1 << power for power in range(node.bit_length()) if 1 << power < node)
+    return tuple(number for number in (*inside, *range(node, most + 1, node)) if number <= most)
 
 
 def has_experts(model: ModelSpec) -> bool:

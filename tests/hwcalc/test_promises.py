@@ -23,6 +23,7 @@ from msgspec.structs import asdict
 import hwcalc
 from hwcalc import KvplanError, ModelSpec, Plan, load_model
 from hwcalc.engines import ENGINES
+from hwcalc.profiles.gpus import find_gpu
 from tests.effort import cases
 from tests.hwcalc.command import read_plan
 
@@ -202,7 +203,7 @@ def placed(asked: dict[str, Any], plan: Plan) -> dict[str, Any] | None:
 
 
 def broken_gpus(name: str, asked: dict[str, Any], plan: Plan) -> Iterator[str]:
-    """What is said of the fewest GPUs and does not hold. Fewer are those that are sold: powers of two."""
+    """What is said of the fewest GPUs and does not hold. Fewer are those that are sold: half as many in a node, or a node less."""
     fit = plan.fit
     assert fit is not None
     if plan.request.engine in ("llamacpp", "ollama"):
@@ -214,7 +215,8 @@ def broken_gpus(name: str, asked: dict[str, Any], plan: Plan) -> Iterator[str]:
         said = verdict(name, {**asked, **asdict(layout), "dcp": 1})
         if said not in words:
             yield f"fewest {layout}: there it is {said}"
-        fewer = layout.gpus // 2
+        node = find_gpu(asked["gpu"]).node
+        fewer = layout.gpus - node if layout.gpus > node else layout.gpus // 2
         if fewer and layout.gpus != fit.gpus:
             free = {**asked, "gpus": fewer, "tp": 1, "pp": 1, "dp": 1, "dcp": 1, "ep": 1}
             if (said := verdict(name, free)) in words:

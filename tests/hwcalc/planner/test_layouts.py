@@ -78,10 +78,10 @@ def test_what_is_offered_is_sold(model: str, engine: str) -> None:
 
 
 def test_numbers_of_gpus() -> None:
-    """Powers of two in a node, then of nodes; any number in a node only if it is asked for."""
-    assert counts(64) == (1, 2, 4, 8, 16, 32, 64)
+    """Powers of two in a node, then every number of nodes; any number in a node only if it is asked for."""
+    assert counts(64) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
     assert counts(7) == (1, 2, 4)
-    assert counts(16, node=4) == (1, 2, 4, 8, 16)
+    assert counts(16, node=4) == (1, 2, 4, 8, 12, 16)
     assert counts(2, node=2) == (1, 2)
     assert counts(24, any_layout=True) == (1, 2, 3, 4, 5, 6, 7, 8, 16, 24)
 

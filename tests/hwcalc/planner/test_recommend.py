@@ -94,6 +94,34 @@ def test_nothing_smaller_would_do(gpu: str, any_layout: bool) -> None:
     assert min((offer.gpus for offer in found), default=None) == fewest
 
 
+@pytest.mark.parametrize("model", [LLAMA_70B, "Qwen/Qwen3-235B-A22B"])
+@pytest.mark.parametrize("users", [150, 200, 250, 350])
+def test_no_more_nodes_than_servers_of_one_node_would_take(model: str, users: int) -> None:
+    """Replicas of what a node holds are a layout, so that a server never takes more nodes than it would take servers; nor does a plan's fewest."""
+    wanted: dict[str, Any] = {"seq": "16k", "engine": "vllm", "gpu": "h100"}
+    node = plan(model, **wanted, gpus=8).fit
+    alone = plan(model, **wanted, batch=users).fit
+    (offer,) = offers(model, **wanted, batch=users, sort="cost", max_gpus=64)
+    assert node is not None
+    assert node.max_batch is not None
+    assert alone is not None
+    assert alone.sure_min_layout is not None
+
+    assert offer.verdict == "fits"
+    assert offer.gpus <= 8 * -(-users // node.max_batch)
+    assert alone.sure_min_layout.gpus == offer.gpus
+
+
+def test_three_nodes_where_two_are_too_few() -> None:
+    """200 sequences of 16,384 tokens are 1,000 GiB, and the weights 131: more than 16 H100 may use, 1,166 GiB, less what each keeps for itself."""
+    (offer,) = offers(LLAMA_70B, seq="16k", batch=200, engine="vllm", gpu="h100", price={"h100": "2.5/h"})
+
+    assert not fits("h100", 16, seq="16k", batch=200, engine="vllm")
+    assert (offer.gpus, offer.nodes, offer.dp) == (24, 3, 3)
+    assert offer.cost is not None
+    assert offer.cost.usd_per_hour == 24 * 2.5
+
+
 def test_weights_and_cache_fit_what_is_there() -> None:
     """Whatever the layout, each number of the weights is somewhere, and each token's keys and values."""
     least = WEIGHTS_70B + 8 * 32_768 * TOKEN_70B
