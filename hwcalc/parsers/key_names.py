@@ -111,7 +111,7 @@ def not_read(raw: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
     return {path: value for path, key, value in found if value not in _NOTHING or (value is False and bears_by_name(key))}
 
 
-def not_read_around(around: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
+def not_read_of(around: Mapping[Any, Any], used: Collection[str]) -> dict[str, Any]:
     """The same of what stands in a document around the level of its language model, but for what the name says to be of a tower."""
     return {path: value for path, value in not_read(around, used).items() if not re.search(_OF_TOWERS, path)}
 

@@ -137,6 +137,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     for key, name in (("model_type", top.model_type), ("architectures", architecture)):
         if name is not None and len(name) > MAX_NAME:
             raise top.error(key, name, f"a name of at most {MAX_NAME} characters")
+    _quantization(top, top)
     own = understood(top, architecture)
     read, unread = own.read, own.unread
     if read is None or unread or assume is not None:

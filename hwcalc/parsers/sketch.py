@@ -18,7 +18,7 @@ from hwcalc.formulas import AttentionKind, LatentAttention
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.states import StateKind
 from hwcalc.parsers.config import ALIASES, MAX_LAYERS
-from hwcalc.parsers.key_names import BESIDE, FAMILIES, NAMES, SIGNS, SWITCHES, is_number, kind_of, not_read, not_read_around
+from hwcalc.parsers.key_names import BESIDE, FAMILIES, NAMES, SIGNS, SWITCHES, is_number, kind_of, not_read, not_read_of
 from hwcalc.parsers.known_types import SHORT_NAMES
 from hwcalc.parsers.reading import every
 from hwcalc.parsers.written import Parameter, parameters_of, pattern_text, read_layers, weights_follow
@@ -225,7 +225,7 @@ class _Reader:
         slots = self.slots or (self.kinds * self.count if len(self.kinds) == 1 else ())
         made = {kind: self._layer(kind) for kind in self.kinds}
         options = self._rest()
-        unread = not_read(self.raw, self.used) | not_read_around(self.around, self.used & _DTYPES)
+        unread = not_read(self.raw, self.used) | not_read_of(self.around, self.used & _DTYPES)
         if self.kinds == ("",) and not self.count and not unread:
             return None
         counts = Counter(slots)

@@ -99,16 +99,17 @@ def _by_its_family(top: Config, family: Family, config: Config, architecture: st
         return Understood(read=read, unread=tuple(unread))
     if is_known or find_wrapper(top.model_type) is None:
         unread += _not_read(read)
-    if config.where:
-        unread += _not_read_around(read)
-    elif not is_known:
-        lacks = with_effect(filled_in(read.reading.config), read.reading.layers)
-        if lacks and top.model_type is not None:
-            # Nobody knows what a type of another name fills in.
-            return Understood(owner=config.model_type, lacks=tuple(f"{key} {value}" for key, value in sorted(lacks.items())))
+    unread += not_read_around(read)
+    lacks = {} if config.where or is_known or top.model_type is None else filled_in(read.reading.config)
+    lacks = with_effect(lacks, read.reading.layers)
+    if lacks:
+        # Nobody knows what a type of another name fills in.
+        return Understood(owner=config.model_type, lacks=tuple(f"{key} {value}" for key, value in sorted(lacks.items())))
+    if not is_known and find_wrapper(top.model_type) is None:
         declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
-        message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
-        read = replace(read, notes=(Note(code=BY_ARCHITECTURE, message=message),))
+        by = config.where or f"architecture, {architecture}"
+        note = Note(code=BY_ARCHITECTURE, message=f"{declared}: read as {config.model_type} by its {by}.")
+        read = replace(read, notes=(note,))
     return Understood(read=replace(read, is_foreign=True), unread=tuple(dict.fromkeys(unread)))
 
 
@@ -132,15 +133,16 @@ def _not_read(read: Read) -> Iterator[str]:
         )
 
 
-def _not_read_around(read: Read) -> Iterator[str]:
+def not_read_around(read: Read) -> Iterator[str]:
     """What stands around a language model, may bear on memory and does not repeat it, in a document of a type without a class."""
-    from hwcalc.parsers.key_names import READ_OF_ANY, not_read_around
+    from hwcalc.parsers.key_names import READ_OF_ANY, not_read_of
 
+    outer = {} if read.top.has_class else around(read.top, read.config)
     dims = dict[str, set[Any]]()
     for kind in {kind for layer in read.reading.layers for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))}:
         for name, size in kind.dims().items():
             dims.setdefault(name, set()).add(size)
-    for path, value in not_read_around(around(read.top, read.config), READ_OF_ANY).items():
+    for path, value in not_read_of(outer, READ_OF_ANY).items():
         if not read.config.says(path, value) and [*dims.get(path, ())] != [value]:
             yield path
 

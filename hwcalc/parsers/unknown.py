@@ -19,7 +19,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, LONGEST_SEQUENCE, Config, architecture_of, bears_on_memory, class_defaults, weighs
-from hwcalc.parsers.key_names import PARAMETERS, READ_LATER, not_read, not_read_around
+from hwcalc.parsers.key_names import PARAMETERS, READ_LATER, not_read, not_read_of
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
@@ -31,6 +31,7 @@ from hwcalc.parsers.understood import (
     around,
     filled_in,
     left_out_text,
+    not_read_around,
     read_as,
     understood,
     with_effect,
@@ -89,10 +90,10 @@ def resolved(raw: RawModel, top: Config, own: Understood, assume: str | None) ->
     tried = judge(config, whole, family, reading, weighed=not assumption.plain)
     if tried.fills_numbers:
         raise _guessed(raw, top, assumption, config, tried)
-    notes = tuple(_warned(raw, config, tried, assumption, model_type))
     weighed = not (assumption.plain or tried.unweighed or tried.filled_weights)
-    read = Read(family=family, config=config, top=whole, reading=reading, notes=notes, assumed=True, weighed=weighed)
-    return read, tried.unread
+    read = Read(family=family, config=config, top=whole, reading=reading, assumed=True, weighed=weighed)
+    tried = replace(tried, unread=(*tried.unread, *not_read_around(read)))
+    return replace(read, notes=tuple(_warned(raw, config, tried, assumption, model_type))), tried.unread
 
 
 def _refusal(raw: RawModel, top: Config, own: Understood) -> ConfigError:
@@ -491,7 +492,7 @@ def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
 def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     """The error about an unknown architecture with its hint: the nearest types, its layers written down, and a whole command for each."""
     level = language_level(top, None)
-    found = () if not_read_around(around(top, level), READ_LATER) else nearest(level.raw, like=top.model_type)
+    found = () if not_read_of(around(top, level), READ_LATER) else nearest(level.raw, like=top.model_type)
     sketch = _sketch(top)
     fault = _plain_fault(top) if found or sketch is None else ""
     written = _layers(error, sketch)

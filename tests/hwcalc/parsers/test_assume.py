@@ -149,6 +149,13 @@ def test_no_number_is_made_of_class_defaults(config: Json, assume: str, message:
     assert "Mend it" not in error.value.hint or any(key in error.value.message for key in config), "a key that is in the file"
 
 
+def test_a_faulty_quantisation_is_named_at_once() -> None:
+    """No command is offered that would end at it."""
+    with pytest.raises(ConfigError, match=r"quantization_config is .*, but must be an object") as error:
+        load_model({**PLAIN, "quantization_config": ["zeph"]})
+    assert error.value.command is None
+
+
 def test_a_known_type_is_read_as_what_it_is() -> None:
     """Where nothing is unread a note says that nothing was assumed; otherwise it is read as it says."""
     model = load_model({**PLAIN, "model_type": "llama"}, assume="deepseek_v32")

@@ -8,6 +8,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError
+from hwcalc.model import BY_ARCHITECTURE
 from hwcalc.parsers.sketch import UNKNOWN
 from tests.tiny_configs import TINY_LLAMA
 
@@ -127,7 +128,10 @@ def test_an_unknown_document_around_a_known_text_model(place: str, beside: dict[
         load_model(document)
     # The layers that are offered are as open.
     assert caught.value.written is None or UNKNOWN in caught.value.written[1]["layers_of"]
-    assert load_model(document, assume="qwen2").assumed
+    for assume in ("qwen2", "llama", "gqa"):
+        model = load_model(document, assume=assume)
+        assert model.assumed
+        assert all(key in " ".join(note.message for note in model.warnings) for key in beside), assume
     # A type whose class transformers has passes them over.
     known = document | {"model_type": "qwen2_5_omni_thinker" if place != "llm_config" else "llava", "text_config": TEXT}
     assert not load_model(known).assumed
@@ -163,3 +167,6 @@ def test_what_repeats_the_text_model_is_no_news() -> None:
     planned = plan(document, seq=1)
     assert 28 * 2 * 4 * 128 * 2 == planned.cache.total_bytes
     assert "exact" == planned.cache.definition
+    assert ["model_type 'visX' is not known: read as qwen2 by its text_config."] == [
+        note.message for note in planned.warnings if note.code == BY_ARCHITECTURE
+    ]
