@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from types import MappingProxyType
@@ -61,6 +61,7 @@ from hwcalc.launch.planned import (
 from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
+from hwcalc.masking import masked
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
@@ -95,6 +96,8 @@ _VARIABLE: Final = re.compile(r"(?<!\S)[A-Z_]+=\S+")
 _CHECKPOINT: Final = re.compile(r"a checkpoint in \S+?(?:, |; |$)")
 """In the effect of an edit whose words say it already."""
 _NO_SHARE: Final = "without memory_utilization"
+_SECRET: Final = ("key", "pass")
+"""Ends of the names of secrets, beside those that :func:`~hwcalc.masking.masked` knows."""
 _NOTHING: Final = "starts no server that kvplan knows"
 
 
@@ -531,9 +534,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     if not servers and (path == "-" or _meant_as_checks(path, text)):
         return None
     checks, notes, named = list[ServerCheck](), list[Note](), dict[str, int]()
-    given = told.given
-    said = ((name, value) for name, value in given.variables.items() if name in given.settings or name in text)
-    command = typed_command([path], said, {})
+    command = typed_command([path], [text], told, {})
     for server in servers:
         try:
             flags = flags_of(server)
@@ -546,10 +547,19 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
 
 
-def typed_command(paths: Sequence[str], said: Iterable[tuple[str, str]], options: Mapping[str, Any]) -> str:
-    """The command that checks these files, with what is ``said`` of their variables and servers, and options of plans."""
+def typed_command(paths: Sequence[str], texts: Sequence[str], told: Told, options: Mapping[str, Any]) -> str:
+    """The command that checks these files, with what the user says of their variables and servers, and options of plans.
+
+    What looks like a secret is left out: a log shows the command, and no plan needs it.
+    """
+    given = told.given
     names = (shell_word(f"./{path}" if path.startswith("-") and path != "-" else path) for path in paths)
-    sets = (f"--set {shell_word(f'{name}={value}')}" for name, value in said)
+    said = (
+        f"{name}={value}"
+        for name, value in given.variables.items()
+        if name in given.settings or (any(name in text for text in texts) and not name.lower().endswith(_SECRET))
+    )
+    sets = (f"--set {shell_word(pair)}" for pair in said if masked(pair) == pair)
     return " ".join(("kvplan check", *names, *sets)) + _typed(options)
 
 

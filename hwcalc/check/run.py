@@ -108,6 +108,7 @@ def check(
     paths, baselines = texts(files, "files"), texts(baseline, "baseline")
     if not isinstance(lock, str) or lock not in _LOCKS:
         raise UsageError(f"lock is {quoted(lock)}.", hint=f"Allowed: {', '.join(_LOCKS)}.")
+    growth = parse_growth(max_growth)
     options = CheckOptions(
         lock=lock,
         strict=read_flag(strict, "strict"),
@@ -132,9 +133,8 @@ def check(
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
-    growth = parse_growth(max_growth)
     if len(baselines) == 1:
-        made = typed_command(paths, told.given.variables.items(), told.options)
+        made = typed_command(paths, [file.text for file in read if isinstance(file, Deployment)], told, told.options)
         growth = replace(growth, renewal=f"{made} --json > {shell_word(baselines[0])}")
     options = replace(options, growth=growth)
     document = run_checks(read, options)

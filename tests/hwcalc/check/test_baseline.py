@@ -368,6 +368,22 @@ def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
         assert typed.status in {"pass", "warning"}, edit
 
 
+def test_no_command_shows_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A file of variables holds tokens too: a command that is shown in a log has those that are planned alone."""
+    monkeypatch.chdir(tmp_path)
+    tiny_model(tmp_path)
+    write(tmp_path / "serve.sh", "HF_TOKEN=$HF_TOKEN vllm serve ./tiny --max-model-len $MAX_TOKENS --api-key $KEY")
+    secrets = "HF_TOKEN=abcdefgh\nKEY=ijklmnop\nDB_PASSWORD=qrstuvwx\n"
+    typed = ["check", "serve.sh", "--env-file", "e.env", "--gpu", "l4"]
+    write(tmp_path / "e.env", f"{secrets}MAX_TOKENS=1024\n")
+    write(tmp_path / "old.json", command(capsys, *typed, "--json")[1])
+    write(tmp_path / "e.env", f"{secrets}MAX_TOKENS=2048\n")
+    said = " ".join(command(capsys, *typed, "--baseline", "old.json")[1].split())
+
+    assert "kvplan check serve.sh --set MAX_TOKENS=2048 --gpu l4 --json > old.json" in said
+    assert not any(secret in said for secret in ("abcdefgh", "ijklmnop", "qrstuvwx"))
+
+
 def test_an_edit_says_the_layout_that_nobody_would_guess(tmp_path: Path) -> None:
     """28 heads are not split over 16 GPUs: with the edit as it is written, and with the layout that it says, the check passes."""
     check = {
