@@ -78,13 +78,9 @@ def resolved(raw: RawModel, top: Config, own: Understood, assume: str | None) ->
                 f"{raw.id} leaves out what type {model_type} reads, and {named_keys(filled)} of its class do not go with the file"
             )
             raise proposed(ConfigError(f"--assume {assumption.text}: {what}: {error.message}"), raw, top) from error
-        # Others that can read the file, or that the file is at fault.
-        level = language_level(top, None)
-        names = () if error.hint else nearest(level.raw, like=top.model_type)
-        if names and names[0] != model_type:
+        if not error.hint:
             raise proposed(error, raw, top) from error
-        written = _layers(error, _sketch(top))
-        error.hint = "\n".join(filter(None, (error.hint or f"Mend it in the file. Known types: {_TYPES}", written)))
+        error.hint = f"{error.hint}\n{_layers(error, _sketch(top))}"
         raise
     whole = config if config.where == "" else top
     tried = judge(config, whole, family, reading, weighed=not assumption.plain)
@@ -212,11 +208,6 @@ class Trial(Record):
         if sketch.complete:
             return _kept(self.layers) == _kept(read_layers(sketch.options["layers_of"]))
         return sketch.kinds - {"full_attention"} <= {kind.name for layer in self.layers for kind in layer}
-
-    @property
-    def passes_layout(self) -> bool:
-        """True if the layers do not follow what the file says of which layers keep what."""
-        return any(map(is_layout, self.unread))
 
 
 def _kept(layers: Sequence[Layer]) -> Counter[frozenset[Any]]:
@@ -468,7 +459,7 @@ def nearest(
         if (
             found.layout_given
             if among is None
-            else not kinds or (found.layout_given and not found.passes_layout and read_family(found.kinds) == kinds)
+            else not kinds or (found.layout_given and not any(map(is_layout, found.unread)) and read_family(found.kinds) == kinds)
         ):
             # How much of the file is left out of account and how much is added, for the cache before the weights.
             cache = len(found.unread) + len(found.filled)
@@ -494,7 +485,6 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     level = language_level(top, None)
     found = () if not_read_of(around(top, level), READ_LATER) else nearest(level.raw, like=top.model_type)
     sketch = _sketch(top)
-    fault = _plain_fault(top) if found or sketch is None else ""
     written = _layers(error, sketch)
     if found:
         near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
@@ -503,13 +493,10 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
             line, options["seq"] = f"{line} --seq 32k", "32k"
         error.command = line, options
         # A semicolon behind a command is none of its words when it is copied; a full stop would be.
-        plain = "" if fault or sketch is None or sketch.kinds != {"full_attention"} else f"; as plain attention: --assume {PLAIN}"
-        known = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}{plain}; all that is known: {_TYPES}"
+        known = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}; all that is known: {_TYPES}"
     else:
-        # The fault is that of plain attention, of which nobody speaks whose layers are known in part.
-        why = f": {fault}" if fault else "."
-        known = f"No type that kvplan knows reads all of it{why} All that is known: {_TYPES}"
-    error.hint = "\n".join(part for part in ((known, written) if found else (written, known)) if part)
+        known = f"No type that kvplan knows reads all of it. All that is known: {_TYPES}"
+    error.hint = "\n".join((known, written) if found else (written, known))
     return error
 
 
@@ -544,22 +531,6 @@ _MAY_CHANGE: Final = (
 HOW_TO_CHANGE: Final = "How to keep them in a file, change and compare them: kvplan help layers"
 
 
-def _plain_fault(top: Config) -> str:
-    """The fault of the file as one of plain attention, empty if it has none."""
-    family, config = find_family(_PLAIN_TYPE), language_level(top, None)
-    try:
-        if family is not None:
-            reading = family.read(config)
-            passed = judge(config, config, family, reading, weighed=False).unread
-            return f"plain attention does not read {named_keys(passed)}." if passed else ""
-    except ConfigError as error:
-        # What is missing is missing for plain attention: nobody knows what the file's own type needs.
-        return re.sub(rf"\ba {re.escape(config.model_type or '')} (config|model)\b", "plain attention", error.message)
-    except (UsageError, ValueError) as error:
-        return f"{error}."
-    return ""
-
-
 def command(raw: RawModel, assumed: str) -> str:
     """The command line that plans this model with an assumption."""
     address = {"local": raw.location or raw.id, "stdin": "-"}.get(raw.source, raw.id)
@@ -581,7 +552,7 @@ def _warned(raw: RawModel, config: Config, found: Trial, assumption: Assumption,
     so = " Weights are not counted." if guessed else ""
     unread = (*found.unread, *found.unweighed)
     if unread:
-        note = left_out(raw, config, unread, reader, found=found)
+        note = left_out(raw, config, unread, reader)
         yield Note(code=note.code, message=f"{note.message}{so}")
     filled = {**found.filled, **found.filled_weights}
     if filled and not assumption.plain:
@@ -597,21 +568,11 @@ def _warned(raw: RawModel, config: Config, found: Trial, assumption: Assumption,
         yield Note(code="weights-unknown", message=message)
 
 
-def left_out(raw: RawModel, config: Config, unread: Sequence[str], reader: str, *, found: Trial | None = None) -> Note:
-    """The warning that names the keys that a reading has left out of account, and a type that reads more of them."""
-    message = (
-        f"{raw.id} has keys that {'may bear on memory' if found else 'bear on the cache'} and that {reader} does not read: {named_keys(unread)}. "
-        "They were left out of account, so the numbers are an assumption."
-    )
-    message = " ".join((message, *config.contradictions()[:_NAMED]))
-    if found is not None:
-        declared = raw.config.get("model_type")
-        names = nearest(config.raw, like=declared if isinstance(declared, str) else None)
-        better = next((name for name in names if name != config.model_type), None)
-        closer = None if better is None else _tried(config.raw, better)
-        fewer = closer is not None and len(closer.unread) + len(closer.unweighed) < len(unread)
-        message += f" Nearer by its keys: --assume {better}." if fewer else ""
-    return Note(code=UNREAD_KEYS, message=message)
+def left_out(raw: RawModel, config: Config, unread: Sequence[str], reader: str) -> Note:
+    """The warning that names the keys that a reading has left out of account."""
+    said = f"{raw.id} has keys that may bear on memory and that {reader} does not read: {named_keys(unread)}."
+    so = "They were left out of account, so the numbers are an assumption."
+    return Note(code=UNREAD_KEYS, message=" ".join((said, so, *config.contradictions()[:_NAMED])))
 
 
 def named_keys(keys: Sequence[str]) -> str:
