@@ -41,7 +41,7 @@ export function longest(form, tokens, sequences, end, atMost = UNLIMITED) {
  * @param {End} end
  * @param {number} atMost
  */
-function most(form, tokens, end, atMost = UNLIMITED) {
+export function most(form, tokens, end, atMost = UNLIMITED) {
   return lastYes((sequences) => holds(form, tokens, sequences, end), Math.min(form.most_sequences ?? UNLIMITED, atMost));
 }
 

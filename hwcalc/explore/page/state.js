@@ -2,6 +2,7 @@
 
 import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, stagesOf, stepsOf } from "./data.js";
 import { holds } from "./forms.js";
+import { most } from "./solve.js";
 import { exact } from "./tables.js";
 
 /** @type {Dimension[]} */
@@ -130,7 +131,8 @@ export function lackingOf(payload, wanted, state) {
 
 /**
  * How many GPUs share each layer where nobody says it, by the order of hwcalc/planner/layouts.py: first what leaves no replica without a
- * sequence, then what keeps each key and value once, then as many as get whole heads inside one machine. It is the first that holds the work.
+ * sequence, then what keeps each key and value once, then as many as get whole heads inside one machine. It is the first that holds the work,
+ * or else the one that holds the most sequences.
  * @param {Payload} payload
  * @param {(state: State) => Form | NoAnswer} forms
  * @param {State} state
@@ -144,17 +146,24 @@ function usualShare(payload, forms, state) {
   const copies = (/** @type {number} */ tp) => (runs !== null && "curve" in runs ? runs.copies?.[tp] ?? 1 : 1);
   const full = Math.max(1, ...whole.map(copies));
   const rank = (/** @type {number} */ tp) => 4 * Number(state.count / tp <= state.batch) + (copies(tp) <= 1 ? 2 : Number(copies(tp) === full));
-  /** @type {number | undefined} */
-  let likely;
   // With fewer sequences than replicas the command has stages beside the largest share; here these GPUs are replicas.
   const idle = state.count / (whole[0] ?? 1) > state.batch;
-  for (const tp of idle ? whole : [...whole].sort((first, second) => rank(second) - rank(first))) {
+  const ordered = idle ? whole : [...whole].sort((first, second) => rank(second) - rank(first));
+  const accepted = ordered.flatMap((tp) => {
     const form = forms({ ...state, tp, pp: 1 });
-    if ("refused" in form || !holds(form, state.seq, state.batch)) continue;
-    if (holds(form, state.seq, state.batch, "low")) return tp;
-    likely ??= tp;
+    return "refused" in form ? [] : [{ tp, form }];
+  });
+  const likely = accepted.filter(({ form }) => holds(form, state.seq, state.batch));
+  const holding = likely.find(({ form }) => holds(form, state.seq, state.batch, "low")) ?? likely[0];
+  if (holding !== undefined) return holding.tp;
+  const widest = whole.find((tp) => accepted.some((one) => one.tp === tp)) ?? whole[0] ?? all[0] ?? 1;
+  let fullest = { tp: widest, sure: 0, expected: 0 };
+  for (const { tp, form } of accepted) {
+    const expected = most(form, state.seq, "expected");
+    const sure = most(form, state.seq, "low", expected);
+    if (sure > fullest.sure || (sure === fullest.sure && expected > fullest.expected)) fullest = { tp, sure, expected };
   }
-  return likely ?? whole.find((tp) => !("refused" in forms({ ...state, tp, pp: 1 }))) ?? whole[0] ?? all[0] ?? 1;
+  return fullest.tp;
 }
 
 /**

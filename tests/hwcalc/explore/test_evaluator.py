@@ -405,7 +405,7 @@ def test_gpus_share_layers_as_on_the_command_line(shared: Page) -> None:
     """Where nobody says it, ``tp`` is that of ``--gpus``, wherever the slider was before. Stages in a machine the page does not have."""
     assert shared.payload is not None
     models = [model["id"] for model in shared.payload["models"]]
-    loads, counts = ((4_096, 1), (32_768, 64)), (2, 4, 8)
+    loads, counts = ((4_096, 1), (32_768, 64), (16_384, 1_000)), (2, 4, 8)
     befores = [
         {"model": model, "engine": engine, "gpu": gpu, "count": 1, "tp": 1, "seq": seq, "batch": batch}
         for model, engine, gpu, (seq, batch) in product(
