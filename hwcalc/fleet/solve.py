@@ -1,4 +1,5 @@
-"""The assignment of replicas to nodes as an integer program: all users served, for the least money, on the fewest nodes, on the fewest GPUs.
+"""The assignment of replicas to nodes as an integer program: all users served, for the least money, on the fewest joined nodes,
+the fewest nodes, the fewest GPUs, and by the fewest replicas.
 
 It knows nothing of models and GPUs: a node has units, a replica takes some of them and serves some users. HiGHS solves it (the extra
 ``fleet``), in one thread and with one seed, so that a fleet has the same answer whenever the search comes to its end.
@@ -352,7 +353,10 @@ class _Program:
         more = 1 + sum(problem.units[each.node] * each.copies for each in bins)
         owned = {column: more * pool.joined for pool, column in used if not pool.price}
         unserved = [dict.fromkeys(self._unserved, 1)] if elastic else []
-        self._goals = (*unserved, self._money, {**owned, **units})
+        joined = {column: pool.joined for pool, column in used if pool.joined > 1}
+        servers = {column: times for of_bin in self._replicas for (_, times), column in of_bin.items()}
+        self._goals = (*unserved, self._money)
+        self._tidy_goals = (*([joined] if joined else []), {**owned, **units}, servers)
 
     def _columns_of(self, each: _Bin) -> dict[tuple[int, int], int]:
         """A column for the replicas of each kind, and with ``spread`` one for the nodes that hold so many of it.
@@ -479,13 +483,14 @@ class _Program:
                 self._row({**columns, **spare}, high=0)
 
     def solve(self, end: float, start: Assignment | None = None, *, tidy: bool = True) -> _Solved | None:
-        """The best values until the clock says ``end``: fewest users unserved, least money, and ``tidy``: fewest nodes of one's own, fewest units.
+        """The best values until the clock says ``end``: fewest users unserved, least money, and ``tidy``: fewest nodes that are joined, fewest of
+        one's own, fewest units, fewest replicas.
 
         ``None`` if there are none, or where none are known in time.
         """
         values, money, bound, proven = None if start is None else self._started(start), 0, 0, True
         known = False
-        for costs in self._goals if tidy else self._goals[:-1]:
+        for costs in (*self._goals, *self._tidy_goals) if tidy else self._goals:
             found = self._minimized(costs, end, values)
             if found is None:
                 proven = False

@@ -62,6 +62,7 @@ def _head(fleet: Fleet) -> list[str]:
     # What was tried: hwcalc.fleet.run.replicas.
     joined = sorted({nodes.joined for nodes in fleet.nodes if nodes.joined > 1})
     beyond = f", or on {' or '.join(map(str, joined))} whole nodes joined," if joined else ""
+    fewer = "fewer joined nodes, or then on fewer nodes or GPUs" if joined else "fewer nodes or GPUs"
     others = f"other way with each replica on 1, 2, 4 or all GPUs of one node{beyond}"
     if not fleet.holds:
         lacking = [
@@ -76,9 +77,9 @@ def _head(fleet: Fleet) -> list[str]:
             lines.append(f"With {' and '.join(map(_added, fleet.additions))} more, all would be served.")
     elif fleet.optimal:
         lines.append(
-            f"No {others} costs less, or as much on fewer nodes or GPUs."
+            f"No {others} costs less, or as much on {fewer}."
             if fleet.rent
-            else f"No {others} takes fewer nodes or GPUs."
+            else f"No {others} takes {fewer.replace(' on ', ' ')}."
         )
     elif fleet.usd_per_hour > fleet.usd_per_hour_least:
         gap = 100 * (1 - fleet.usd_per_hour_least / fleet.usd_per_hour)

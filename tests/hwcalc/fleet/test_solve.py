@@ -117,10 +117,16 @@ def serves(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> bool
     return True
 
 
-def value(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, int, int]:
-    """Money, nodes of one's own in use, units in use."""
-    own = sum(problem.pools[pool].joined for pool, counts in nodes if not problem.pools[pool].price and any(counts))
-    return sum(problem.pools[pool].price for pool, _ in nodes), own, sum(units_of(problem, counts) for _, counts in nodes)
+def value(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, ...]:
+    """Money, nodes in use that are joined, nodes of one's own in use, units in use, replicas."""
+    used = [(problem.pools[pool], counts) for pool, counts in nodes if any(counts)]
+    return (
+        sum(problem.pools[pool].price for pool, _ in nodes),
+        sum(pool.joined for pool, _ in used if pool.joined > 1),
+        sum(pool.joined for pool, _ in used if not pool.price),
+        sum(units_of(problem, counts) for _, counts in nodes),
+        sum(sum(counts) for _, counts in nodes),
+    )
 
 
 def there(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> bool:
@@ -131,9 +137,9 @@ def there(problem: Problem, nodes: Sequence[tuple[int, Sequence[int]]]) -> bool:
     return all(number <= pools[pool].most for pool, number in used.items())
 
 
-def tried(problem: Problem) -> tuple[int, int, int] | None:
+def tried(problem: Problem) -> tuple[int, ...] | None:
     """The least value of all ways to place replicas that serve everybody."""
-    best: tuple[int, int, int] | None = None
+    best: tuple[int, ...] | None = None
     # None is a node for rent that is not rented; one that is owned is there, with nothing on it.
     each = [
         list(combinations_with_replacement([*([None] if pool.price else []), *contents(problem, pool)], pool.most))
@@ -162,9 +168,21 @@ def listed(problem: Problem, assignment: Assignment) -> list[tuple[int, list[int
     return nodes
 
 
+def all_worth_having(problem: Problem) -> bool:
+    """True if no smaller replicas of a model serve as many users on the units of a larger one."""
+    kinds = problem.kinds
+    return not any(
+        (one.model, one.node) == (other.model, other.node)
+        and other.units < one.units
+        and one.units // other.units * other.users >= one.users
+        for one in kinds
+        for other in kinds
+    )
+
+
 @pytest.mark.parametrize(("make", "some"), [(made, 90), (made_joined, 45)])
 def test_equals_everything_tried(make: Callable[[int], Problem], some: int) -> None:
-    """Money, nodes and units are the least, none is said where there is none, and replicas lie where there is room."""
+    """Money, joined nodes, nodes, units and replicas are the least, none is said where there is none, and replicas lie where there is room."""
     answers = joined = 0
     for problem in small(make, cases(some, 500)):
         found, least = assign(problem), tried(problem)
@@ -174,7 +192,10 @@ def test_equals_everything_tried(make: Callable[[int], Problem], some: int) -> N
         nodes = listed(problem, found)
         answers += 1
 
-        assert value(problem, nodes) == least, problem
+        # Replicas are the fewest of the sizes that smaller ones on as many units do not make up for.
+        compared = 4 + all_worth_having(problem)
+        assert least is not None
+        assert value(problem, nodes)[:compared] == least[:compared], problem
         assert (found.money, found.bound, found.proven) == (value(problem, nodes)[0], found.money, True)
         assert all(units_of(problem, counts) <= problem.units[problem.pools[pool].node] for pool, counts in nodes)
         assert serves(problem, nodes)
@@ -184,6 +205,23 @@ def test_equals_everything_tried(make: Callable[[int], Problem], some: int) -> N
 
     assert answers > some / 4
     assert joined > 5 or make is made
+
+
+def test_nodes_are_joined_only_where_that_is_cheaper() -> None:
+    """Three nodes of $20 serve 79 users each, by themselves; two joined ones serve 185, and the third the rest by 26 on half of it.
+
+    237 of 79 and 211 are both enough for 200, at $60. Joined nodes are the answer where they spare one: 185 users take three alone.
+    """
+    kinds = (
+        Kind(model=0, node=0, units=4, users=26),
+        Kind(model=0, node=0, units=8, users=79),
+        Kind(model=0, node=1, units=16, users=185),
+    )
+    pools = (Pool(node=0, most=8, price=20), Pool(node=1, most=4, price=40, of=0, joined=2))
+    for users, price, replicas in ((200, 60, [{1: 1}] * 3), (185, 40, [{2: 1}])):
+        found = assign(Problem(users=(users,), units=(8, 16), kinds=kinds, pools=pools))
+        assert found is not None
+        assert (found.money, [dict(node.replicas) for node in found.nodes]) == (price, replicas)
 
 
 def test_equal_nodes_are_counted() -> None:
