@@ -186,7 +186,7 @@ def _columns(variants: Sequence[Variant], *, beside: bool, policies: bool) -> li
             out += column("layers on GPU", _layers_on_gpu, 5)
             out += column("in host memory", _in_host_memory, 6)
         out += column(RATE, _speed, 9)
-        for title, rank in {HOURLY: 0, PER_MILLION: int(limited), **({PER_USER: 0} if limited else {}), MONTHLY: 10}.items():
+        for title, rank in {HOURLY: 0, PER_MILLION: 2, **({PER_USER: 0} if limited else {}), MONTHLY: 10}.items():
             out += column(title, partial(_cost, title), rank)
     if beside:
         pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)

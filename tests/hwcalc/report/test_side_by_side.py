@@ -152,3 +152,20 @@ def test_a_long_name_makes_room_for_how_many_at_once() -> None:
     assert narrow[3] == model
     assert narrow[4].split()[:3] == ["4", "x", "h100-sxm5-80gb"]
     assert wide[3].startswith(f"{model}  4 x h100-sxm5-80gb")
+
+
+@pytest.mark.parametrize(
+    "models", [["meta-llama/Llama-3.3-70B-Instruct"], ["meta-llama/Llama-3.3-70B-Instruct", "openai/gpt-oss-120b"]]
+)
+def test_whether_how_many_and_for_how_much_are_left_out_last(models: list[str]) -> None:
+    """However narrow, rows say the verdict, how many at once and dollars an hour; what a million tokens cost goes before these, and needs and speed before that."""
+    compared = compare(models, gpu=["4xh100", "8xh200"], engine="vllm", seq="16k", batch=50, cost=True)
+    texts = (comparison_text(compared, View(width=width)).splitlines() for width in (200, 100, 90, 80, 72))
+    wide, *narrower = (next(line for line in text if "verdict" in line) for text in texts)
+    last_first = ["tok/s", "longest", "of", "needs", "$/1M"]
+
+    assert all(title in wide for title in (*last_first, "verdict", "at once", "$/h"))
+    for header in narrower:
+        assert all(title in header for title in ("verdict", "at once", "$/h"))
+        shown = [title in header.replace("runs on", "").split() for title in last_first]
+        assert shown == sorted(shown)
