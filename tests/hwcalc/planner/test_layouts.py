@@ -211,8 +211,14 @@ def test_gpus_alone_are_laid_out_so_that_they_hold(capsys: Capture) -> None:
 )
 def test_what_no_layout_holds_is_laid_out_so_that_most_are_held(model: str, gpu: str, seq: str) -> None:
     """With more users than any layout holds a node has the layout that holds the most; more users never lower what it holds at once."""
-    options = {"engine": "vllm", "gpu": gpu, "gpus": 8, "seq": seq}
-    named = [{"tp": 8}, {"tp": 4, "dp": 2, "ep": 8}, {"tp": 4, "dp": 2}, {"dp": 8, "ep": 8}, {"tp": 8, "ep": 8}]
+    options: dict[str, Any] = {"engine": "vllm", "gpu": gpu, "gpus": 8, "seq": seq}
+    named: list[dict[str, Any]] = [
+        {"tp": 8},
+        {"tp": 4, "dp": 2, "ep": 8},
+        {"tp": 4, "dp": 2},
+        {"dp": 8, "ep": 8},
+        {"tp": 8, "ep": 8},
+    ]
     held = []
     for sizes in named:
         try:
