@@ -492,8 +492,10 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
         if not any(key in level.raw for key in LONGEST_SEQUENCE):
             line, options["seq"] = f"{line} --seq 32k", "32k"
         error.command = line, options
+        tried = _tried(level.raw, _PLAIN_TYPE) if sketch is not None and sketch.kinds == {"full_attention"} else None
         # A semicolon behind a command is none of its words when it is copied; a full stop would be.
-        known = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}; all that is known: {_TYPES}"
+        plain = "" if tried is None or tried.unread else f"; as plain attention: --assume {PLAIN}"
+        known = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}{plain}; all that is known: {_TYPES}"
     else:
         known = f"No type that kvplan knows reads all of it. All that is known: {_TYPES}"
     error.hint = "\n".join((known, written) if found else (written, known))

@@ -215,7 +215,7 @@ def test_unknown_architectures_are_refused_unless_assumed(capsys: Capture, tmp_p
 
     status, _, err = run(capsys, str(path), "--seq", "8")
     assert status == 3
-    assert "--assume llama" in err
+    assert "--assume gqa" in err
 
     status, out, _ = run(capsys, str(path), "--seq", "8", "--assume", "gqa", "--json")
     assert status == 0

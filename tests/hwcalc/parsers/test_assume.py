@@ -120,6 +120,7 @@ def test_what_may_bear_on_memory_is_never_dropped_in_silence(config: Json, assum
     with pytest.raises(UnknownArchitectureError) as caught:
         load_model(config)
     assert caught.value.command is None or caught.value.command[1]["assume"] != assume
+    assert "as plain attention" not in caught.value.hint or config is PLAIN
 
 
 @pytest.mark.parametrize(
