@@ -353,10 +353,10 @@ class _Program:
         more = 1 + sum(problem.units[each.node] * each.copies for each in bins)
         owned = {column: more * pool.joined for pool, column in used if not pool.price}
         unserved = [dict.fromkeys(self._unserved, 1)] if elastic else []
-        joined = {column: pool.joined for pool, column in used if pool.joined > 1}
+        together = {column: pool.joined for pool, column in used if pool.joined > 1}
         servers = {column: times for of_bin in self._replicas for (_, times), column in of_bin.items()}
-        self._goals = (*unserved, self._money)
-        self._tidy_goals = (*([joined] if joined else []), {**owned, **units}, servers)
+        self._goals: tuple[Mapping[int, int], ...] = (*unserved, self._money)
+        self._tidy_goals: tuple[Mapping[int, int], ...] = (*([together] if together else []), {**owned, **units}, servers)
 
     def _columns_of(self, each: _Bin) -> dict[tuple[int, int], int]:
         """A column for the replicas of each kind, and with ``spread`` one for the nodes that hold so many of it.
