@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
 
 FP8: Final = frozenset({"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"})
-_NVFP4: Final = frozenset({"nvfp4", "nvfp4_4over6"})
+NVFP4: Final = frozenset({"nvfp4", "nvfp4_4over6"})
 TURBOQUANT: Final = {
     "turboquant_k8v4": (8, 4),
     "turboquant_4bit_nc": (4, 4),
@@ -37,14 +37,14 @@ TURBOQUANT: Final = {
     "turboquant_3bit_nc": (3, 3),
 }
 """KV dtype -> bits of a key element and of a value element."""
-_PER_TOKEN_HEAD: Final = {"int4_per_token_head": 4, "int8_per_token_head": 8, "fp8_per_token_head": 8}
+PER_TOKEN_HEAD: Final = {"int4_per_token_head": 4, "int8_per_token_head": 8, "fp8_per_token_head": 8}
 _DS_MLA: Final = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 """KV dtype -> bytes per token of DeepSeek-V3.2's latent: 512 fp8 + 4 fp32 scales + 64 bf16, or 512 fp4 with scales + 64 fp8."""
 _ROCM: Final = frozenset({"octave_k3v4", "octave_k3v3", "octave_k3v3_compact", "ultraquant_4bit"})
 FLOAT_NAMES: Final = {"float16": "fp16", "bfloat16": "bf16", "fp16": "fp16", "bf16": "bf16", "half": "fp16"}
 LONG_NAMES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The formats of numbers, as the flags of vLLM spell them."""
-KV_DTYPES: Final = ("auto", "float16", "bfloat16", *sorted(FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *TURBOQUANT)
+KV_DTYPES: Final = ("auto", "float16", "bfloat16", *sorted(FP8), *sorted(NVFP4), *_DS_MLA, *PER_TOKEN_HEAD, *TURBOQUANT)
 
 SINCE: Final = {
     "fp8_inc": "0.10",
@@ -52,12 +52,13 @@ SINCE: Final = {
     **dict.fromkeys(TURBOQUANT, "0.20"),
     "int8_per_token_head": "0.20",
     "fp8_per_token_head": "0.20",
-    "nvfp4": "0.20",
+    "nvfp4": "0.21",
     "int4_per_token_head": "0.25",
     "nvfp4_4over6": "0.28",
     "nvfp4_ds_mla": "0.30",
 }
-"""The first release that takes a KV dtype (``CacheDType`` of config/cache.py); all others are older than 0.8."""
+"""The first release that takes a KV dtype (``CacheDType`` of config/cache.py; of nvfp4, which 0.20 lists and no backend of it has, the first
+backend); all others are older than 0.8."""
 
 
 COMPRESSED_ROW: Final = 584
@@ -112,10 +113,10 @@ def row_bytes(kv_dtype: str, key: int, value: int, element_bytes: int) -> int:
     """
     if kv_dtype in FP8:
         return key + value
-    if kv_dtype in _PER_TOKEN_HEAD:
-        per_byte = 8 // _PER_TOKEN_HEAD[kv_dtype]
+    if kv_dtype in PER_TOKEN_HEAD:
+        per_byte = 8 // PER_TOKEN_HEAD[kv_dtype]
         return key // per_byte + value // per_byte + 2 * 4
-    if kv_dtype in _NVFP4:
+    if kv_dtype in NVFP4:
         return sum(width // 2 + width // 16 for width in (key, value))
     if kv_dtype in TURBOQUANT:
         packed = sum(_turboquant(kv_dtype, key))
@@ -148,7 +149,7 @@ def check_kv_dtype(kv_dtype: str, kinds: frozenset[type[LayerKind]], capability:
     sparse = latent and SparseIndexer in kinds
     compressed = CompressedAttention in kinds
     windowed_or_cross = any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds)
-    packed = kv_dtype in _PER_TOKEN_HEAD or kv_dtype in TURBOQUANT or kv_dtype in _NVFP4
+    packed = kv_dtype in PER_TOKEN_HEAD or kv_dtype in TURBOQUANT or kv_dtype in NVFP4
     title = f"--dtype {kv_dtype}"
     # Whether it is refused, why, and what to use in its place; the first that holds counts.
     rules = (
@@ -193,12 +194,12 @@ def role_formats(model: ModelSpec, settings: VllmSettings) -> dict[Role, DType]:
         roles |= {Role.LATENT: known_dtype("fp8_scaled_128"), Role.ROPE: known_dtype("bf16")}
     elif kv_dtype == "nvfp4_ds_mla":
         roles |= {Role.LATENT: known_dtype("nvfp4"), Role.ROPE: known_dtype("fp8")}
-    elif kv_dtype in _NVFP4:
+    elif kv_dtype in NVFP4:
         roles = dict.fromkeys(roles, known_dtype("nvfp4"))
     else:
         head = next((kind.head_dim for kind in kinds if isinstance(kind, AttentionKind)), None)
-        if head is not None and kv_dtype in _PER_TOKEN_HEAD:
-            width = head * _PER_TOKEN_HEAD[kv_dtype] // 8 + 4
+        if head is not None and kv_dtype in PER_TOKEN_HEAD:
+            width = head * PER_TOKEN_HEAD[kv_dtype] // 8 + 4
             roles = dict.fromkeys(roles, DType(name=kv_dtype, block_elements=head, block_bytes=width))
         elif head is not None and kv_dtype in TURBOQUANT:
             key, value = _turboquant(kv_dtype, head)

@@ -290,6 +290,14 @@ class Rules(Record):
     """True if DeepSeek-V4 takes ``auto``. Before, fp8 must be named."""
     compressed_pp: Annotated[bool, on("0.21", "models/deepseek_v4")]
     """True if DeepSeek-V4 runs on pipeline stages."""
+    flashinfer_heads: Annotated[
+        tuple[int, ...], Rule((("0.22", (64, 128, 256, 512)), ("0.0", (64, 128, 256))), "v1/attention/backends/flashinfer.py")
+    ]
+    """The widths of heads that FlashInfer has."""
+    text_alone_one_way: Annotated[bool, on("0.27", "transformers_utils/model_arch_config_convertor.py is_mm_prefix_lm")]
+    """True if a model that reads images in both directions is planned without them where it is served for text alone."""
+    triton_fp8_checked: Annotated[bool, on("0.24", "v1/attention/backends/triton_attn.py")]
+    """True if Triton refuses an fp8 cache below compute capability 8.9."""
     glm_sparse_fp8: Annotated[bool, on("0.32", f"{_MODELS} GlmMoeDsaForCausalLM")]
     """True if GLM-5's cache is fp8 on SM10x by default."""
     batch_within_lengths: Annotated[bool, on("0.11.1", "engine/arg_utils.py")]

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import is_auto, is_on
+from hwcalc.engines.rank_weights import module_of
 from hwcalc.engines.stored import check_dealt, check_heads
-from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
+from hwcalc.engines.vllm.formats import FP8, NVFP4, PER_TOKEN_HEAD, SINCE, TURBOQUANT, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of
-from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_kinds
+from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_kinds, loads_towers
 from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -42,7 +44,9 @@ _NEVER_ON_V1: Final = "never"
 
 _OWN_CACHES: Final = ("Qwen4Exp",)
 """Classes whose indexers keep the keys of an open group of tokens in a ring, and those of whole groups in blocks of their own."""
+_BOTH_WAYS: Final = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma"})
 _AMPERE: Final = 80
+_ADA: Final = 89
 _B200: Final = 100
 _LATENT_SINCE: Final = (0, 7, 1)
 _NO_METHODS: Final = frozenset({"bitnet"})
@@ -109,6 +113,7 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
         _check_v0(deployment)
     _check_runs_v1(deployment)
     _check_release(deployment)
+    _check_backends(deployment)
     _check_ranks(model, setup.parallel)
     method = str((model.quantization or {}).get("quant_method", "")).lower()
     if method in _NO_METHODS and setup.weights is None:
@@ -224,6 +229,76 @@ def _check_release(deployment: VllmDeployment) -> None:
         raise UnsupportedError(message, hint="Use: speculative=mtp:1, or --engine vllm@0.28")
     if CompressedAttention in kinds and setup.parallel.pp > 1 and not rules.compressed_pp:
         raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
+
+
+def _check_backends(deployment: VllmDeployment) -> None:
+    """Raise an error for a KV dtype that no backend of attention keeps for these layers (``validate_configuration`` of each).
+
+    FlashInfer alone keeps nvfp4, and fp8 where Triton lacks it. Triton and TurboQuant keep the rest, and cannot split a context.
+    """
+    model, settings, setup = deployment.model, deployment.settings, deployment.setup
+    kv_dtype, capability, rules = settings.kv_dtype, settings.capability, settings.rules
+    title = f"vLLM {deployment.version} keeps no {kv_dtype} cache"
+    if settings.dcp > 1 and kv_dtype in (*PER_TOKEN_HEAD, *TURBOQUANT):
+        raise UnsupportedError(f"{title} with decode context parallelism.", hint="Use: --dtype auto, or leave out --dcp")
+    nvfp4, turboquant = kv_dtype in NVFP4, kv_dtype in TURBOQUANT
+    flashinfer = nvfp4 or (kv_dtype in FP8 and capability < _ADA and rules.triton_fp8_checked)
+    if not (flashinfer or turboquant):
+        return
+    kinds = [group.kind for group in model.stack_for("vllm").groups if isinstance(group.kind, AttentionKind)]
+    # On datacenter Blackwell FlashInfer has kernels of TensorRT-LLM, elsewhere its own.
+    own_kernels, heads, block = capability // 10 != _B200 // 10, rules.flashinfer_heads, settings.block_size
+    blocks = (16, 32, 64) if own_kernels else (16, 32, 64, 128, 256, 512, 1024)
+    widths = sorted({kind.head_dim for kind in kinds})
+    text_alone = rules.text_alone_one_way and not loads_towers(model, setup.options)
+    other = "fp8" if capability >= _ADA else "int8_per_token_head"
+    # Whether it is refused, for what, and what to use besides another KV dtype; the first that holds counts.
+    rows = (
+        (
+            _reads_both_ways(model) and not text_alone,
+            f"for {model.architecture}: it attends to images in both directions, which the backend of that format cannot.",
+            "--engine-option language_model_only=true" if rules.text_alone_one_way else "",
+        ),
+        (_has_sinks(model) and (turboquant or own_kernels), "for attention with sinks.", ""),
+        (
+            flashinfer and not set(widths) <= set(heads),
+            f"for heads of {_numbers(widths)}: FlashInfer, its only backend here, has heads of {_numbers(heads)}.",
+            "",
+        ),
+        (nvfp4 and own_kernels and 64 in widths, f"for heads of 64 on compute capability {capability / 10}.", ""),
+        (nvfp4 and any(kind.head_dim != kind.v_head_dim for kind in kinds), "where keys and values are not of one width.", ""),
+        (flashinfer and any(isinstance(kind, CrossAttention) for kind in kinds), "for cross attention.", ""),
+        (
+            flashinfer and block is not None and block not in blocks,
+            f"in blocks of {block} tokens.",
+            "--engine-option block_size=64",
+        ),
+        (
+            nvfp4 and own_kernels and settings.dcp > 1,
+            f"with decode context parallelism on compute capability {capability / 10}.",
+            "",
+        ),
+    )
+    for refused, why, besides in rows:
+        if refused:
+            raise UnsupportedError(f"{title} {why}", hint=f"Use: --dtype {other}{f', or {besides}' if besides else ''}")
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _reads_both_ways(model: ModelSpec) -> bool:
+    """True if the tokens of an image see one another, also those behind them (``is_mm_prefix_lm``)."""
+    text = model.config.get("text_config")
+    named = text.get("use_bidirectional_attention") if isinstance(text, Mapping) else None
+    return model.model_type in _BOTH_WAYS or (model.model_type.startswith("gemma4") and named == "vision")
+
+
+def _has_sinks(model: ModelSpec) -> bool:
+    """True if some attention has a learned sink for each head."""
+    blocks = model.counted.blocks if model.counted is not None else ()
+    return any(module_of(weight) == "sinks" for block in blocks for weight in block.weights)
 
 
 def _check_hybrid(deployment: VllmDeployment) -> None:

@@ -245,12 +245,13 @@ def test_turboquant_leaves_the_outer_layers_alone() -> None:
 
 
 def test_nvfp4_keeps_a_scale_for_sixteen_elements() -> None:
-    """64 + 8 bytes for each of key and value; on datacenter Blackwell only until 0.32, then from Ampere on."""
+    """64 + 8 bytes for each of key and value; on datacenter Blackwell only until 0.32 (0.20 refuses it there too), then from Ampere on."""
     for gpu in ("B200", "H100"):
         made = pool("Qwen/Qwen3-32B", seq=8192, dtype="nvfp4", tp=2, gpu=card(gpu))
         assert made.bytes_per_block == 64 * 16 * 4 * 2 * (64 + 8)
-    with pytest.raises(UnsupportedError, match="nvfp4"):
-        pool("Qwen/Qwen3-32B", seq=8192, dtype="nvfp4", gpu=card("H100"), version="0.31")
+    for gpu, version, dtype in (("H100", "0.31", "nvfp4"), ("B200", "0.20", "nvfp4"), ("H100", "0.33", "nvfp4_4over6")):
+        with pytest.raises(UnsupportedError, match="nvfp4"):
+            pool("Qwen/Qwen3-32B", seq=8192, dtype=dtype, gpu=card(gpu), version=version)
 
 
 def test_the_checkpoints_own_scheme_decides_auto() -> None:
@@ -334,14 +335,43 @@ def test_a_windowed_model_without_the_hybrid_manager() -> None:
         ("deepseek-ai/DeepSeek-V3.2", {"gpu": "A100", "tp": 8}, "compute capability 8.0"),
         ("openai/gpt-oss-20b", {"dtype": "turboquant_k8v4"}, "windowed"),
         ("deepseek-ai/DeepSeek-V3", {"dtype": "nvfp4", "gpu": "B200"}, "latent"),
+        ("openai/gpt-oss-120b", {"dtype": "nvfp4", "gpu": "H100"}, "sinks"),
+        ("meta-llama/Llama-3.2-1B", {"dtype": "nvfp4", "gpu": "H100"}, "heads of 64 on compute capability 9.0"),
+        ("google/gemma-3-12b-it", {"dtype": "nvfp4", "gpu": "H100"}, "images in both directions"),
+        ("google/gemma-3-12b-it", {"dtype": "nvfp4", "gpu": "B200"}, "images in both directions"),
+        ("google/gemma-3-12b-it", {"dtype": "fp8", "gpu": "A100"}, "images in both directions"),
+        ("openai/gpt-oss-20b", {"dtype": "fp8", "gpu": "A100"}, "sinks"),
+        ("microsoft/Phi-3-mini-4k-instruct", {"dtype": "nvfp4", "gpu": "B200"}, "heads of 96"),
+        ("microsoft/Phi-3-mini-4k-instruct", {"dtype": "fp8", "gpu": "A100"}, "heads of 96"),
+        ("Qwen/Qwen3-8B", {"dtype": "nvfp4", "gpu": "H100", "options": {"block_size": "128"}}, "blocks of 128"),
+        ("Qwen/Qwen3-8B", {"dtype": "nvfp4", "gpu": "H100", "tp": 16, "dcp": 2}, "decode context parallelism on compute"),
+        ("Qwen/Qwen3-8B", {"dtype": "int8_per_token_head", "tp": 16, "dcp": 2}, "decode context"),
     ],
 )
 def test_no_backend_for_it(model: str, fields: dict[str, Any], says: str) -> None:
-    """Refused as vLLM's choice of backends refuses it."""
+    """Refused as vLLM's choice of backends refuses it: ``validate_configuration`` and what the builders raise (0.33)."""
     if "gpu" in fields:
         fields = {**fields, "gpu": card(fields["gpu"])}
     with pytest.raises(UnsupportedError, match=says):
         pool(model, seq=4096, **fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("openai/gpt-oss-120b", {"dtype": "nvfp4", "gpu": "B200"}),
+        ("openai/gpt-oss-20b", {"dtype": "fp8", "gpu": "H100"}),
+        ("meta-llama/Llama-3.2-1B", {"dtype": "nvfp4", "gpu": "B200"}),
+        ("google/gemma-3-12b-it", {"dtype": "nvfp4", "gpu": "H100", "options": {"language_model_only": "true"}}),
+        ("google/gemma-3-12b-it", {"dtype": "int4_per_token_head", "gpu": "A100"}),
+        ("google/gemma-3-12b-it", {"dtype": "fp8", "gpu": "H100"}),
+        ("microsoft/Phi-3-mini-4k-instruct", {"dtype": "fp8", "gpu": "L4"}),
+        ("Qwen/Qwen3-8B", {"dtype": "nvfp4", "gpu": "B200", "tp": 16, "dcp": 2}),
+    ],
+)
+def test_a_backend_for_it(model: str, fields: dict[str, Any]) -> None:
+    """The same models where the kernels of TensorRT-LLM (compute capability 10), Triton, or a server without images keep the format."""
+    assert pool(model, seq=4096, **{**fields, "gpu": card(fields["gpu"])}).fits
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,28 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         gpu=card("B200"),
         **EIGHT,
     ),
+    # FlashInfer's heads of 512 are those of Gemma 4's full layers; in 0.21 its widest ones are 256, and it alone keeps nvfp4.
+    case(
+        "flashinfer_heads",
+        "0.22",
+        "google/gemma-4-E4B-it",
+        fits,
+        (Refused("has heads of 64, 128, 256"), True),
+        dtype="nvfp4",
+        gpu=card("B200"),
+    ),
+    case(
+        "text_alone_one_way",
+        "0.27",
+        "google/gemma-3-12b-it",
+        fits,
+        (Refused("images in both directions"), True),
+        dtype="nvfp4",
+        gpu=card("B200"),
+        options={"language_model_only": "true"},
+    ),
+    # Below 8.9 only FlashInfer has fp8, without sinks. Before 0.24 Triton is chosen, and checks nothing at the start.
+    case("triton_fp8_checked", "0.24", "openai/gpt-oss-20b", fits, (True, Refused("sinks")), dtype="fp8", gpu=card("A100")),
     case(
         "glm_sparse_fp8",
         "0.32",

@@ -68,6 +68,21 @@ def test_checkpoints_that_the_release_reads(version: str, gpu: str, few: str) ->
     assert not any("a checkpoint in nvfp4" in effect for effect in found) or few == "nvfp4"
 
 
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("openai/gpt-oss-120b", {"gpu": "h100", "gpus": 2, "seq": "64k", "batch": 40}),
+        ("meta-llama/Llama-3.2-1B", {"gpu": "h100", "seq": "128k", "batch": 30}),
+        ("google/gemma-3-12b-it", {"gpu": "h100", "seq": "64k", "batch": 8}),
+    ],
+)
+def test_no_cache_is_advised_that_vllm_refuses(model: str, asked: dict[str, Any]) -> None:
+    """FlashInfer alone keeps nvfp4: on Hopper without sinks, without heads of 64, and never for Gemma 3's images (vLLM 0.33)."""
+    found = [one.effect for one in advice(model, engine="vllm@0.33", **asked)]
+    assert any("fp8 cache" in effect for effect in found)
+    assert not any("nvfp4 cache" in effect for effect in found)
+
+
 def test_a_size_of_the_cache_is_taken_back() -> None:
     """Alone where the GPU has room for the plan without it, and else together with what gives it room."""
     asked: dict[str, Any] = {"engine": "vllm", "kv_memory": "2GiB", "seq": "32k"}
