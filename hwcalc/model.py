@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -251,6 +252,18 @@ class ModelFacts(Record):
     """How the rotary embeddings of the text part are stretched; several where kinds of layers differ."""
     model_max_length: int | None = None
     """The length that the text part names beside its positions."""
+
+
+_EMBEDS: Final = r"(?i)embed|rerank|^(?:bge|gte|e5)[-_]"
+
+
+def answers_with_vectors(name: str) -> bool:
+    """True if the name is that of a model for embeddings or for ranks, which decodes no tokens.
+
+    >>> answers_with_vectors("Qwen/Qwen3-Embedding-4B"), answers_with_vectors("BAAI/bge-m3"), answers_with_vectors("Qwen/Qwen3-8B")
+    (True, True, False)
+    """
+    return re.search(_EMBEDS, name.rpartition("/")[2]) is not None
 
 
 class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields

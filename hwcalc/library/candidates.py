@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.errors import UsageError
+from hwcalc.model import answers_with_vectors
 from hwcalc.profiles.model_index import model_index
 from hwcalc.text import shown
 
@@ -39,7 +40,6 @@ _TAUGHT: Final = r"(?i)[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning
 """Words of a model that has learnt to follow instructions."""
 EMBEDDING: Final = "embedding"
 """The modality of a model that answers with a vector, which is no text."""
-_EMBEDS: Final = r"(?i)embed|rerank|(?:^|/)(?:bge|gte|e5)[-_]"
 _PRETRAINED: Final = r"(?i)[-_](?:base|pt|bf16)(?:[-_]|$)"
 
 
@@ -118,7 +118,7 @@ def modality_of(name: str, known: str = "text") -> str:
     >>> modality_of("Qwen/Qwen3-Embedding-4B"), modality_of("Qwen/Qwen3-VL-4B-Instruct", "vision")
     ('embedding', 'vision')
     """
-    return EMBEDDING if re.search(_EMBEDS, name) else known
+    return EMBEDDING if answers_with_vectors(name) else known
 
 
 def _plain(model_id: str) -> str:

@@ -456,7 +456,7 @@ def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None, command: 
         if blocks is not None:
             known["blocks_held"] = blocks.held
             known["blocks_freed"] = blocks.free if request.compaction == NO_COMPACTION else blocks.free_compacted
-    known |= {} if plan.speed is None else plan.speed.row()
+    known |= plan.rates
     if plan.within is not None:
         known |= {name: value for name, value in plan.within.row().items() if name in Variant.__struct_fields__}
         known["within"] = plan.within.standing

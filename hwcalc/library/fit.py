@@ -449,7 +449,8 @@ class Search:
         )
         if index.is_measured or not index.reads_as_planned(row, placement):
             return self._whole_row(candidate, made) or made
-        return replace(made, max_seq=index.longest(row, placement, seq), **index.speed(row, placement, seq))
+        made = replace(made, max_seq=index.longest(row, placement, seq))
+        return made if candidate.modality == EMBEDDING else replace(made, **index.speed(row, placement, seq))
 
     def _hosted(
         self, candidate: Candidate, row: IndexedModel, formats: tuple[tuple[str, int, bool], ...], seq: int

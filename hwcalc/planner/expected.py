@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hwcalc.engines import DEFAULT
 from hwcalc.engines.steps import Step, step
 from hwcalc.errors import UsageError
-from hwcalc.model import Note
+from hwcalc.model import Note, answers_with_vectors
 from hwcalc.planner.forecast import Quantity, forecast, quantity_of
 from hwcalc.planner.result import Expected, SpeedInfo
 from hwcalc.planner.speed import bound_of
@@ -35,8 +35,21 @@ FIGURES: Final = {
 def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
     """The speed of a plan: the bound, and what is expected of the engine on this accelerator; ``None`` without a GPU.
 
-    ``at_most`` is how many sequences fit. The note ``speed-not-measured`` says where nothing is expected.
+    ``at_most`` is how many sequences fit. The note ``speed-not-measured`` says where nothing is expected. Of a model for embeddings it is
+    that of a prompt alone.
     """
+    info = _speed_of(opened, at_most)
+    if info is None or not answers_with_vectors(opened.model.id):
+        return info
+    of_all = {"definition", "source", "steps", "speed_class", "expected_source"}
+    decoding: dict[str, Any] = {
+        name: None for name in info.__struct_fields__ if not name.startswith("prefill") and name not in of_all
+    }
+    steps = tuple(one for one in info.steps if "prompt" in one.name or one.name == "prefill_s")
+    return replace(info, **decoding, steps=steps)
+
+
+def _speed_of(opened: Occupancy, at_most: int) -> SpeedInfo | None:
     bound = bound_of(opened)
     if bound is None or bound.decode_step_s_bound is None or opened.load.sharing.asked or opened.load.lengths:
         return bound
@@ -91,8 +104,11 @@ def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:
 
 
 def not_measured(opened: Occupancy, info: SpeedInfo | None) -> tuple[Note, ...]:
-    """A note where a plan names an engine and an accelerator of which no measurements are known."""
+    """A note where a plan names an engine and an accelerator of which no measurements are known, or a model that decodes no tokens."""
     gpu = opened.setup.hardware.gpu
+    if info is not None and answers_with_vectors(opened.model.id):
+        message = f"{opened.model.id} is a model for embeddings or ranks, by its name: it decodes no tokens, so only a prompt has a speed."
+        return (Note(code="embeds", message=message),)
     if info is None or gpu is None or info.decode_step_s_bound is None or opened.engine.name == DEFAULT:
         return ()
     if speed_class_of(opened) is not None:

@@ -720,6 +720,12 @@ class Plan(Answer, Record):
         return fit.max_seq or fit.expected_max_seq or None
 
     @property
+    def rates(self) -> dict[str, float | None]:
+        """The speeds of a row of a table. They are empty where it does not fit, since it does not run then."""
+        runs = self.speed is not None and (self.fit is None or self.fit.fits)
+        return self.speed.row() if runs and self.speed is not None else dict.fromkeys(SPEED_COLUMNS)
+
+    @property
     def reason(self) -> str:
         """The reason why it does not fit; empty if it fits. The engine's own words are quoted without a change."""
         message = "" if self.fit is None else self.fit.message
@@ -738,7 +744,7 @@ class Plan(Answer, Record):
 
     def records(self) -> list[dict[str, Any]]:
         """One row: the headline figures by the names that ``kvplan sweep`` gives them, and the answers of the solvers."""
-        request, cache, memory, fit, speed = self.request, self.cache, self.memory, self.fit, self.speed
+        request, cache, memory, fit = self.request, self.cache, self.memory, self.fit
         row = {
             "model": self.model.id,
             "engine": request.engine,
@@ -766,7 +772,7 @@ class Plan(Answer, Record):
             "max_seq": None if fit is None else fit.max_seq,
             "max_batch": None if fit is None else fit.max_batch,
             "min_gpus": None if fit is None else fit.min_gpus,
-            **(dict.fromkeys(SPEED_COLUMNS) if speed is None else speed.row()),
+            **self.rates,
         }
         if self.within is not None:
             row |= self.within.row()

@@ -122,7 +122,7 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         out += within_lines(plan)
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
-    if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
+    if fit.fits and speed is not None and (speed.decode_tokens_per_s_bound or speed.prefill_s_bound) is not None:
         out.append(("speed", _speed_words(plan, speed)))
     if plan.cost is not None:
         from hwcalc.report.columns import cost_words
@@ -136,6 +136,9 @@ def _speed_words(plan: Plan, speed: SpeedInfo) -> str:
     """The expected speed of steps and of a prompt, with what bounds it; the bound alone where nothing is expected."""
     prompt = plan.request.seq if plan.request.prompt is None else min(plan.request.prompt, plan.request.seq)
     each, first = speed.tokens_per_s_each, speed.ttft_s or speed.prefill_s
+    if speed.decode_tokens_per_s_bound is None:
+        time = f"{speed.prefill_s_bound:.3g} s or more" if first is None else _ranged(first, " s")
+        return f"a prompt of {prompt:,} takes {time}"
     if each is None:
         least = (
             f"; a prompt of {prompt:,} takes {speed.prefill_s_bound:.3g} s or more" if speed.prefill_s_bound and prompt else ""

@@ -40,7 +40,7 @@ class SweepPoint(Record):
     the cache. ``low`` and ``high`` are the ends of the estimate of one GPU, and ``fits`` is the verdict: ``fits``, ``probably``,
     ``probably_not`` or ``no``. Within limits of time ``users_within`` are served by the expected times and ``users_within_low`` by the slow
     end of their range; ``limited_by`` is what binds. ``decode_tokens_per_s`` are the expected tokens per second of all sequences while
-    they decode, with the range; null where nothing like it was measured. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
+    they decode, with the range; null where nothing like it was measured, and where it does not fit. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
     ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
     """
 
@@ -140,7 +140,7 @@ class RowBlock(Record):
 def row_of(plan: Plan) -> dict[str, Value]:
     """A plan as one row."""
     request, cache, memory, policy = plan.request, plan.cache, plan.memory, plan.policy
-    speeds = {} if plan.speed is None else plan.speed.row()
+    speeds = plan.rates
     return {
         "model": plan.model.id,
         "engine": request.engine,

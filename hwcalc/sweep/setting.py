@@ -31,7 +31,7 @@ from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.library.plan import engine_of
-from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec, answers_with_vectors
 from hwcalc.planner.context import open_request
 from hwcalc.planner.expected import speed_of
 from hwcalc.planner.forecast import quantity_of
@@ -146,6 +146,8 @@ class Family(Record):
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """All columns but length and batch."""
+        import numpy as np
+
         tokens, sequences = self._accepted(piece)
         # What one more token adds to a sequence, while the encoder's input stays the same.
         opened = self.opened
@@ -181,6 +183,9 @@ class Family(Record):
             rates = quantity_of(self.times.decode(sequences, tokens)).per_s(sequences)
             ends = rates.expected, rates.low, rates.high
             arrays |= {name: rate.round(SPEED_DIGITS) for name, rate in zip(OF_SPEED, ends, strict=True)}
+            runs: Any = True if memory is None else memory.holds("expected")
+            if not np.all(runs):
+                arrays |= {name: np.where(runs, arrays[name], None) for name in OF_SPEED}
         shape = len(piece.seqs), len(piece.batches)
         columns = {name: _column(array, shape) for name, array in arrays.items()}
         return {**self.row, **columns, "warning": self._warning(piece)}
@@ -238,7 +243,7 @@ def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
                 grown[tensor.span] = grown.get(tensor.span, 0) + size
     codes = tuple(note.code for note in warnings)
     times = step_times(opened)
-    if times is not None and times.speed_class is None:
+    if times is not None and (times.speed_class is None or answers_with_vectors(opened.model.id)):
         times = None
     return Family(
         opened=opened, curve=curve, form=form, row=row, warnings=codes, grown=grown, times=times, loaded_bytes=memory.loaded_bytes

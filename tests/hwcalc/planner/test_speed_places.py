@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import explain, plan
+from hwcalc import compare, explain, plan, sweep
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import Plan
 
@@ -156,3 +156,38 @@ def test_explain_shows_each_device() -> None:
     assert [name for name in names if name in ("gpu0_reading", "host_reading", "step_s", "decode_tokens_per_s", "prefill_s")] == [
         "gpu0_reading", "host_reading", "step_s", "decode_tokens_per_s", "prefill_s",
     ]  # fmt: skip
+
+
+def test_a_model_for_embeddings_decodes_nothing() -> None:
+    """Its name says so, by which fit leaves it out too. Of its prompt the operations are two for each weight and token, and more."""
+    made = plan("Qwen/Qwen3-Embedding-0.6B", engine="vllm", gpu="h100-sxm5-80gb", seq=8192, batch=8)
+    assert made.speed is not None
+    decoding = (
+        "decode_tokens_per_s",
+        "decode_tokens_per_s_bound",
+        "decode_step_s_bound",
+        "tokens_per_s_each",
+        "each_at_most",
+        "itl_s",
+    )
+    assert [getattr(made.speed, name) for name in decoding] == [None] * len(decoding)
+    # 440 million weights in 28 layers of 15,728,640: q 2 Mi, k and v 1 Mi each, o 2 Mi and three of 1,024 x 3,072; 989.4 Tflop/s.
+    layers = 28 * (2 * 2**21 + 2 * 2**20 + 3 * 1024 * 3072)
+    assert made.speed.prefill_s_bound is not None
+    assert made.speed.prefill_s_bound > 2 * layers * 8192 / 989.4e12
+    assert [note.code for note in made.notes if "embed" in note.code] == ["embeds"]
+    assert "decod" not in str(made).partition("note")[0]
+    of_sweep = sweep("Qwen/Qwen3-Embedding-0.6B", engine="vllm", gpu="h100-sxm5-80gb", seq=[4096, 8192]).records()
+    assert [row["decode_tokens_per_s"] for row in (*made.records(), *of_sweep)] == [None] * 3
+
+
+def test_what_does_not_fit_has_no_speed_in_a_row() -> None:
+    """Llama-3.1-405B needs 812 GB and an H100 has 80; of Llama-3.1-8B 8 sequences of 8,192 tokens take 8 GiB, and 100 take 100."""
+    large, card = "meta-llama/Llama-3.1-405B", "h100-sxm5-80gb"
+    names = ("decode_tokens_per_s", "decode_tokens_per_s_low", "decode_tokens_per_s_high")
+    of_plan = plan(large, engine="vllm", gpu=card, seq=8192).records()[0]
+    of_compare = compare([large, "meta-llama/Llama-3.1-8B"], engine="vllm", gpu=card, seq=8192).records()
+    of_sweep = sweep("meta-llama/Llama-3.1-8B", engine="vllm", gpu=card, seq=[8192, 16384], batch=[8, 100]).records()
+    rows = [of_plan, *of_compare, *of_sweep]
+    assert [row["fits"] for row in rows] == ["no", "no", "fits", "fits", "no", "fits", "no"]
+    assert [[row[name] is None for name in names] for row in rows] == [[row["fits"] == "no"] * 3 for row in rows]
