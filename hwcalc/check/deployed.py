@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.judge import judge
 from hwcalc.check.models import SUFFIX
-from hwcalc.check.result import Edit, Judged
+from hwcalc.check.result import Edit, Judged, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import (
     ConfigError,
@@ -109,11 +110,21 @@ class OpenError(UsageError):
 
 class Told(Record):
     """What the user says of deployments: what they leave open, and options of plans: the load, which counts more than theirs, and accelerators for
-    texts that name none.
+    texts that name none. ``baselines`` are what its results are compared with, and ``growth`` how much more is allowed.
     """
 
     given: Given
     options: Mapping[str, Any]
+    baselines: tuple[str, ...] = ()
+    growth: str = ""
+
+
+class Held(Record):
+    """The GPUs that a server takes where it surely fits, 0 where it does not; the option that accepts what grows then, and how much is on the host."""
+
+    gpus: int = 0
+    accepting: str = ""
+    slower: str = ""
 
 
 class ServerCheck(Check):
@@ -121,7 +132,8 @@ class ServerCheck(Check):
 
     ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text, and ``command``
     is the command that checks the text without them. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one with
-    too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text.
+    too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares its
+    figures with a baseline.
     """
 
     server: Server
@@ -132,6 +144,7 @@ class ServerCheck(Check):
     command: str = ""
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
+    grown: Grown = no_growth
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -170,11 +183,11 @@ class ServerCheck(Check):
             users = {facts.users_option: said["batch"]} if option == "batch" else {}
             said = {facts.slots_option: error.sizes["seq"] * (error.sizes["batch"] or 1), **users}
         larger = " ".join(engine.command.flag(name, size) for name, size in said.items())
-        gpus, plan = self._held_with(larger, {}, replan)
-        slower = f"much slower: {plan.places}" if plan is not None and plan.partly_on_host else ""
-        edits = [self._told_with(Edit(yaml=larger, effect=slower, flags=larger), {}, gpus)] if gpus else []
+        held = self._held_with(larger, {}, replan)
+        edits = [self._told_with(Edit(yaml=larger, effect=held.slower, flags=larger), {}, held)] if held.gpus else []
         smaller = {option: str(error.allowed)}
-        edits += [Edit(yaml=self._command(smaller), effect="")] if self._gpus_with("", smaller, replan) else []
+        held = self._held_with("", smaller, replan)
+        edits += [Edit(yaml=self._command(smaller), effect="", accepting=held.accepting)] if held.gpus else []
         word = words_for(flags, self.server, option)[1]
         item = _judged("length" if option == "seq" else "users", error.message, holds=False)
         place = None if word is None or not word.line else _place(self.server, flags.flag_of.get(option), word)
@@ -263,8 +276,8 @@ class ServerCheck(Check):
         if flag is None or word is None:
             return None
         allowed, longer = self.server.max_model_len, f"{flag.spelled} {tokens}"
-        gpus = self._gpus_with(longer, {}, replan)
-        edits = [self._told_with(Edit(yaml=f"seq: {tokens}", effect="", flags=longer), {}, gpus)] if gpus else []
+        held = self._held_with(longer, {}, replan)
+        edits = [self._told_with(Edit(yaml=f"seq: {tokens}", effect="", flags=longer), {}, held)] if held.gpus else []
         fit = self._replanned({**self.options, "seq": allowed}, replan).fit
         shorter = self._command({"seq": str(allowed)})
         edits += [Edit(yaml=shorter, effect="")] if fit is not None and fit.verdict is Verdict.FITS else []
@@ -299,7 +312,7 @@ class ServerCheck(Check):
         also = flag if "seq" not in self.given or int(knobs.get(option, 0)) > longest else ""
         of_server: dict[str, Any] = {"engine_options": {**knobs, option: str(longest)}} if option in knobs else {}
         of_server |= {"seq": longest} if not of_server or plan.request.seq > longest else {}
-        edits: tuple[Edit, ...] = (self._told_with(Edit(yaml=f"seq: {longest}", effect="", flags=also), typed, 0),)
+        edits: tuple[Edit, ...] = (self._told_with(Edit(yaml=f"seq: {longest}", effect="", flags=also), typed),)
         shorter = replan(advise=True, **of_server)
         if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
             asking = replace(self, given={**self.given, **typed})
@@ -318,7 +331,7 @@ class ServerCheck(Check):
     def _both(self, edit: Edit, also: str, typed: Mapping[str, str]) -> Edit:
         """The edit together with a flag that is set ``also``, and with what is ``typed`` of the load."""
         if edit.flags:
-            return self._told_with(replace(edit, flags=f"{edit.flags} {also}".strip()), typed, 0)
+            return self._told_with(replace(edit, flags=f"{edit.flags} {also}".strip()), typed)
         if "kvplan check" not in edit.yaml:
             said = ", ".join(filter(None, (edit.yaml, also)))
             return replace(edit, yaml=f"{said} in the text and {self._command(typed)}" if typed else said)
@@ -358,8 +371,9 @@ class ServerCheck(Check):
             return
         size = self.server.settings.get("tp", 1) * given // taken
         flag = engine.command.flag("tp", size)
-        if self._gpus_with(f"{also} {flag}", {}, replan):
-            yield Edit(yaml=f"tp: {size}", effect=f"all {given:,} GPUs of the text", flags=flag)
+        held = self._held_with(f"{also} {flag}", {}, replan)
+        if held.gpus:
+            yield Edit(yaml=f"tp: {size}", effect=f"all {given:,} GPUs of the text", flags=flag, accepting=held.accepting)
 
     def _holding(self, edit: Edit, replan: Callable[..., Plan], also: str) -> Edit | None:
         """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
@@ -367,18 +381,19 @@ class ServerCheck(Check):
         The user types the load, and hardware that the text does not name. What only another checkpoint or another text does is told in words. ``None``
         for what can be told in none of these ways.
         """
-        gpus = self._gpus_with(f"{also} {edit.flags}", {}, replan) if edit.flags else 0
-        if gpus:
-            return self._told_with(edit, {}, gpus)
+        held = self._held_with(f"{also} {edit.flags}", {}, replan) if edit.flags else Held()
+        if held.gpus:
+            return self._told_with(edit, {}, held)
         parts = dict(part.partition(": ")[::2] for part in edit.yaml.splitlines())
         counts = isinstance(self.server.settings.get("gpus_per_replica"), int)
         free = () if edit.flags else (*NUMBERS, *(() if counts else ("gpus",)))
         typed = {key: text for key, text in parts.items() if key in self.given or key in free}
         if typed and typed.keys() == parts.keys():
-            return replace(edit, yaml=self._command(typed), flags="") if self._gpus_with("", typed, replan) else None
+            held = self._held_with("", typed, replan)
+            return replace(edit, yaml=self._command(typed), flags="", accepting=held.accepting) if held.gpus else None
         if typed:
-            gpus = self._gpus_with(f"{also} {edit.flags}", typed, replan) if edit.flags else 0
-            return self._told_with(edit, typed, gpus) if gpus else None
+            held = self._held_with(f"{also} {edit.flags}", typed, replan) if edit.flags else Held()
+            return self._told_with(edit, typed, held) if held.gpus else None
         return self._in_words(edit, parts)
 
     def _in_words(self, edit: Edit, parts: Mapping[str, str]) -> Edit | None:
@@ -397,9 +412,10 @@ class ServerCheck(Check):
         yaml = ", ".join(filter(None, (*said, edit.flags))) + without
         return replace(edit, yaml=yaml.strip(), effect=_CHECKPOINT.sub("", edit.effect), flags="")
 
-    def _told_with(self, edit: Edit, typed: Mapping[str, str], gpus: int) -> Edit:
+    def _told_with(self, edit: Edit, typed: Mapping[str, str], held: Held | None = None) -> Edit:
         """The edit of flags that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them."""
-        given = self.given.get("gpus")
+        given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
+        edit = edit if held is None else replace(edit, accepting=held.accepting)
         if given is not None and gpus > int(given):
             typed = {**typed, "gpus": str(gpus)}
         elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
@@ -411,12 +427,8 @@ class ServerCheck(Check):
         """The command that checks the text with options that are ``typed``, beside what the user gave."""
         return self.command + _typed({**self.given, **typed})
 
-    def _gpus_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> int:
-        """The GPUs that the server takes with these flags, and with what is typed in place of what the user gave; 0 if it does not surely fit so."""
-        return self._held_with(flags, typed, replan)[0]
-
-    def _held_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> tuple[int, Plan | None]:
-        """The same GPUs, and the plan."""
+    def _held_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> Held:
+        """How the server fits with these flags, and with what is typed in place of what the user gave."""
         own = flags_of(self.server)
         # Variables stand before the program, and parameters in a file beside it.
         words = [*_VARIABLE.findall(flags), *own.program, _VARIABLE.sub("", flags)]
@@ -432,8 +444,10 @@ class ServerCheck(Check):
             options = planned(server, {**given, **typed}).options
             plan = self._replanned(options, replan)
             if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
-                return gpus_taken(options) or 0, plan
-        return 0, None
+                grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
+                slower = f"much slower: {plan.places}" if plan.partly_on_host else ""
+                return Held(gpus=gpus_taken(options) or 0, accepting=next(grown, ""), slower=slower)
+        return Held()
 
     def _replanned(self, options: Mapping[str, Any], replan: Callable[..., Plan]) -> Plan:
         """The plan of the model with other options."""
@@ -534,7 +548,9 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     if not servers and (path == "-" or _meant_as_checks(path, text)):
         return None
     checks, notes, named = list[ServerCheck](), list[Note](), dict[str, int]()
-    command = typed_command([path], [text], told, {})
+    against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines)
+    against += f" --max-growth {told.growth}" if against and told.growth else ""
+    command = typed_command([path], [text], told, {}) + against
     for server in servers:
         try:
             flags = flags_of(server)

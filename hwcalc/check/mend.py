@@ -111,7 +111,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         known = {note.code for note in (now if result.plan is None else result).warnings}
         told = next((note.message for note in now.warnings if note.code not in known), "")
         if now.error is None and same and not worse and not told:
-            return after, now, edit.flags
+            return after, now, " and ".join(filter(None, (edit.flags, edit.accepting)))
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
         why = why or f"with {edit.flags} {still.rstrip(' .')}"
     raise _NoEditError(why or "no flag does it")

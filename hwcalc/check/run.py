@@ -119,7 +119,8 @@ def check(
     name, count = counted_once(gpu, number(gpus))
     more = {"gpu": name, "gpus": gpus if count is None else count, "instance": instance, "seq": seq, "batch": batch}
     given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in read_variables(env).items()])
-    told = Told(given=given, options={name: value for name, value in more.items() if value is not None})
+    named = {name: value for name, value in more.items() if value is not None}
+    told = Told(given=given, options=named, baselines=tuple(baselines), growth=growth.text if growth.share else "")
     found_in = files_in(paths)
     for path, in_folder in found_in.items():
         try:
@@ -343,7 +344,8 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             search=search,
         )
         own = len(check.required)
-        return [*check.settled(judged[:own], planned, replan), *judged[own:]]
+        settled = replace(check, grown=grown) if isinstance(check, ServerCheck) else check
+        return [*settled.settled(judged[:own], planned, replan), *judged[own:]]
 
     versions = versions_of(figures.engine_version, spec.revision, __version__)
     return made, Subject(

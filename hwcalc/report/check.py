@@ -151,9 +151,12 @@ def _edits(item: Judged, check: Checked) -> str:
     for one in item.edits:
         flags = one.flags if check.server is not None else ""
         keys = flags or one.yaml.replace("\n", " and ")
-        said = (" " if "kvplan check" in keys else " and ").join(filter(None, (keys, one.accepting)))
+        if one.accepting and "kvplan check" in keys:
+            keys = f"{re.sub(r' --max-growth [0-9.]+%', '', keys)} {one.accepting}"
+        elif one.accepting:
+            keys = " and ".join(filter(None, (keys, one.accepting)))
         effect = "; ".join(filter(None, ("" if flags else one.layout, one.effect)))
-        out.append(f"{said}{f' ({effect})' if effect else ''}")
+        out.append(f"{keys}{f' ({effect})' if effect else ''}")
     return " or ".join(out)
 
 

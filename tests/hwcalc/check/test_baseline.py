@@ -368,6 +368,52 @@ def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
         assert typed.status in {"pass", "warning"}, edit
 
 
+@pytest.mark.parametrize("growth", [[], ["--max-growth", "60%"]])
+@pytest.mark.parametrize(
+    ("before", "after", "typed"),
+    [
+        # A context of twice the length takes twice the cache; and so do twice the users of a server without a length for each.
+        ("llama-server -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -c 32768", "", ["--gpu", "l40s", "--seq", "16k", "--users", "4"]),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 8192", "40960", ["--gpu", "l4"]),
+    ],
+)
+def test_an_edit_of_a_deployment_passes_with_the_growth_that_it_names(
+    before: str,
+    after: str,
+    typed: list[str],
+    growth: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    """Flags behind the others of the text, or a whole command, which has the baseline too."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "serve.sh", before)
+    write(tmp_path / "old.json", command(capsys, "check", "serve.sh", "--gpu", typed[1], "--json")[1])
+    text = before.replace("8192", after) if after else before
+    write(tmp_path / "serve.sh", text)
+    gate = ["check", "serve.sh", *typed, "--baseline", "old.json", *growth]
+    status, said, _ = command(capsys, *gate, "--json")
+    (check,) = json.loads(said)["checks"]
+    edits = [
+        edit for item in check["requirements"] for edit in item["edits"] if edit["flags"] or edit["yaml"].startswith("kvplan ")
+    ]
+
+    assert status == 1
+    assert any(edit["accepting"] for edit in edits)
+    for edit in edits:
+        accepting = edit["accepting"].split()
+        write(tmp_path / "serve.sh", f"{text} {edit['flags']}")
+        words = gate[: -len(growth)] if growth and accepting else gate
+        if not edit["flags"]:
+            words = shlex.split(edit["yaml"])[1:]
+            assert "--baseline" in words
+            words = (
+                words[: words.index("--max-growth")] + words[words.index("--max-growth") + 2 :] if growth and accepting else words
+            )
+        assert command(capsys, *words, *accepting)[0] == 0, edit
+
+
 def test_no_command_shows_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A file of variables holds tokens too: a command that is shown in a log has those that are planned alone."""
     monkeypatch.chdir(tmp_path)
