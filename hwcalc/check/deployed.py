@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,6 @@ from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.judge import judge
-from hwcalc.check.models import SUFFIX
 from hwcalc.check.result import Edit, Judged, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import (
@@ -85,10 +84,6 @@ _NEAR: Final = 0.8
 """How alike a key and one of a check file are where that is meant."""
 _PLAIN: Final = (".yaml", ".yml", ".json")
 """Endings of check files."""
-_SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
-"""Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
-MOST_FILES: Final = 10_000
-"""Files of a folder."""
 _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
@@ -461,40 +456,6 @@ class Deployment(CheckFile):
     text: str
     told: Told
     checks: tuple[ServerCheck, ...]
-
-
-def files_in(paths: Sequence[str]) -> dict[str, bool]:
-    """The files of these paths, each once, and whether it is merely one of a folder: those that match a pattern, and those of a folder that may
-    hold commands or manifests, by their names. Locks are no such files.
-
-    Raises :class:`~hwcalc.check.file.CheckFileError` for a folder of too many files.
-    """
-    out: dict[str, bool] = {}
-    for path in paths:
-        if path != "-" and any(sign in path for sign in "*?[") and not os.path.lexists(path):
-            from glob import glob
-
-            found = sorted(each for each in glob(path, recursive=True) if os.path.isfile(each) and not each.endswith(SUFFIX))
-            out |= dict.fromkeys(found or [path], False)
-        elif path != "-" and os.path.isdir(path):
-            walked = list(islice(_walked(path), MOST_FILES + 1))
-            if len(walked) > MOST_FILES:
-                raise CheckFileError(f"{printable(path)} has more than {MOST_FILES:,} files.", hint="Name a folder in it.")
-            out |= {name: True for name in walked if name not in out}
-        else:
-            out[path] = False
-    return out
-
-
-def _walked(folder: str) -> Iterator[str]:
-    """The files of a folder that may hold commands or manifests, by their names, and no locks. Links to folders are not followed."""
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _SKIPPED)
-        yield from (
-            os.path.normpath(os.path.join(place, name))
-            for name in sorted(files)
-            if (named_launch(name) or "." not in name) and not name.endswith(SUFFIX)
-        )
 
 
 def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | None:
