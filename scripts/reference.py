@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from hwcalc.cli.commands import summary
-from hwcalc.cli.options import COMMANDS, GROUPS, find_command
+from hwcalc.cli.options import COMMANDS, GROUPS, PANELS, find_command
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 
@@ -25,8 +25,10 @@ def page() -> str:
         "`kvplan help COMMAND --all` prints the same. `kvplan MODEL` is `kvplan plan MODEL`.",
         "",
     ]
-    lines += ["| command | what it does |", "| --- | --- |"]
-    lines += [f"| [`kvplan {name}`](#kvplan-{name}) | {_cell(summary(name))} |" for name in COMMANDS]
+    for title, names in PANELS.items():
+        lines += [f"| {title} | |", "| --- | --- |"]
+        lines += [*(f"| [`kvplan {name}`](#kvplan-{name}) | {_cell(summary(name))} |" for name in names), ""]
+    lines.pop()
     for name in COMMANDS:
         lines += ["", *_command(name)]
     return "\n".join(lines) + "\n"

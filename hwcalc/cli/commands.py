@@ -18,7 +18,18 @@ from typer.core import TyperCommand, TyperGroup
 from hwcalc._version import __version__
 from hwcalc.cli import completion
 from hwcalc.cli.line import aliases, aliases_of, with_command
-from hwcalc.cli.options import COMMANDS, DEFAULT, GROUPS, Example, Option, command, command_meant, find_command, typed_again
+from hwcalc.cli.options import (
+    COMMANDS,
+    DEFAULT,
+    GROUPS,
+    PANELS,
+    Example,
+    Option,
+    command,
+    command_meant,
+    find_command,
+    typed_again,
+)
 from hwcalc.cli.output import Answer, answer_lists, colored, output_width
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.options import DIMENSIONS
@@ -26,7 +37,9 @@ from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.report.text import broken, filled, together
 from hwcalc.text import shell_word, shown
 
-_HELP = """How much memory a language model's cache takes, exactly: from its config alone, layer by layer, engine by engine.
+_HELP = """Say how much memory a language model takes when it is served.
+
+It is computed from the config alone, layer by layer, as each engine reserves it.
 
 MODEL is a Hub id, a folder, a config.json, a GGUF file, or - for standard input. `kvplan MODEL` is `kvplan plan MODEL`.
 """
@@ -74,8 +87,9 @@ class Root(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The questions that people ask with the command of each, and all commands, uncut."""
         _write_examples(formatter, "Questions", QUESTIONS)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary(name)) for name in COMMANDS])
+        for title, names in PANELS.items():
+            with formatter.section(title.capitalize()):
+                _write_columns(formatter, [(name, summary(name)) for name in names], max(map(len, COMMANDS)))
         formatter.write_paragraph()
         formatter.write_text("All options of a command, with examples: kvplan help COMMAND --all")
 
@@ -322,11 +336,10 @@ def short_root_help(width: int) -> str:
         lines.append(f"  {question.says:<{says}}  {line}" if says + len(line) + 4 <= width else f"  {question.says}\n    {line}")
     usual = " ".join(option.flags[0] for option in find_command(DEFAULT).options if option.short and option.flags)
     paragraphs = {
-        "MODEL": "a Hub id, a folder, a config.json, a GGUF file, or - for standard input",
-        "Options": f"{usual}: kvplan help plan",
-        "Commands": ", ".join(name for name in COMMANDS if name != DEFAULT),
-        "More": f"kvplan help COMMAND; kvplan help WORD (pool, tp, headroom, ...); kvplan {ALL_OPTIONS}; kvplan --version; "
-        "kvplan --install-completion",
+        "MODEL": "a Hub id, folder, config.json or GGUF file; - is standard input",
+        "options": f"{usual}: kvplan help plan",
+        **{title: ", ".join(names) for title, names in PANELS.items()},
+        "see": f"kvplan help COMMAND; kvplan help WORD; kvplan {ALL_OPTIONS}",
     }
     lines.append("")
     for title, text in paragraphs.items():

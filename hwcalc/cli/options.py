@@ -19,39 +19,55 @@ from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import PlanOption, options_of
 from hwcalc.text import brief, shell_word, shown
 
-COMMANDS: Final = {
-    "plan": "hwcalc.cli.plan",
-    "explain": "hwcalc.cli.explain",
-    "diff": "hwcalc.cli.compare",
-    "compare": "hwcalc.cli.compare",
-    "sweep": "hwcalc.cli.sweep",
-    "simulate": "hwcalc.cli.simulate",
-    "tune": "hwcalc.cli.simulate",
-    "explore": "hwcalc.cli.sweep",
-    "plot": "hwcalc.cli.plan",
-    "recommend": "hwcalc.cli.compare",
-    "fit": "hwcalc.cli.compare",
-    "fleet": "hwcalc.cli.fleet",
-    "check": "hwcalc.cli.check",
-    "reconcile": "hwcalc.cli.measure",
-    "probe": "hwcalc.cli.measure",
-    "models": "hwcalc.cli.lists",
-    "engines": "hwcalc.cli.lists",
-    "gpus": "hwcalc.cli.hardware",
-    "instances": "hwcalc.cli.hardware",
-    "dtypes": "hwcalc.cli.lists",
-    "policies": "hwcalc.cli.lists",
-    "disaggregate": "hwcalc.cli.apart",
-    "strategies": "hwcalc.cli.explain",
-    "swap": "hwcalc.cli.compare",
-    "schema": "hwcalc.cli.lists",
-    "launch": "hwcalc.cli.launch",
-    "workload": "hwcalc.cli.workload",
-    "mcp": "hwcalc.cli.agents",
-    "help": "hwcalc.cli.commands",
-    "version": "hwcalc.cli.commands",
+PANELS: Final = {
+    "plan": {
+        "plan": "hwcalc.cli.plan",
+        "explain": "hwcalc.cli.explain",
+        "diff": "hwcalc.cli.compare",
+        "compare": "hwcalc.cli.compare",
+        "sweep": "hwcalc.cli.sweep",
+        "strategies": "hwcalc.cli.explain",
+        "launch": "hwcalc.cli.launch",
+    },
+    "hardware": {
+        "recommend": "hwcalc.cli.compare",
+        "fit": "hwcalc.cli.compare",
+        "fleet": "hwcalc.cli.fleet",
+        "swap": "hwcalc.cli.compare",
+        "disaggregate": "hwcalc.cli.apart",
+    },
+    "traffic": {
+        "workload": "hwcalc.cli.workload",
+        "simulate": "hwcalc.cli.simulate",
+        "tune": "hwcalc.cli.simulate",
+    },
+    "pictures": {
+        "plot": "hwcalc.cli.plan",
+        "explore": "hwcalc.cli.sweep",
+    },
+    "proof": {
+        "check": "hwcalc.cli.check",
+        "reconcile": "hwcalc.cli.measure",
+        "probe": "hwcalc.cli.measure",
+    },
+    "lists": {
+        "models": "hwcalc.cli.lists",
+        "gpus": "hwcalc.cli.hardware",
+        "instances": "hwcalc.cli.hardware",
+        "engines": "hwcalc.cli.lists",
+        "dtypes": "hwcalc.cli.lists",
+        "policies": "hwcalc.cli.lists",
+    },
+    "more": {
+        "help": "hwcalc.cli.commands",
+        "version": "hwcalc.cli.commands",
+        "schema": "hwcalc.cli.lists",
+        "mcp": "hwcalc.cli.agents",
+    },
 }
-"""Name -> the module in which the :class:`Command` of this name is. A new command is a function and a line here."""
+"""What commands are for -> their names -> the module in which the :class:`Command` of each is. A new command is a function and a line here."""
+COMMANDS: Final = {name: module for panel in PANELS.values() for name, module in panel.items()}
+"""Name -> the module of each command, in the order of the help."""
 DEFAULT: Final = "plan"
 """The command of a line that names none; its first word is a MODEL."""
 FOREIGN_COMMANDS: Final[Mapping[str, str]] = {

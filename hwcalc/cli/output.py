@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.report.text import PIPED_WIDTH, filled, records_csv, with_commands
+from hwcalc.report.text import PIPED_WIDTH, continued, filled, records_csv, with_commands
 from hwcalc.report.view import Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
@@ -202,11 +203,18 @@ def _put(stream: TextIO, text: str) -> None:
 
 
 def on_screen(text: str) -> str:
-    """Lines for standard error, each broken at blanks where that is a terminal. A command in it stays whole, so that it can be copied."""
+    """Lines for standard error, each broken at blanks where that is a terminal. A command can be copied: it stays whole, or goes on behind a backslash."""
     if sys.stderr is None or not sys.stderr.isatty() or "First: " in text:
         return text
     width = _columns(sys.stderr)
-    return "\n".join(filled(with_commands(line), width) for line in text.split("\n"))
+    lines = (
+        [filled(with_commands(line), width)] if not _ALONE.match(line) else continued(line, width) for line in text.split("\n")
+    )
+    return "\n".join(line for several in lines for line in several)
+
+
+_ALONE: Final = re.compile(r"kvplan (?:\S+ )?--")
+"""Begins a line that is a command."""
 
 
 def discard(stream: TextIO) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option, find_command
-from hwcalc.cli.output import Answer, discard, on_screen, wants_json, write
+from hwcalc.cli.output import Answer, discard, on_screen, on_terminal, wants_json, write
 from hwcalc.documents import ErrorInfo, dumps, error_document
 from hwcalc.errors import KvplanError, OutputError, UnwritableFileError, UsageError
 from hwcalc.text import message as safe_message
@@ -118,13 +118,22 @@ def _print(result: Any, *, before: Callable[[], object] = lambda: None) -> int:
     """
     if not isinstance(result, Answer):
         return result if isinstance(result, int) else 0
-    for remark in result.remarks:
-        write(sys.stderr, on_screen(f"kvplan: {remark}") + "\n")
+
+    def say() -> None:
+        for remark in result.remarks:
+            write(sys.stderr, on_screen(f"kvplan: {remark}") + "\n")
+
+    # On a screen a list of hundreds of lines goes by; what is said of it stands below it.
+    below = on_terminal() and not result.readings
+    if not below:
+        say()
     with Uncut():
         before()
         write(sys.stdout, result.text, json=result.json, commands=result.commands, color=result.color)
         for piece in result.pieces:
             write(sys.stdout, piece, json=result.json)
+    if below:
+        say()
     for line in result.readings:
         write(sys.stdout, line, json=result.json)
     return result.status

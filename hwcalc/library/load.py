@@ -108,7 +108,7 @@ def _equation(dimensions: Mapping[str, Any]) -> ModelSpec:
     from hwcalc.parsers.dimensions import EXAMPLE, equation_model
 
     if not dimensions:
-        raise UsageError("no MODEL is named.", hint=f"Write: kvplan MODEL, or the bare equation: {EXAMPLE}")
+        raise UsageError("no MODEL is named.", hint=f"Write: kvplan MODEL, or the bare equation:\n{EXAMPLE}")
     return equation_model(dimensions)
 
 

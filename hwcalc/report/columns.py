@@ -144,14 +144,28 @@ def cost_cells(cost: CostInfo | None) -> dict[str, str]:
     return {HOURLY: money(cost.usd_per_hour), PER_MILLION: of_tokens, PER_USER: each, MONTHLY: money(cost.usd_per_month)}
 
 
+_MOST_PRICES: Final = 4
+"""So many prices are named one by one; of more, those who ask them."""
+
+
 def dated_prices(costs: Iterable[CostInfo | None]) -> tuple[str, ...]:
     """Lines that name what the prices are of, with their days, the share of the time that is used, and what is rented; none without prices."""
+    from hwcalc.hardware.prices import KINDS
+
     known = [cost for cost in costs if cost is not None]
     if not known:
         return ()
-    told = "; ".join(dict.fromkeys(cost.price.text for cost in known))
+    prices = {cost.price.text: cost.price for cost in known}
+    usual = [price for price in prices.values() if price.date and not price.old and not price.user]
+    told = [*prices]
+    if len(usual) > _MOST_PRICES:
+        providers, kinds, days = (
+            sorted({*each}) for each in zip(*((one.provider, KINDS[one.kind], one.date) for one in usual), strict=True)
+        )
+        told = [f"{', '.join(providers)}; {' and '.join(kinds)}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"]
+        told += [text for text, price in prices.items() if price not in usual]
     used = {f" A million tokens at {cost.use:.0%} use (--use)." for cost in known if cost.usd_per_million_tokens is not None}
-    return (f"Prices: {told}. Their sources: --json or --format csv.{''.join(used)}", *rented_words(known))
+    return (f"Prices: {'; '.join(told)}. Their sources: --json or --format csv.{''.join(used)}", *rented_words(known))
 
 
 def cost_words(cost: CostInfo) -> tuple[str, ...]:

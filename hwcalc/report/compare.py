@@ -94,7 +94,8 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     header = [*(labels[1:] if titled else labels), *(column.title for column in columns)]
     rows = [[*(names[place][1:] if titled else names[place]), *(column.cells[place] for column in columns)] for place in shown]
     right = [len(header) - len(columns) + place for place, column in enumerate(columns) if column.right]
-    if beside:
+    # A screen has no column in which nothing is said.
+    if beside and (not limited or any(reasons)):
         header, rows = [*header, "why it differs"], [[*row, reasons[place]] for row, place in zip(rows, shown, strict=True)]
     titles = [names[place][0] for place in shown] if titled else ()
     shared = _shared(comparison, variants[planned[0]])

@@ -225,6 +225,9 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
     names.
     """
     numbers = frozenset(right)
+    names = max((cell.cell_len for cell, *_ in rows), default=0)
+    if not headed and not numbers and len(rows[0]) == _PAIR and names + GAP + _WORDS <= width:
+        return [piece for name, text in rows for piece in _named(name, text, names, width)]
     measured = _widths(rows, width, numbers, headed=headed)
     if _goes_below(measured, width, numbers):
         return over(rows, width=width, right=numbers, headed=headed)
@@ -240,6 +243,17 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
         sized = _sized([measured[place] for place in places], width, there)
         parts += [*([Text()] if parts else []), Grid(columns=sized, rows=some, gap=GAP)]
     return parts
+
+
+_PAIR: Final = 2
+
+
+def _named(name: Text, text: Text, names: int, width: int) -> list[Piece]:
+    """A name and a text beside it, or below it where the line has no room for its longest word."""
+    room = width - names - GAP
+    if longest_word(text) > room:
+        return [name, indented(text)]
+    return [Grid(columns=(Column(width=names), Column(width=room)), rows=((name, text),), gap=GAP)]
 
 
 def _goes_below(measured: Sequence[tuple[int, int]], width: int, numbers: frozenset[int]) -> bool:

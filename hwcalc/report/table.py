@@ -13,7 +13,20 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
 from hwcalc.report.columns import GAP
-from hwcalc.report.drawing import SCREEN, VERDICT_COLORS, Piece, Text, columns, hanging, height, indented, rendered
+from hwcalc.report.drawing import (
+    SCREEN,
+    VERDICT_COLORS,
+    Column,
+    Grid,
+    Piece,
+    Text,
+    columns,
+    hanging,
+    height,
+    indented,
+    longest_word,
+    rendered,
+)
 from hwcalc.report.summary import (
     DEVICE_HEADER,
     advice_command,
@@ -29,7 +42,7 @@ from hwcalc.report.summary import (
     shares,
     start_lines,
 )
-from hwcalc.report.text import PIPED_WIDTH, abbreviated, exact, filled, layer_words, percent, plural
+from hwcalc.report.text import PIPED_WIDTH, abbreviated, continued, exact, filled, layer_words, percent, plural
 from hwcalc.report.verdict import first_lines, kept_lines, verdict
 from hwcalc.report.view import Detail
 from hwcalc.text import clean
@@ -81,7 +94,7 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
     parts: list[Piece] = [titled, Text(filled(request_line(plan), width)), Text()]
     more = 0
     ask = ask_line(plan, "" if quiet else command)
-    asked = [] if ask is None else _command("ask", *ask)
+    asked = [] if ask is None else _command("ask", *ask, width)
     if plan.fit is None:
         parts += _figures(plan, width)
         if detail in _SHORT:
@@ -111,17 +124,17 @@ def _answer(plan: Plan, before: Sequence[Piece], asked: Sequence[Piece], width: 
     lines, out = first_lines(plan)[0], list[Piece]()
     # A plan that does not fit has one change that helps at least, of which what it gives takes two lines.
     first = () if not plan.refutes else plan.fit.suggestions[:1]
-    others = [*before, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), ""))]
+    others = [*before, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), "", width))]
     counted = min(width, _USUAL_WIDTH)
-    # Below are a blank line, how to see the rest, and the next line to type.
-    room = SCREEN[0] - 3 - 2 * len(first) - height(others, counted)
+    # Above is the line that was typed; below are a blank line, how to see the rest, and the next line to type.
+    room = SCREEN[0] - 4 - 2 * len(first) - height(others, counted)
     for spare in range(-1, len(_SPARE) + 1):
         out = []
         for label, text in lines:
             if label not in _SPARE[: max(0, spare)]:
                 out += hanging([(label.ljust(_LABEL), text, "")])
                 out += _stack(plan, width) if label == "needs" else []
-        out += [piece for line in start_lines(plan, brief=spare >= 0) for piece in _command(*line)]
+        out += [piece for line in start_lines(plan, brief=spare >= 0) for piece in _command(*line, width)]
         out += asked
         if detail != "screen" or height(out, counted) <= room:
             break
@@ -162,9 +175,9 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> t
         lines_for_more = 1 if left > 1 and detail != "screen" else 0
         need = -inf if detail == "full" or (place == 0 and always) else lines_for_more
         # What a change gives takes long to find out: where the command alone has no room, nobody asks.
-        lines = _command("try", advice_command(one), "")
+        lines = _command("try", advice_command(one), "", width)
         if room - height(lines, counted) >= need:
-            lines = _command("try", *advice_pair(one, plan.request.engine))
+            lines = _command("try", *advice_pair(one, plan.request.engine), width)
         room -= height(lines, counted)
         if room < need:
             # The two options exclude each other.
@@ -174,9 +187,10 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> t
     return out, 0
 
 
-def _command(label: str, command: str, remark: str) -> list[Piece]:
-    """A command to copy, which no line break cuts, and what it does: beside it, or below if they are longer than a line."""
-    words: tuple[str | tuple[str, str], ...] = (f"  {label:<7}  ", (clean(command), "bold cyan"))
+def _command(label: str, command: str, remark: str, width: int) -> list[Piece]:
+    """A command to copy, in lines that a shell reads as one, and what it does: beside it, or below if they are longer than a line."""
+    shown = f"\n{'':<11}".join(continued(clean(command), width - 11))
+    words: tuple[str | tuple[str, str], ...] = (f"  {label:<7}  ", (shown, "bold cyan"))
     text = Text(*words, whole=True)
     if not command:
         return hanging([(label.ljust(7), clean(remark), "")])
@@ -196,7 +210,10 @@ def _figures(plan: Plan, width: int) -> list[Piece]:
         cells = [Text(cell, style=strong) for cell in ("  " + name, exact(size), human_bytes(size))]
         rows.append([*cells, Text(meaning, style="dim")])
     whole = (human_bytes(total), "bold")
-    headline = Text(("KV cache  ", "bold"), whole, f"  =  {exact(total)}", (f"  {definition(plan)}", "dim"))
+    said = Text(whole, f"  =  {exact(total)}", (f"  {definition(plan)}", "dim"))
+    headline = Grid(
+        columns=(Column(width=8), Column(least=longest_word(said))), rows=((Text("KV cache", style="bold"), said),), gap=GAP
+    )
     return [headline, *columns(rows, width=width, right=(1, 2), headed=False), Text()]
 
 
@@ -259,7 +276,7 @@ def _layers(plan: Plan, width: int) -> list[Piece]:
     exact_width = max(len(exact(group.bytes)) for group in groups)
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
     bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
-    lines: list[Piece] = [Text(model_lines(plan)[2], style="bold")]
+    lines: list[Piece] = [Text(filled(model_lines(plan)[2], width), style="bold")]
     strip = layer_strip(plan, width - GAP)
     # Letters that are all the same show no pattern.
     if strip is not None and len(set(strip[0])) > 1:

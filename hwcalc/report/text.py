@@ -16,6 +16,7 @@ BOUND: Final = "\ue000"
 """Stands for a blank at which no line is broken, until lines are broken. Names never have it: it is no character of any script."""
 _BOUND: Final = re.compile(
     r"(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
+    r"|(?<![^\s(])(?:[tpdce]{1,2}p|level) (?=\d)"  # ranks of a layout, and how many; a level of sleep
     r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
 )
 _COMMAND: Final = re.compile(
@@ -51,6 +52,28 @@ def broken(text: str, width: int, hang: int = 0) -> list[str]:
 def together(words: str) -> str:
     """Words between which no line is broken, such as a command to copy."""
     return words.replace(" ", BOUND)
+
+
+def continued(command: str, width: int) -> list[str]:
+    r"""The lines of a command, which a shell reads as one. Where it is longer than ``width`` it is broken before options.
+
+    >>> continued("kvplan gpt2 --seq 32k --layers-of '2*gqa(heads=4) + gqa(heads=8)'", 30)
+    ['kvplan gpt2 --seq 32k \\', "  --layers-of '2*gqa(heads=4) + gqa(heads=8)'"]
+    """
+    if len(command) <= width:
+        return [command]
+    words = re.findall(r"(?:'[^']*'|[^ '])+", command)
+    groups: list[str] = []
+    for word in words:
+        alone = not groups or word.startswith("-") or len(groups[-1]) + len(word) + 5 > width
+        groups[-1:] = [*groups[-1:], word] if alone else [f"{groups[-1]} {word}"]
+    lines = groups[:1]
+    for group in groups[1:]:
+        if len(lines[-1]) + len(group) + 3 > width:
+            lines.append(f"  {group}")
+        else:
+            lines[-1] += f" {group}"
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def with_commands(text: str) -> str:

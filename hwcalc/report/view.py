@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from hwcalc.formulas.record import Record
-from hwcalc.report.text import PIPED_WIDTH, csv_text, escaped, filled, markdown_table
+from hwcalc.report.text import PIPED_WIDTH, continued, csv_text, escaped, filled, markdown_table
 from hwcalc.text import clean
 
 Detail = Literal["brief", "screen", "usual", "full"]
@@ -58,21 +58,12 @@ class View(Record):
         return rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=self.color, width=self.width)
 
     def command(self, label: str, command: str) -> str:
-        """A command to copy, after its label. Over several lines a shell still reads it as one; one with quoted words is left as it is."""
+        """A command to copy, after its label. Over several lines a shell still reads it as one."""
         if self.format == "markdown":
             ticks = "``" if "`" in command else "`"
             return f"- {label}: {ticks}{command}{ticks}\n"
         line = f"{label}: {command}"
-        if len(line) <= self.width or "'" in command:
-            return f"{line}\n"
-        lines = [""]
-        for part in command.split(" --"):
-            word = f"--{part}" if lines[-1] else part
-            if lines[-1] and len(lines[-1]) + len(word) + 5 > self.width:
-                lines.append(word)
-            else:
-                lines[-1] = f"{lines[-1]} {word}".lstrip()
-        return f"{label}:\n  " + " \\\n    ".join(lines) + "\n"
+        return f"{line}\n" if len(line) <= self.width else "\n  ".join((f"{label}:", *continued(command, self.width - 2))) + "\n"
 
     def headed(self, title: str, verdict: str, *, agrees: bool) -> str:
         """A title, and below it whether measured and expected agree."""

@@ -15,7 +15,7 @@ from hwcalc import __version__
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.commands import QUESTIONS, USUAL, summary
 from hwcalc.cli.line import VLLM
-from hwcalc.cli.options import COMMANDS, GROUPS, PLANNING, Example, find_command
+from hwcalc.cli.options import COMMANDS, GROUPS, PANELS, PLANNING, Example, find_command
 from hwcalc.engines import ENGINES
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
@@ -143,11 +143,14 @@ def test_questions_with_their_commands(capsys: Capture) -> None:
 
 def test_no_summary_is_cut(capsys: Capture) -> None:
     """Each command has one line of the list, a whole sentence."""
-    listed = sections(run(capsys, "--help-all")[1])["Commands"]
+    listed, short = sections(run(capsys, "--help-all")[1]), run(capsys, "--help")[1]
 
-    for name in COMMANDS:
-        assert f"\n  {name:<{max(map(len, COMMANDS)) + 2}}{summary(name)}\n" in f"\n{listed}"
-        assert "..." not in summary(name)
+    assert [*listed][-len(PANELS) :] == [title.capitalize() for title in PANELS]
+    for title, names in PANELS.items():
+        assert f"\n  {title:<8}  {', '.join(names)}\n" in short
+        for name in names:
+            assert f"\n  {name:<{max(map(len, COMMANDS)) + 2}}{summary(name)}\n" in f"\n{listed[title.capitalize()]}"
+            assert "..." not in summary(name)
 
 
 def test_help_and_version_are_commands(capsys: Capture) -> None:
