@@ -1,7 +1,7 @@
 """Run the examples of the README and of ``docs``, and compare what they print with what stands below them.
 
 An example is a ``console`` block: lines that begin with ``$ kvplan``, each followed by what it prints, standard error included, on a
-terminal of 100 columns without colour, network or GPU. With ``--write`` the pages are brought up to date. Exit status: 0 all agree or
+terminal of 100 columns without colour, network or GPU. A command may go on behind a backslash. With ``--write`` the pages are brought up to date. Exit status: 0 all agree or
 were written, 1 some differ, 2 wrong usage.
 
     python scripts/examples.py [--write] [PAGE ...]
@@ -19,6 +19,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from hwcalc.cli.output import in_lines
+from hwcalc.report.text import continued
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COLUMNS: Final = 100
@@ -61,7 +64,9 @@ def _commands(block: str) -> Iterator[tuple[int, str, str]]:
     lines = block.splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith(f"{_PROMPT}kvplan")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        yield start, lines[start].removeprefix(_PROMPT), "\n".join(lines[start + 1 : end]).rstrip()
+        last = next(number for number in range(start, end) if not lines[number].endswith("\\"))
+        command = " ".join(line.strip(" \\") for line in (lines[start].removeprefix(_PROMPT), *lines[start + 1 : last + 1]))
+        yield start, command, "\n".join(lines[last + 1 : end]).rstrip()
 
 
 def environment() -> dict[str, str]:
@@ -96,7 +101,7 @@ def together(command: str, status: int, out: str, err: str) -> str:
     if status not in range(6):
         message = f"{command} ended with {status}: {err[-500:]}"
         raise RuntimeError(message)
-    text = "\n".join(filter(None, (out.rstrip("\n"), err.rstrip("\n"))))
+    text = "\n".join(filter(None, (out.rstrip("\n"), in_lines(err.rstrip("\n"), COLUMNS))))
     if str(Path.home()) in text:
         message = f"{command} prints a path of this machine: {text[-500:]}"
         raise RuntimeError(message)
@@ -117,11 +122,16 @@ def renewed(text: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         head = match.group().partition(f"{_PROMPT}kvplan")[0]
-        parts = [f"{_PROMPT}{command}\n{output}\n" if (output := printed(command)) else f"{_PROMPT}{command}\n"
+        parts = [f"{_PROMPT}{_typed(command)}\n" + (f"{output}\n" if (output := printed(command)) else "")
                  for _, command, _ in _commands(match.group())]  # fmt: skip
         return head + "\n".join(parts) if parts else match.group()
 
     return _BLOCK.sub(block, text)
+
+
+def _typed(command: str) -> str:
+    """The command in lines that a page has room for."""
+    return "\n".join(continued(command, COLUMNS - len(_PROMPT)))
 
 
 def _differences(path: Path) -> str:

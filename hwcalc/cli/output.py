@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.report.text import PIPED_WIDTH, continued, filled, records_csv, with_commands
+from hwcalc.report.text import PIPED_WIDTH, broken, continued, records_csv, with_commands
 from hwcalc.report.view import Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
@@ -206,11 +206,16 @@ def on_screen(text: str) -> str:
     """Lines for standard error, each broken at blanks where that is a terminal. A command can be copied: it stays whole, or goes on behind a backslash."""
     if sys.stderr is None or not sys.stderr.isatty() or "First: " in text:
         return text
-    width = _columns(sys.stderr)
-    lines = (
-        [filled(with_commands(line), width)] if not _ALONE.match(line) else continued(line, width) for line in text.split("\n")
-    )
-    return "\n".join(line for several in lines for line in several)
+    return in_lines(text, _columns(sys.stderr))
+
+
+def in_lines(text: str, width: int) -> str:
+    """Lines for standard error as a terminal of this width shows them."""
+    lines = []
+    for line in text.split("\n"):
+        hang = len(line) - len(line.lstrip(" ")) + 2
+        lines += continued(line, width) if _ALONE.match(line) else broken(with_commands(line), width, hang)
+    return "\n".join(lines)
 
 
 _ALONE: Final = re.compile(r"kvplan (?:\S+ )?--")

@@ -65,7 +65,9 @@ def continued(command: str, width: int) -> list[str]:
     words = re.findall(r"(?:'[^']*'|[^ '])+", command)
     groups: list[str] = []
     for word in words:
-        alone = not groups or word.startswith("-") or len(groups[-1]) + len(word) + 5 > width
+        # What is no option's value may be long.
+        long = not (groups and groups[-1].startswith("-")) and len((groups or [""])[-1]) + len(word) + 5 > width
+        alone = not groups or word.startswith("-") or long
         groups[-1:] = [*groups[-1:], word] if alone else [f"{groups[-1]} {word}"]
     lines = groups[:1]
     for group in groups[1:]:
