@@ -284,3 +284,61 @@ FITTING: Final = (
     *(*OF_TIME, "min_users"),
 )
 """Requirements that need a verdict, and so hardware."""
+SCHEMA_VERSION: Final = 1
+MOST_CHECKS: Final = 500
+"""A check takes some milliseconds, so this many take a few seconds."""
+OTHER_KEYS: Final = tuple(
+    dict.fromkeys(each for name in (*ALIASES, *sorted(OF_ENGINE)) for each in (name, name.replace("_", "-")))
+)
+"""Names that stand for keys; vLLM writes its own with hyphens."""
+
+
+def check_file_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12). Rules between keys, such as ``headroom`` needs hardware, are left to :mod:`hwcalc.check.file`."""
+    fields = {name: (field.schema, field.help) for name, field in {**OPTIONS, **REQUIREMENTS}.items()}
+    others = {alias: (OPTIONS[key].schema, f"The same as {key}.") for alias, key in ALIASES.items()}
+    others |= {
+        name: ({"type": ["string", "number", "boolean"]}, f"vLLM's own: engine_options: {{{name}: ...}}.")
+        for name in sorted(OF_ENGINE)
+    }
+    fields |= {key: others[key.replace("-", "_")] for key in OTHER_KEYS}
+    text = {"type": "string", "minLength": 1}
+    model = {**text, "description": "Hub id, or the path of a folder or config.json from this file's folder."}
+    name = {**text, "maxLength": 200, "description": "What reports call the check. Default: model and request."}
+    optional: dict[str, Any] = {"model": model}
+    for key, (schema, description) in fields.items():
+        # null undoes a default
+        plain = {word: value for word, value in schema.items() if word != "description"}
+        if key == "engine_options":
+            plain["additionalProperties"] = {"type": [*plain["additionalProperties"]["type"], "null"]}
+        optional[key] = {"anyOf": [plain, {"type": "null"}], "description": description}
+    kinds = {
+        "A flag of vLLM's that changes no planned bytes: it is left out.": LEFT_OUT - UNPLANNED.keys(),
+        "A flag of vLLM's that may bear on memory: it is left out, with a warning.": LEFT_OUT & UNPLANNED.keys(),
+    }
+    closed = {
+        "patternProperties": {
+            f"^({'|'.join(flag.replace('-', '[-_]') for flag in sorted(flags))})$": {"description": each}
+            for each, flags in kinds.items()
+        },
+        "additionalProperties": False,
+    }
+    check = {"type": "object", **closed, "properties": {"name": name, **optional}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kvplan check-file",
+        "description": "What kvplan check reads, in YAML or JSON.",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["schema_version", "checks"],
+        "properties": {
+            "schema_version": {"const": SCHEMA_VERSION},
+            "defaults": {
+                "type": ["object", "null"],
+                "description": "Options and requirements of every check that does not say otherwise.",
+                **closed,
+                "properties": optional,
+            },
+            "checks": {"type": "array", "minItems": 1, "maxItems": MOST_CHECKS, "items": check},
+        },
+    }

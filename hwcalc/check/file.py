@@ -1,7 +1,4 @@
-"""Read a check file: its checks, with defaults filled in and the line of each, and errors that name the file and the place.
-
-Its JSON Schema, with which editors complete and check the file, follows from the same table that reads it.
-"""
+"""Read a check file: its checks, with defaults filled in and the line of each, and errors that name the file and the place."""
 
 from __future__ import annotations
 
@@ -20,10 +17,13 @@ from hwcalc.check.fields import (
     HARDWARE,
     LEFT_OUT,
     LENGTH_OF_SERVER,
+    MOST_CHECKS,
     OF_ENGINE,
     OF_TIME,
     OPTIONS,
+    OTHER_KEYS,
     REQUIREMENTS,
+    SCHEMA_VERSION,
     UNPLANNED,
 )
 from hwcalc.check.result import Judged
@@ -150,17 +150,10 @@ def parse_tree(text: str, name: str, command: str = "check") -> Node:
         ) from error
 
 
-SCHEMA_VERSION: Final = 1
-MOST_CHECKS: Final = 500
-"""A check takes some milliseconds, so this many take a few seconds."""
 MOST_FAULTS: Final = 20
 """Faults of a file that are reported. Its reading ends behind them."""
 _LONGEST_NAME: Final = 200
 _TOP: Final = ("schema_version", "defaults", "checks")
-OTHER_KEYS: Final = tuple(
-    dict.fromkeys(each for name in (*ALIASES, *sorted(OF_ENGINE)) for each in (name, name.replace("_", "-")))
-)
-"""Names that stand for keys; vLLM writes its own with hyphens."""
 _KEYS: Final = ("name", "model", *OPTIONS, *REQUIREMENTS, *OTHER_KEYS)
 _OPTION: Final = "engine_options."
 """What stands before the name of an engine option where it is a key."""
@@ -663,54 +656,3 @@ def _suggestion(key: str, known: Iterable[str]) -> str:
     # A longer word for it: sequence_length.
     near = near or sorted((name for name in names if len(name) > 2 and key.lower().startswith(name)), key=len)[-1:]
     return f"Did you mean {near[0]}?" if near else f"Allowed: {', '.join(names)}."
-
-
-def check_file_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12). Rules between keys, such as ``headroom`` needs hardware, are left to :mod:`hwcalc.check.file`."""
-    fields = {name: (field.schema, field.help) for name, field in {**OPTIONS, **REQUIREMENTS}.items()}
-    others = {alias: (OPTIONS[key].schema, f"The same as {key}.") for alias, key in ALIASES.items()}
-    others |= {
-        name: ({"type": ["string", "number", "boolean"]}, f"vLLM's own: engine_options: {{{name}: ...}}.")
-        for name in sorted(OF_ENGINE)
-    }
-    fields |= {key: others[key.replace("-", "_")] for key in OTHER_KEYS}
-    text = {"type": "string", "minLength": 1}
-    model = {**text, "description": "Hub id, or the path of a folder or config.json from this file's folder."}
-    name = {**text, "maxLength": 200, "description": "What reports call the check. Default: model and request."}
-    optional: dict[str, Any] = {"model": model}
-    for key, (schema, description) in fields.items():
-        # null undoes a default
-        plain = {word: value for word, value in schema.items() if word != "description"}
-        if key == "engine_options":
-            plain["additionalProperties"] = {"type": [*plain["additionalProperties"]["type"], "null"]}
-        optional[key] = {"anyOf": [plain, {"type": "null"}], "description": description}
-    kinds = {
-        "A flag of vLLM's that changes no planned bytes: it is left out.": LEFT_OUT - UNPLANNED.keys(),
-        "A flag of vLLM's that may bear on memory: it is left out, with a warning.": LEFT_OUT & UNPLANNED.keys(),
-    }
-    closed = {
-        "patternProperties": {
-            f"^({'|'.join(flag.replace('-', '[-_]') for flag in sorted(flags))})$": {"description": each}
-            for each, flags in kinds.items()
-        },
-        "additionalProperties": False,
-    }
-    check = {"type": "object", **closed, "properties": {"name": name, **optional}}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "kvplan check-file",
-        "description": "What kvplan check reads, in YAML or JSON.",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["schema_version", "checks"],
-        "properties": {
-            "schema_version": {"const": SCHEMA_VERSION},
-            "defaults": {
-                "type": ["object", "null"],
-                "description": "Options and requirements of every check that does not say otherwise.",
-                **closed,
-                "properties": optional,
-            },
-            "checks": {"type": "array", "minItems": 1, "maxItems": MOST_CHECKS, "items": check},
-        },
-    }

@@ -57,7 +57,7 @@ class ToolOf(Record):
 
 def tools() -> dict[str, ToolOf]:
     """The tools by name. A name is also that of a document (``kvplan schema NAME``)."""
-    from hwcalc.check.file import check_file_schema
+    from hwcalc.check.fields import check_file_schema
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
     from hwcalc.library.fit import fit

@@ -11,8 +11,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
-from hwcalc.check.fields import Field, field_of
-from hwcalc.check.file import OTHER_KEYS, SCHEMA_VERSION, Entry, TreeReader, kept_defaults, misnamed, parse_tree, settled
+from hwcalc.check.fields import OTHER_KEYS, SCHEMA_VERSION, Field, field_of
+from hwcalc.check.file import Entry, TreeReader, kept_defaults, misnamed, parse_tree, settled
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import counted, gpu_named, instance_device, instance_named

@@ -16,7 +16,7 @@ from hwcalc.formulas.record import Record
 def built_schema(document: str) -> dict[str, Any]:
     """The schema of a document, as :func:`hwcalc.report.schema.json_schema` has it."""
     if document == "check-file":
-        from hwcalc.check.file import check_file_schema
+        from hwcalc.check.fields import check_file_schema
 
         return check_file_schema()
     if document == "fleet-file":

@@ -19,8 +19,7 @@ import hwcalc.engines
 from hwcalc import ModelSpec, keep, plan
 from hwcalc.check import file as check_file
 from hwcalc.check import judge
-from hwcalc.check.fields import REQUIREMENTS, Field
-from hwcalc.check.file import check_file_schema
+from hwcalc.check.fields import REQUIREMENTS, Field, check_file_schema
 from hwcalc.cli import completion
 from hwcalc.cli.options import COMMANDS
 from hwcalc.engines import ENGINES

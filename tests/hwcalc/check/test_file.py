@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from hwcalc.check.fields import ALIASES, OPTIONS, REQUIREMENTS, Headroom
-from hwcalc.check.file import MOST_FAULTS, OTHER_KEYS, Check, CheckFile, CheckUsageError, check_file_schema, parse_check_file
+from hwcalc.check.fields import ALIASES, OPTIONS, OTHER_KEYS, REQUIREMENTS, Headroom, check_file_schema
+from hwcalc.check.file import MOST_FAULTS, Check, CheckFile, CheckUsageError, parse_check_file
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.options import PLANNING
 from hwcalc.planner.options import DIMENSIONS, WITHIN

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import plan
-from hwcalc.check.fields import OPTIONS
-from hwcalc.check.file import check_file_schema
+from hwcalc.check.fields import OPTIONS, check_file_schema
 from hwcalc.documents import dumps
 from tests.hwcalc.check.files import PER_TOKEN, check_file, tiny_model
 from tests.hwcalc.command import Capture, run

@@ -83,7 +83,7 @@ def test_check_files_and_the_library_take_it(ask: Ask, tmp_path: Path) -> None:
     )
     code = f"""
 import inspect, hwcalc
-from hwcalc.check.file import check_file_schema
+from hwcalc.check.fields import check_file_schema
 assert "reserve" in check_file_schema()["properties"]["defaults"]["properties"]
 assert all("reserve" in inspect.signature(function).parameters for function in (hwcalc.plan, hwcalc.compare, hwcalc.recommend))
 print(hwcalc.plan("{QWEN}", seq=4096, gpu="l4", reserve="3GiB").fit.headroom_bytes)
