@@ -48,7 +48,7 @@ from hwcalc.engines.llamacpp.tensors import (
     with_overrides,
 )
 from hwcalc.engines.memory import BudgetPart, Section, estimated, exact
-from hwcalc.engines.options import Choices, is_auto, is_on
+from hwcalc.engines.options import TO_MAKE, Choices, is_auto, is_on
 from hwcalc.engines.setup import Load, Request, Setup
 from hwcalc.engines.stored import Dtypes
 from hwcalc.engines.subjects import Traits
@@ -465,7 +465,7 @@ class LlamacppCommand(Command):
         if not planned.made:
             return (), ""
         file, search = where_files_are(planned)
-        return (), f"Published: {search} (-hf {file} in place of -m). To make it: {how_to_make(planned)}"
+        return (), f"Published (-hf {file} in place of -m): {search}{TO_MAKE}{how_to_make(planned)})"
 
 
 class LlamacppRequests(RequestRules):

@@ -310,11 +310,12 @@ class OllamaCommand(Command):
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
         """The commands and the comment for a Modelfile that names a file that the model's publisher does not have."""
         from hwcalc.engines.llamacpp.command import in_library, where_files_are
+        from hwcalc.quantization.planned import REPOSITORY
 
         if not planned.made or in_library(planned):
             return (), ""
         file, search = where_files_are(planned)
-        where = f"hf.co/{file}, which a Modelfile takes too, is one of {search}"
+        where = f"in place of {REPOSITORY} write the name of one of {search} (a Modelfile takes hf.co/{file} too)"
         pulled = None if planned.weights is not None else ollama_name(planned.model, OLLAMA_PULLS)
         return (
             (),

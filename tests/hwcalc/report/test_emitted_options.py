@@ -166,7 +166,8 @@ def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str) -> 
     assert f"-hf REPOSITORY:{form}" in remark
     made = f"convert_hf_to_gguf.py FOLDER --outtype {form.lower()} --outfile Qwen3-8B-{form}.gguf"
     mixed = "convert_hf_to_gguf.py FOLDER --outfile F.gguf, llama-quantize F.gguf Qwen3-8B-Q4_K_M.gguf Q4_K_M"
-    assert remark.endswith(mixed if weights == "q4_k_m" else made)
+    how = mixed if weights == "q4_k_m" else made
+    assert remark.endswith(f" (to make it: {how})")
 
 
 def test_ollama_says_what_its_library_runs() -> None:

@@ -111,9 +111,9 @@ def test_the_speed_comes_before_how_a_file_is_made() -> None:
     assert len(screen(small)) <= LINES - 2
     assert "\n  speed    decodes " in small
     assert "\n  start    llama-server " in small
-    assert "Published:" in small
-    assert "To make it:" not in small
-    assert "To make it:" in whole
+    assert "Published (-hf REPOSITORY:Q4_K_M in place of -m):" in small
+    assert "convert_hf_to_gguf.py" not in small
+    assert "convert_hf_to_gguf.py" in whole
 
 
 def test_one_bar_has_the_parts_and_the_limit() -> None:
