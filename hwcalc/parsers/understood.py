@@ -21,7 +21,7 @@ from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
 from hwcalc.model import BY_ARCHITECTURE, LEFT_OUT, Note
-from hwcalc.parsers.config import Config, defaults_table
+from hwcalc.parsers.config import Config, bears_on_memory, defaults_table
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import find_family, find_language_model, find_wrapper, model_type_of_architecture
 from hwcalc.text import quoted
@@ -100,11 +100,13 @@ def _by_its_family(top: Config, family: Family, config: Config, architecture: st
     if is_known or find_wrapper(top.model_type) is None:
         unread += _not_read(read)
     unread += not_read_around(read)
-    lacks = {} if config.where or is_known or top.model_type is None else filled_in(read.reading.config)
-    lacks = with_effect(lacks, read.reading.layers)
+    is_named = not config.where and not is_known and top.model_type is not None
+    lacks = filled_for(read.reading.config, read.reading.layers) if is_named else {}
     if lacks:
         # Nobody knows what a type of another name fills in.
-        return Understood(owner=config.model_type, lacks=tuple(f"{key} {value}" for key, value in sorted(lacks.items())))
+        return Understood(
+            owner=config.model_type, lacks=tuple(f"{key} {quoted(value, 40)}" for key, value in sorted(lacks.items()))
+        )
     if not is_known and find_wrapper(top.model_type) is None:
         declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
         by = config.where or f"architecture, {architecture}"
@@ -214,11 +216,19 @@ def filled_in(config: Config) -> Mapping[str, Any]:
     return {key: value for key, value in defaults if key in _WORTH_A_NOTE and not isinstance(value, bool)}
 
 
-def with_effect(filled: Mapping[str, Any], layers: Sequence[Layer]) -> Mapping[str, Any]:
-    """Of what the class filled in, all but windows and chunks that no layer has."""
+def filled_for(config: Config, layers: Sequence[Layer]) -> Mapping[str, Any]:
+    """The values that the class filled in and the cache follows from: no window or chunk that no layer has."""
+    from hwcalc.parsers.key_names import PARAMETERS
+
+    given = {
+        key: value
+        for key, value in config.assumed_defaults().items()
+        if not isinstance(value, bool) and (bears_on_memory(key, value) or key in PARAMETERS)
+    }
     dims = {name for layer in layers for kind in layer for name in kind.dims()}
     without_effect = {"window", "chunk"} - dims
-    return {key: value for key, value in filled.items() if not any(word in key for word in without_effect)}
+    found = {**filled_in(config), **given}
+    return {key: value for key, value in found.items() if not any(word in key for word in without_effect)}
 
 
 def from_the_class(language: Config, *, complete: bool) -> tuple[Note, ...]:

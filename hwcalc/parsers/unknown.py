@@ -19,7 +19,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, LONGEST_SEQUENCE, Config, architecture_of, bears_on_memory, class_defaults, weighs
-from hwcalc.parsers.key_names import PARAMETERS, READ_LATER, not_read, not_read_of
+from hwcalc.parsers.key_names import READ_LATER, not_read, not_read_of
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
@@ -29,12 +29,11 @@ from hwcalc.parsers.understood import (
     Read,
     Understood,
     around,
-    filled_in,
+    filled_for,
     left_out_text,
     not_read_around,
     read_as,
     understood,
-    with_effect,
 )
 from hwcalc.parsers.written import layers_text, read_layers
 from hwcalc.text import did_you_mean, quoted, shown
@@ -223,7 +222,7 @@ def is_layout(key: str) -> bool:
 def judge(config: Config, top: Config, family: Family, reading: Reading, *, weighed: bool = True) -> Trial:
     """The trial of a reading: what it leaves out of account and adds. Without ``weighed`` nobody counts the weights."""
     known_by_name = (*config.unread(), *config.unread_inside(), *_unused(config, reading.layers))
-    level, filled = reading.config, _filled(config, reading.layers)
+    level, filled = reading.config, filled_for(config, reading.layers)
     if weighed:
         with suppress(ConfigError, UsageError, ValueError):
             family.weigh(level, top, reading)
@@ -279,17 +278,6 @@ def _unweighed(level: Config) -> Iterator[str]:
         same = has_experts if "intermediate" in key else "shared" in key and any("shared" in other for other in counted)
         if not same:
             yield str(key)
-
-
-def _filled(config: Config, layers: Sequence[Layer]) -> Mapping[str, Any]:
-    """The values that the class filled in and the cache follows from."""
-    given = {
-        key: value
-        for key, value in config.assumed_defaults().items()
-        if not isinstance(value, bool) and (bears_on_memory(key, value) or key in PARAMETERS)
-    }
-    found = {**filled_in(config), **given}
-    return with_effect(found, layers)
 
 
 def _unused(config: Config, layers: Sequence[Layer]) -> list[str]:

@@ -101,7 +101,7 @@ def test_what_an_unknown_type_adds_is_an_error(architecture: str, keys: dict[str
     [
         ("LlamaForCausalLM", {"num_attention_heads": ...}, "num_attention_heads 32"), ("LlamaForCausalLM", {"hidden_size": ...}, "hidden_size 4096"),
         # Without a rank nobody knows the latent of another class than DeepSeek's own.
-        ("DeepseekV3ForCausalLM", {"num_key_value_heads": 8}, "kv_lora_rank 512, qk_rope_head_dim 64"), ("MistralForCausalLM", {"num_key_value_heads": 8}, "sliding_window 4096"),
+        ("DeepseekV3ForCausalLM", {"num_key_value_heads": 8}, "kv_lora_rank 512, qk_nope_head_dim 128, qk_rope_head_dim 64, v_head_dim 128"), ("MistralForCausalLM", {"num_key_value_heads": 8}, "sliding_window 4096"),
         # A class without layers in the file is read by nobody.
         ("LlamaForCausalLM", {"num_hidden_layers": ...}, "num_hidden_layers 32"),
     ],
@@ -133,3 +133,15 @@ def test_code_of_its_own_may_read_what_the_type_does_not(architecture: str) -> N
         return
     with pytest.raises(UnreadKeysError, match="type llama does not have: lat"):
         load_model(config | {"lat": 384})
+
+
+def test_an_unknown_type_has_no_groups_of_another_class() -> None:
+    """Transformers' Mamba2Config has 8 groups where a file names none: 3 x (64 x 64 + 2 x groups x 128) numbers of each layer depend on them."""
+    states = {
+        "model_type": "my_mamba", "architectures": ["Mamba2ForCausalLM"], "num_hidden_layers": 4, "hidden_size": 2048, "vocab_size": 1000,
+        "num_heads": 64, "head_dim": 64, "state_size": 128, "conv_kernel": 4, "expand": 2,
+    }  # fmt: skip
+    with pytest.raises(UnknownArchitectureError, match="leaves out n_groups 8: so says that class"):
+        load_model(states)
+    kept = plan(states | {"n_groups": 1}, seq=8, dtype="bf16").cache
+    assert 4 * (64 * 64 * 128 * 4 + 3 * (64 * 64 + 2 * 128) * 2) == kept.total_bytes
