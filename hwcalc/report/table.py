@@ -14,6 +14,7 @@ from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
 from hwcalc.report.columns import GAP
 from hwcalc.report.drawing import (
+    DIFFERS,
     SCREEN,
     VERDICT_COLORS,
     Column,
@@ -143,6 +144,9 @@ def _answer(plan: Plan, before: Sequence[Piece], asked: Sequence[Piece], width: 
 
 def _verdict_color(plan: Plan) -> str:
     assert plan.fit is not None
+    if plan.refutes and plan.fit.fits:
+        # It fits, and is too slow: the exit status says no.
+        return DIFFERS
     return VERDICT_COLORS[(plan.overrun.verdict if plan.overrun is not None and plan.serves_users else plan.fit.verdict).text]
 
 

@@ -141,6 +141,12 @@ def test_green_and_red_are_for_verdicts() -> None:
 
     assert green not in plan_table(refused, color=True, detail="full")
     assert green in plan_table(plan(QWEN, seq="1k", gpu="h100"), color=True)
+    # It fits, but nobody gets a first token within a millisecond: the exit status is 1.
+    late = plan(QWEN, seq="1k", gpu="h100", engine="vllm", ttft="1ms")
+    assert late.refutes
+    assert late.fit is not None
+    assert late.fit.fits
+    assert green not in plan_table(late, color=True)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
