@@ -57,16 +57,19 @@ def _count(users: int) -> str:
 def _users(found: WithinInfo, batch: int, engine: str) -> str:
     limits = limits_text(found)
     held = f" within {limits}" if limits else ""
+    cached = f", {found.cached_tokens:,} of them cached" if found.cached_tokens else ""
+    mean = "on average, " if limits else ""
+    of = f", {mean}with a prompt of {found.prompt_tokens:,} tokens{cached} and an output of {found.output_tokens:,}"
     limit = f"limit: {limit_word(found.limiting)}"
     if found.users is None:
         known = _unknown(engine)
         most = f"at most {_count(found.users_bound)} at once" if found.users_bound else "nobody"
-        return f"{most}{held} ({limit}) by the bound; {known}"
+        return f"{most}{held}{of} ({limit}) by the bound; {known}"
     users = "nobody" if not found.users else f"{_count(found.users)} at once"
     asked = f", not {batch:,}" if batch > max(1, found.users) and not found.holds else ""
     low = "" if found.users_low is None or found.users_low == found.users else f"{_count(found.users_low)} {_SLOW}; "
     flags = " ".join(one.flag for one in found.settings)
-    return f"{users}{held}{asked} ({low}{limit})" + (f"; set {flags}" if flags else "")
+    return f"{users}{held}{of}{asked} ({low}{limit})" + (f"; set {flags}" if flags else "")
 
 
 def _unknown(engine: str) -> str:
@@ -77,16 +80,14 @@ def _unknown(engine: str) -> str:
 
 
 def _each(found: WithinInfo) -> str:
-    """A user's times with their ranges, and what was taken for prompt and output."""
+    """A user's times with their ranges."""
     served = found.shown
     between = f"{_time(served.itl_s)} between tokens: {_rates(served.itl_s)} tokens/s"
     parts = [f"{_time(served.ttft_s)} to the first token", between, f"{_time(served.e2e_s)} in all"]
-    cached = f", {found.cached_tokens:,} of them cached" if found.cached_tokens else ""
-    of = f"prompt of {found.prompt_tokens:,} tokens{cached}, output of {found.output_tokens:,}"
     held = "" if found.at_held is None else f", as memory holds no more of the {found.at_batch.users:,}"
     # The rates of other lines are of decoding alone.
     mixed = ", their prompts computed in between" if served.step_with_prompt_s is not None and served.users > 1 else ""
-    return f"with {served.users:,} at once{held}{mixed}: {', '.join(parts)}; {of}"
+    return f"with {served.users:,} at once{held}{mixed}: {', '.join(parts)}"
 
 
 def _chunk(found: WithinInfo) -> str:
