@@ -28,7 +28,7 @@ from hwcalc.check.baseline import (
 )
 from hwcalc.check.changes import as_written, asked_of, changed_keys, placed
 from hwcalc.check.deployed import Deployment, ServerCheck, Told, read_any, read_deployment, typed_command
-from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread
+from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread, parse_check_file
 from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
@@ -87,7 +87,7 @@ class CheckOptions(Record):
 
 
 def check(
-    files: str | Sequence[str],
+    files: str | Sequence[str] | Mapping[str, Any],
     *,
     lock: str = "use",
     strict: bool = False,
@@ -107,18 +107,22 @@ def check(
 ) -> CheckDocument:
     """Judge the checks of files, and the servers of deployments, as ``kvplan check`` does. ``summary.exit_code`` is 0 if all of them hold.
 
-    A file may be a folder or a pattern. ``env`` has values for the variables that deployments leave open, and settings such as ``model``. ``gpu``,
+    A file may be a folder or a pattern; the content of one check file may be given as a dict, which has no lock. ``env`` has values for the variables that deployments leave open, and settings such as ``model``. ``gpu``,
     ``gpus`` and ``instance`` are for those that name no accelerators, or no number of them; ``seq`` and ``batch`` count more than what they say. With ``fix``, the document has the change of flags with which failing servers start, and with ``write``
     their files have it too. ``lock`` is ``use`` (if there is one), ``write`` or
     ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may not have grown by more than ``max_growth``. A file that
     cannot be read is a result among others. Raises what :func:`run_checks` raises.
     """
-    paths, baselines = texts(files, "files"), texts(baseline, "baseline")
+    paths, baselines = () if isinstance(files, Mapping) else texts(files, "files"), texts(baseline, "baseline")
     if not isinstance(lock, str) or lock not in _LOCKS:
         raise UsageError(f"lock is {quoted(lock)}.", hint=f"Allowed: {', '.join(_LOCKS)}.")
+    if isinstance(files, Mapping) and lock == "write":
+        raise UsageError(
+            "a check of a dict has no file beside which a lock could lie.", hint="Give the path of a file, or leave lock out."
+        )
     growth = parse_growth(max_growth)
     options = CheckOptions(
-        lock=lock,
+        lock="ignore" if isinstance(files, Mapping) else lock,
         strict=read_flag(strict, "strict"),
         baselines=tuple(item for path in baselines for item in read_baseline(path)) if baselines else None,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
@@ -130,9 +134,13 @@ def check(
     named = {name: value for name, value in more.items() if value is not None}
     told = Told(given=given, options=named, baselines=tuple(baselines), growth=growth.text if growth.share else "")
     found_in = files_in(paths)
-    for path, in_folder in found_in.items():
+    readers: dict[str, Callable[[], CheckFile | None]]
+    readers = {path: partial(read_any, path, told, in_folder=in_folder) for path, in_folder in found_in.items()}
+    if isinstance(files, Mapping):
+        readers = {_MAPPING: partial(_of_mapping, files)}
+    for path, reader in readers.items():
         try:
-            found = read_any(path, told, in_folder=in_folder)
+            found = reader()
         except (CheckFileError, CheckUsageError) as error:
             others = error.others if isinstance(error, CheckUsageError) else ()
             read.append(Unread(path=path, faults=(error, *others)))
@@ -184,6 +192,21 @@ def _walked(folder: str) -> Iterator[str]:
             for name in sorted(files)
             if (named_launch(name) or "." not in name) and not name.endswith(SUFFIX)
         )
+
+
+_MAPPING: Final = "check"
+"""The name of what is given as a dict."""
+
+
+def _of_mapping(content: Mapping[str, Any]) -> CheckFile:
+    import json
+
+    try:
+        text = json.dumps(content)
+    except (TypeError, ValueError, RecursionError) as error:
+        hint = "Give what the YAML file would hold."
+        raise UsageError("a check as a dict has text, numbers, lists and dicts alone.", hint=hint) from error
+    return parse_check_file(text, _MAPPING)
 
 
 def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:

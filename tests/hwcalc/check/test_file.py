@@ -10,10 +10,12 @@ import jsonschema
 import pytest
 import yaml
 
+from hwcalc import check as judged
 from hwcalc.check.fields import ALIASES, OPTIONS, OTHER_KEYS, REQUIREMENTS, Headroom, check_file_schema
 from hwcalc.check.file import MOST_FAULTS, Check, CheckFile, CheckUsageError, parse_check_file
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.options import PLANNING
+from hwcalc.errors import UsageError
 from hwcalc.planner.options import DIMENSIONS, WITHIN
 
 HEAD = "schema_version: 1\nchecks:\n"
@@ -482,3 +484,15 @@ def test_vllms_names_that_bear_on_memory_are_warned_about() -> None:
         "The plan is without hf-overrides, which may bear on memory: it changes the model.",
         "The plan is without kv_cache_dtype_skip_layers, which may bear on memory: it changes how blocks are made or which are kept.",
     ]
+
+
+def test_the_content_of_a_file_may_be_a_dict() -> None:
+    """What Qwen3-8B keeps of 1,024 tokens is 36 x 2 x 8 x 128 x 2 bytes each, 144 MiB; a dict has no lock and no other values than YAML."""
+    content = {"schema_version": 1, "checks": [{"name": "one", "model": "Qwen/Qwen3-8B", "seq": 1024, "max_cache": "144MiB"}]}
+    assert [one.status for one in judged(content).checks] == ["pass"]
+    content["checks"] = [{"name": "one", "model": "Qwen/Qwen3-8B", "seq": 1024, "max_cache": "143MiB"}]
+    assert [one.status for one in judged(content).checks] == ["fail"]
+    with pytest.raises(UsageError, match="no file beside which a lock"):
+        judged(content, lock="write")
+    with pytest.raises(UsageError, match="text, numbers, lists and dicts"):
+        judged({"checks": {1, 2}})
