@@ -271,7 +271,7 @@ class _Line:
 
     def refuse(self, flag: str, value: str | None) -> NoReturn:
         """Raise an error for an unknown option. The hint has the whole line to type where it is known, unless there may be a secret in it."""
-        hint = meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help"
+        hint = meant(flag, self.command, self.options, value or "".join(self.words[:1])) or f"See: kvplan {self.command} --help"
         error = _ForeignError(f"{self.command} has no option {brief(flag, 60)}.", hint=hint)
         error.words = self.renamed(flag, value)
         if error.words and (line := self.whole(error.words)):
@@ -620,8 +620,13 @@ def _spelled(flag: str) -> str:
     return flag.replace("_", "-") if flag.startswith("--") else flag
 
 
-def meant(flag: str, command: str, options: Iterable[Option]) -> str:
-    """The hint for an option that a command does not have: kvplan's own name for it, or names that look like it; else empty."""
+_EXAMPLE_PROMPT: Final = 4096
+
+
+def meant(flag: str, command: str, options: Iterable[Option], given: str = "") -> str:
+    """The hint for an option that a command does not have, with the value that was ``given``: kvplan's own name for it, or names that look
+    like it; else empty.
+    """
     rows = tuple(options)
     own = {spelling: option for option in rows for spelling in option.flags}
     name = _spelled(flag)
@@ -631,6 +636,9 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
     if answer == "MODEL":
         argument = next((option.metavar for option in rows if not option.flags), "")
         return f"kvplan takes it without an option: kvplan {command} {argument}" if argument else ""
+    if name == "--output" and "--prompt" in own and given[:9].isdecimal():
+        tokens = _EXAMPLE_PROMPT + int(given[:9])
+        return f"An answer has what the prompt leaves of --seq. With {_EXAMPLE_PROMPT} tokens before it: --prompt {_EXAMPLE_PROMPT} --seq {tokens}"
     first = answer.partition(" ")[0]
     if first in own:
         value = f" {own[first].metavar}" if answer == first and own[first].metavar else ""

@@ -376,8 +376,8 @@ def hosting(asked: Asked, gpu: Gpu, notes: list[Note]) -> Hosting:
     :class:`~hwcalc.errors.UsageError` for unknown names, and :class:`~hwcalc.errors.UnsupportedError` if it does not run there.
     """
     engine, version = find_engine(asked.engine)
-    engine.requests.check_options(asked.engine_options)
     check_ram(engine, asked, gpu)
+    engine.requests.check_options(asked.engine_options)
     if gpu.is_host:
         engine.requests.check_host(gpu, asked.engine_options, asked.gpus or 1)
     resolved = engine.version(version)

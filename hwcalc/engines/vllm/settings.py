@@ -307,7 +307,8 @@ def _kv_dtype(
     if float_name is not None:
         if float_name != model_dtype:
             raise UsageError(
-                f"--dtype {kv_dtype}: vLLM takes only the dtype that the model runs in, {model_dtype}.", hint="Use --dtype auto"
+                f"--dtype {kv_dtype}: vLLM takes only the dtype that the model runs in, {model_dtype}: that is auto.",
+                hint="Use --dtype auto",
             )
         kv_dtype = "auto"
     elif kv_dtype == "auto":

@@ -297,6 +297,15 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
         assert run(capsys, "plan", *words, "--help")[1].startswith("Usage: kvplan plan")
 
 
+def test_a_number_of_output_means_tokens(capsys: Capture) -> None:
+    """Of 4,608 tokens a prompt of 4,096 leaves 512, and the line that is named plans them; a name is that of a file."""
+    status, _, err = run(capsys, QWEN, "--output", "512")
+    assert status == 2
+    assert "--prompt 4096 --seq 4608" in err
+    assert document(capsys, QWEN, "--prompt", "4096", "--seq", "4608")["request"]["seq"] == 4096 + 512
+    assert "> FILE" in run(capsys, QWEN, "--output", "plan.json")[2]
+
+
 # --- names that are answered ------------------------------------------------------------------------------------------
 
 
@@ -316,7 +325,7 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
         ("-ngl", "It is an option of llama.cpp: --engine llamacpp -ngl N"),
         ("--cpu-offload", "--engine-option cpu_offload_gb=N"),
         ("--num-batch", "--engine llamacpp -ub N"),
-        ("--output", "kvplan writes to standard output: > FILE"),
+        ("--outfile", "kvplan writes to standard output: > FILE"),
         ("--sequnce", "Did you mean: --seq"),
         ("--gpu-memory-util", "Did you mean: --gpu-memory-utilization"),
         ("--contxt", "Did you mean: --context"),

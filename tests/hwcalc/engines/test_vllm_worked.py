@@ -302,7 +302,7 @@ def test_models_that_left() -> None:
         ({"tp": 8, "dcp": 2}, UsageError, "key/value heads"),
         ({"pp": 33}, UsageError, "more than"),
         ({"dtype": "q8_0"}, UsageError, "kv-cache-dtype"),
-        ({"dtype": "fp16"}, UsageError, "runs in, bf16"),
+        ({"dtype": "fp16"}, UsageError, "runs in, bf16: that is auto"),
         ({"dtype": "fp8_ds_mla"}, UnsupportedError, "indexer"),
         ({"version": "0.5"}, UsageError, "0.6 to 0.33"),
         ({"version": "latest"}, UsageError, "0.6 to 0.33"),

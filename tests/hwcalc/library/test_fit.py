@@ -549,3 +549,12 @@ def test_bytes_are_those_of_the_plan_where_the_index_is_a_byte_off() -> None:
             planned.fit.max_seq,
             planned.fit.verdict,
         )
+
+
+def test_memory_of_a_host_is_refused_by_the_name_that_was_typed() -> None:
+    """A Mac has one memory, and MLX no second one beside it."""
+    for engine in ("mlx", "llamacpp"):
+        with pytest.raises(UsageError, match=r"^(--)?ram: the memory of apple-m3-pro-18gb is the host's, 18 GB"):
+            fit(gpu="m3-pro-18gb", engine=engine, ram=64)
+    with pytest.raises(UsageError, match="ram: vLLM is planned on the GPU alone"):
+        fit(gpu="l4", engine="vllm", ram=64)
