@@ -20,7 +20,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.model import Definition
+from hwcalc.model import Definition, answers_with_vectors
 from hwcalc.planner import solve
 from hwcalc.planner.options import WITHIN
 from hwcalc.planner.solve import HoldingLayout, last_yes, most
@@ -179,6 +179,11 @@ def within_limits(opened: Occupancy, fit: FitInfo, overrun: OverrunInfo | None) 
         raise UsageError(
             "limits of time are of requests with one sequence each.",
             hint="Leave out --samples and --beams, or plan without --ttft, --itl, --e2e, --min-rate and --rate.",
+        )
+    if answers_with_vectors(opened.model.id):
+        raise UsageError(
+            f"{opened.model.id} is a model for embeddings or ranks, by its name: it decodes no tokens, and limits of time are of those.",
+            hint="Plan without --ttft, --itl, --e2e, --min-rate and --rate: a plan says how long a prompt takes.",
         )
     times = step_times(opened)
     if times is None:

@@ -177,6 +177,8 @@ def test_a_model_for_embeddings_decodes_nothing() -> None:
     assert made.speed.prefill_s_bound > 2 * layers * 8192 / 989.4e12
     assert [note.code for note in made.notes if "embed" in note.code] == ["embeds"]
     assert "decod" not in str(made).partition("note")[0]
+    with pytest.raises(UsageError, match="by its name: it decodes no tokens, and limits"):
+        plan("Qwen/Qwen3-Embedding-0.6B", engine="vllm", gpu="h100-sxm5-80gb", seq=8192, ttft="1s")
     of_sweep = sweep("Qwen/Qwen3-Embedding-0.6B", engine="vllm", gpu="h100-sxm5-80gb", seq=[4096, 8192]).records()
     assert [row["decode_tokens_per_s"] for row in (*made.records(), *of_sweep)] == [None] * 3
 
