@@ -44,9 +44,9 @@ from hwcalc.library.load import Missing, load, load_each, with_dimensions
 from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.command_line import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
-from hwcalc.planner.cost import DEFAULT_USE
+from hwcalc.planner.cost import price_info, price_of, use_of
 from hwcalc.planner.layouts import divides
-from hwcalc.planner.options import OPTIONS, Access, Asked, ExploreOptions, take_options, takes
+from hwcalc.planner.options import OPTIONS, PRICED, Access, Asked, ExploreOptions, take_options, takes
 from hwcalc.planner.speed_work import ALIKE
 from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Verdict
@@ -299,23 +299,21 @@ def payload_of(
         "verdicts": {
             verdict.value: {"words": verdict.text, "meaning": verdict.meaning, "fits": verdict.fits} for verdict in Verdict
         },
-        "gpus": [_gpu(load_gpu(name, []), pools, sorted({layout.count for layout in axes.layouts})) for name in axes.gpus],
+        "gpus": [_gpu(load_gpu(name, []), pools, axes) for name in axes.gpus],
         "formats": format_spellings(),
         "experts_power": ALIKE,
         "most_reached": MOST_REACHED,
-        "use": float(DEFAULT_USE),
+        "use": float(use_of(axes.priced)),
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
         **pools.pieces,
     }
 
 
-def _gpu(gpu: Gpu, pools: Pools, counts: Sequence[int]) -> dict[str, Any]:
-    from hwcalc.hardware.prices import prices
-    from hwcalc.planner.cost import price_info
+def _gpu(gpu: Gpu, pools: Pools, axes: PageAxes) -> dict[str, Any]:
     from hwcalc.profiles.gpus import gpu_aliases
 
-    priced = {count: prices().of_gpus(gpu, count) for count in counts}
+    priced = {count: price_of(axes.priced, gpu, count) for count in sorted({layout.count for layout in axes.layouts})}
 
     # A size of memory at the end of an id may be that which its profile has without a word.
     stem = gpu.id.removesuffix(f"-{gpu.memory_marketing_gb}gb")
@@ -484,7 +482,7 @@ def _equation(asked: Asked) -> dict[str, Any]:
 
 def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     """The model with the words that name it on a command line."""
-    kept = {name for name in asked.given if name in _FIXED} | {row.name for row in OPTIONS if row.reads_model}
+    kept = {name for name in asked.given if name in {*_FIXED, *PRICED}} | {row.name for row in OPTIONS if row.reads_model}
     values = {name: value for name, value in asked.values.items() if name in kept}
     line = command_line(spec, {}, model=given, asked=Asked(values=values))
     own = asked.dimensions
@@ -513,6 +511,7 @@ def _axes(asked: Asked, gpus: tuple[str, ...], nodes: Sequence[tuple[str, int]])
         weights=() if asked.weights is None else (asked.weights,),
         nodes=tuple(dict.fromkeys(nodes)),
         fixed={name: getattr(asked, name) for name in _FIXED if name in asked.given},
+        priced={name: asked.values[name] for name in PRICED if name in asked.given},
     )
 
 

@@ -100,6 +100,8 @@ class PageAxes(Record):
     """Accelerators with their numbers, where the user named nodes."""
     fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Options that every state has, parsed."""
+    priced: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Options that say what GPUs cost, parsed; those of :data:`~hwcalc.planner.options.PRICED`."""
 
     def dtypes_of(self, engine: str) -> tuple[str, ...]:
         """The formats of the cache to try beside the engine's default."""

@@ -33,6 +33,14 @@ def _table(options: Mapping[str, Any]) -> Prices:
     return prices(options.get("price") or {}, options.get("prices"), own=options.get("own"), kwh=options.get("kwh"))
 
 
+def use_of(options: Mapping[str, Any]) -> Fraction:
+    """The share of the time in which tokens are computed, by the options of a plan. Raises :class:`~hwcalc.errors.UsageError`."""
+    use: Fraction = options.get("use", DEFAULT_USE)
+    if not 0 < use <= 1:
+        raise UsageError(f"use is {float(use):g}.", hint="Allowed: a share above 0 and up to 1, such as 40%.")
+    return use
+
+
 def usd_per_million_tokens(usd_per_hour: float, tokens_per_s: float, use: float = 1.0) -> float:
     """Dollars for a million tokens, computed at this speed in a share ``use`` of each hour that is paid.
 
@@ -50,9 +58,7 @@ def cost_of(opened: Occupancy, fit: FitInfo | None, speed: SpeedInfo | None, wit
         if wanted:
             opened.tell(Note(code=NO_PRICE, message="No price: it is that of a GPU or an instance. Name one with --gpu."))
         return None
-    use = options.get("use", DEFAULT_USE)
-    if not 0 < use <= 1:
-        raise UsageError(f"use is {float(use):g}.", hint="Allowed: a share above 0 and up to 1, such as 40%.")
+    use = use_of(options)
     gpus = opened.setup.gpus
     price = price_of(options, gpu, gpus, instance)
     if price is None:

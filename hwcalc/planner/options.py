@@ -579,7 +579,20 @@ class SimulateOptions(
 
 
 class ExploreOptions(
-    _Load, _Weights, _Engine, _Gpus, _Tp, _Utilization, _Margin, _Encoder, _Assumed, _Dimensions, _Revision, _Hub, total=False
+    _Load,
+    _Weights,
+    _Engine,
+    _Gpus,
+    _Tp,
+    _Utilization,
+    _Margin,
+    _Encoder,
+    _Priced,
+    _Assumed,
+    _Dimensions,
+    _Revision,
+    _Hub,
+    total=False,
 ):
     """Options of a plan that are chosen when a page opens, that all its states have, or that say how models are read."""
 

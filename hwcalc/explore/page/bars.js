@@ -119,3 +119,12 @@ export function panel(id, title, ...children) {
   element.addEventListener("unfold", () => folded(false));
   return element;
 }
+
+/** @type {Partial<Record<keyof State, string>>} */
+const SETTINGS = { seq: "tokens", batch: "sequences", dtype: "cache format", weights: "weight format", tp: "tp" };
+
+/** What an engine or a model cannot take as it was chosen, and has instead. @param {State} wanted @param {State} own */
+export function differences(wanted, own) {
+  const names = /** @type {(keyof State)[]} */ (Object.keys(SETTINGS));
+  return names.filter((name) => wanted[name] !== own[name] && own[name] !== "").map((name) => `${SETTINGS[name]} ${own[name]}`);
+}

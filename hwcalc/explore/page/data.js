@@ -371,8 +371,12 @@ export function priceOf(payload, name, count) {
   return usd === null ? null : { usd, of };
 }
 
-/** Dollars as text, cents below a thousand. @param {number} usd */
+/** Dollars as the command line writes them: whole ones from a thousand on, else cents, and three digits of less than a dollar. @param {number} usd */
 export function dollars(usd) {
+  if (usd > 0 && usd < 1) {
+    const text = usd.toFixed(2 - Math.floor(Math.log10(usd)));
+    return `$${text.slice(0, 4)}${text.slice(4).replace(/0+$/, "")}`;
+  }
   const digits = usd >= 1000 ? 0 : 2;
   return `$${usd.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
 }

@@ -1,19 +1,10 @@
 // The same work by every engine of the page.
 
-import { barLegend, barRows, panel, verdictBadge } from "./bars.js";
+import { barLegend, barRows, differences, panel, verdictBadge } from "./bars.js";
 import { details, exact, html, sizeCell, tableOf } from "./tables.js";
-
-/** @type {Partial<Record<keyof State, string>>} */
-const SETTINGS = { seq: "tokens", batch: "sequences", dtype: "cache format", weights: "weight format", tp: "tp" };
 
 /** How the number of the cache is known. @type {Record<string, string>} */
 const DEFINITIONS = { exact: "The cache is exact, by the formulas.", engine: "The cache is what the engine stores, by its own rule." };
-
-/** What an engine cannot take as it was chosen, and has instead. @param {State} wanted @param {State} own */
-function differences(wanted, own) {
-  const names = /** @type {(keyof State)[]} */ (Object.keys(SETTINGS));
-  return names.filter((name) => wanted[name] !== own[name] && own[name] !== "").map((name) => `${SETTINGS[name]} ${own[name]}`);
-}
 
 /** @param {Page} page @returns {Section} */
 export function enginesSection(page) {

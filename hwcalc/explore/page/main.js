@@ -11,6 +11,7 @@ import { gpusSection } from "./gpus.js";
 import { lengthsSection } from "./lengths.js";
 import { liveSection } from "./live.js";
 import { countsOf, firstNamed, smallest } from "./mend.js";
+import { modelsSection } from "./models.js";
 import { pinsSection } from "./pins.js";
 import { policiesSection } from "./policies.js";
 import { savedSection } from "./saved.js";
@@ -31,6 +32,7 @@ const SECTIONS = [
   controlsSection,
   commandSection,
   pinsSection,
+  modelsSection,
   gpusSection,
   enginesSection,
   lengthsSection,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc import load_model, plan
+from hwcalc import explore, load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.build import PageModel, json_text, payload_of
@@ -90,6 +90,20 @@ def test_prices_are_those_of_plans() -> None:
             cost = plan("Qwen/Qwen3-8B", gpu=gpu["id"], gpus=count, seq=1024, cost=True).cost
             assert gpu["prices"].get(str(count)) == (None if cost is None else [cost.usd_per_hour, cost.price.text])
     assert any(gpu["prices"] for gpu in payload["gpus"])
+
+
+@pytest.mark.parametrize("priced", [{"price": {"h100": "2.5/h"}}, {"own": "2xl4", "kwh": "0.15"}, {"spot": True}, {"use": "60%"}])
+def test_prices_are_those_of_plans_with_the_same_options(priced: dict[str, Any]) -> None:
+    """One's own price, the power of what one owns, spot machines, and the share of the time: $2.50 an hour of an H100 are $20 of eight."""
+    text = explore("Qwen/Qwen3-8B", gpu="l4,h100", **priced)
+    payload = json.loads(text.partition('id="payload">')[2].partition("</script>")[0])
+    for gpu in payload["gpus"]:
+        for count in (1, 2, 4, 8):
+            cost = plan("Qwen/Qwen3-8B", gpu=gpu["id"], gpus=count, seq=1024, **{"cost": True, **priced}).cost
+            assert gpu["prices"].get(str(count)) == (None if cost is None else [cost.usd_per_hour, cost.price.text])
+    assert payload["use"] == (0.6 if "use" in priced else 0.4)
+    if "price" in priced:
+        assert payload["gpus"][1]["prices"]["8"][0] == 20
 
 
 def test_the_first_formats_are_those_of_a_command_line_without_them() -> None:

@@ -56,6 +56,7 @@ OTHERS = {
     "pin-drop": "test_states_side_by_side",
     "mend": "test_what_makes_it_fit",
     "gpu-row": "test_gpus_side_by_side",
+    "model-row": "test_models_side_by_side",
     "fold": "test_panels_fold",
     "live-model": "test_live.py",
     "live-show": "test_live.py",

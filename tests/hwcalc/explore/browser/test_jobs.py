@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from hwcalc import plan
+from hwcalc import compare, plan
+from hwcalc.hardware.prices import money
+from hwcalc.report.columns import HOURLY, MONTHLY, PER_MILLION, cost_cells
 from hwcalc.report.emit import commands_to_start
 from tests.hwcalc.explore.browser.conftest import made
 from tests.hwcalc.explore.browser.watched import Watched, opened
@@ -112,6 +114,33 @@ def test_gpus_side_by_side(small: Watched) -> None:
     assert words in rows.nth(1).inner_text()
 
 
+@pytest.mark.parametrize(("gpu", "count"), [("h100-sxm5-80gb", 2), ("l4", 1), ("l4", 4)])
+def test_models_side_by_side(browser: Any, shared: Path, gpu: str, count: int) -> None:
+    """A row for each model, which says verdict, how many at once and cost as compare does with the same prices; its name chooses it."""
+    models = ["Qwen/Qwen3-8B", "google/gemma-3-12b-it", "openai/gpt-oss-20b"]
+    priced: dict[str, Any] = {"price": {"h100": "2.5/h"}, "own": "2xl4", "kwh": "0.15", "use": "60%"}
+    file = made(shared / "kvplan-priced.html", models, gpu="l4,h100", **priced)
+    compared = compare(models, engine="vllm", gpu=gpu, gpus=count, seq=16_384, batch=20, **priced)
+    expected = []
+    for variant in compared.variants:
+        assert variant.verdict is not None
+        cost = cost_cells(variant.cost)
+        cells = [cost[title] or "-" for title in (HOURLY, MONTHLY, PER_MILLION)]
+        expected.append([variant.model, variant.verdict.text, f"{variant.max_batch:,}", *cells])
+    with opened(browser, file.as_uri()) as page:
+        page.settle(model=models[0], engine="vllm", gpu=gpu, count=count, seq=16_384, batch=20)
+        page.page.locator("#each-model").scroll_into_view_if_needed()
+        page.frame()
+        found = [row.locator("th, td").all_inner_texts()[:6] for row in page.page.locator("#each-model tbody tr").all()]
+        page.page.locator("button[name=model-row]").nth(2).click()
+        page.frame()
+        chosen, command = page.run("() => [kvplan.state().model, kvplan.command()]")
+
+    assert found == expected
+    assert chosen == models[2]
+    assert all(word in command for word in ("--price h100=2.5/h", "--own 2xl4", "--kwh 0.15", "--use 60%"))
+
+
 def test_runs_of_layers(small: Watched) -> None:
     """Pipeline parallel is a choice, and its numbers are those of the command line."""
     small.set(**{**START, "count": 4, "tp": 2, "pp": 2})
@@ -210,7 +239,7 @@ def test_what_is_saved(small: Watched, tmp_path: Path) -> None:
     said = small.page.locator("#answer .limits").inner_text()
     expected, hour = float(rows["speed.decode_tokens_per_s_expected"]), float(rows["cost.usd_per_hour"])
     assert re.search(rf"Speed.*: {expected:,.3g}|Speed.*: {expected:,.0f} tokens a second", said)
-    assert f"${hour:,.2f} an hour" in said
+    assert f"{money(hour)} an hour" in said
     million = hour / 3600 / expected / float(rows["cost.use"]) * 1e6
     assert float(rows["cost.usd_per_million_tokens"]) == pytest.approx(million)
     assert f"${million:,.2f} (" in said
