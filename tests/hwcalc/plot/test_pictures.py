@@ -166,6 +166,24 @@ def test_labels_cover_no_line() -> None:
         assert all(below[1] <= above[0] + 1 for below, above in pairwise(edges))
 
 
+@pytest.mark.parametrize("model", ["meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3-235B-A22B"])
+@pytest.mark.parametrize(("gpus", "users"), [(8, 20), (8, 200), (16, 200)])
+def test_pictures_of_nodes_have_the_numbers_of_plans(model: str, gpus: int, users: int) -> None:
+    """A cell holds at once what the plan holds, and users cost as many nodes as that takes: the plan's dollars a month for each."""
+    wanted: dict[str, Any] = {"engine": "vllm", "seq": "16k", "users": users}
+    own: dict[str, Any] = {"price": {"h100": "2.5/h"}}
+    made = hwcalc.plan(model, gpu="h100", gpus=gpus, **wanted, **own)
+    (cell,) = hwcalc.plot(model, kind="nodes", gpu=f"{gpus}xh100", **wanted).chart.cells
+    (line,) = hwcalc.plot(model, kind="cost", gpu=f"{gpus}xh100", **wanted, **own).chart.lines
+    assert made.fit is not None
+    assert made.fit.max_batch
+    assert made.cost is not None
+
+    assert made.cost.usd_per_month == 2.5 * gpus * 730
+    assert cell.at_once == made.fit.max_batch
+    assert list(line.ys) == [round(-(-x // made.fit.max_batch) * made.cost.usd_per_month) for x in line.xs]
+
+
 def test_models_on_nodes() -> None:
     """A cell is the plan of a model on a node, by the layout that a comparison chooses; green and red are its verdict."""
     models, nodes = ["openai/gpt-oss-120b", "deepseek-ai/DeepSeek-V3"], "4xh100,8xh200"
