@@ -231,6 +231,7 @@ def test_nothing_is_said_to_start_that_the_engine_excludes() -> None:
         ),
         ({"engine": "sglang", "gpu": "mi300x", "model": "openai/gpt-oss-20b"}, "does not run mxfp4 weights"),
         ({"engine": "vllm", "gpu": "t4", "dtype": "fp8"}, "does not run a cache in fp8"),
+        ({"engine": "vllm", "gpu": "h100-sxm5-80gb", "dtype": "fp8_inc"}, "does not run a cache in fp8_inc .* for Intel Gaudi"),
         (
             {"engine": "vllm@0.25", "gpu": "l4", "dtype": "nvfp4"},
             "does not run a cache in nvfp4 .*: that needs compute capability 10.0, 10.3",
