@@ -579,21 +579,8 @@ class SimulateOptions(
 
 
 class ExploreOptions(
-    _Load,
-    _Weights,
-    _Engine,
-    _Gpus,
-    _Tp,
-    _Utilization,
-    _Margin,
-    _Encoder,
-    _Priced,
-    _Assumed,
-    _Dimensions,
-    _Revision,
-    _Hub,
-    total=False,
-):
+    _Load, _Weights, _Engine, _Gpus, _Tp, _Utilization, _Margin, _Encoder, _Priced, _Assumed, _Dimensions, _Revision, _Hub, total=False,
+):  # fmt: skip
     """Options of a plan that are chosen when a page opens, that all its states have, or that say how models are read."""
 
 
