@@ -57,7 +57,7 @@ PARTS: Final = 4
 """The most replicas that share a GPU, each with its part of the memory."""
 
 
-_JOINED: Final = (2, 4, 8)
+_JOINED: Final = range(2, 9)
 """The whole nodes over which a replica goes where one is not enough, or where each serves more than with fewer."""
 
 
@@ -114,9 +114,7 @@ def replicas(model: Loaded, node: NodeType, *, joined: bool) -> tuple[tuple[Repl
         of_node = max((Fraction(way.users * (node.gpus * PARTS // way.units)) for way in found), default=Fraction(0))
         for nodes in _JOINED:
             way = _best(opened, nodes * node.gpus, node.gpus)
-            if way is not None and Fraction(way.users, nodes) <= of_node:
-                break
-            if way is not None:
+            if way is not None and Fraction(way.users, nodes) > of_node:
                 of_node = Fraction(way.users, nodes)
                 found += (replace(way, nodes=nodes, options={**hardware, **way.options}),)
     if found:

@@ -95,7 +95,7 @@ class Placed(Record):
 class Assignment(Record):
     """Nodes with replicas. ``unserved`` are the users of each model for whom there is no replica, none where the nodes are enough.
 
-    ``bound`` is the least ``money`` that any answer takes. ``proven`` says that the search came to its end: no answer is better.
+    ``bound`` is the least ``money`` that any answer takes. ``proven`` says that no answer is better but for the number of its replicas.
     """
 
     nodes: tuple[Placed, ...]
@@ -492,14 +492,16 @@ class _Program:
         known = False
         for costs in (*self._goals, *self._tidy_goals) if tidy else self._goals:
             found = self._minimized(costs, end, values)
+            # Fewer replicas are tidier, and no better: what is not known of them leaves the answer as good.
+            last = tidy and costs is self._tidy_goals[-1]
             if found is None:
-                proven = False
+                proven = proven and last
                 break
             values, value, least = found
             known = True
             if costs is self._money:
                 money, bound = value, min(value, least)
-            proven = proven and least >= value
+            proven = proven and (least >= value or last)
             self._row({column: float(cost) for column, cost in costs.items()}, high=value)
         return _Solved(values=tuple(values or ()), money=money, bound=bound, proven=proven) if known else None
 

@@ -206,6 +206,23 @@ def test_a_replica_over_nodes_is_tried_where_each_serves_more_so(capsys: Capture
     assert sum(nodes.count for nodes in alone.nodes) == -(-200 // max(group.users_each for group in alone.groups)) + 1
 
 
+@pytest.mark.parametrize(
+    ("model", "users"),
+    [("deepseek-ai/DeepSeek-V3", 300), ("Qwen/Qwen3-235B-A22B", 200), ("meta-llama/Llama-3.3-70B-Instruct", 200)],
+)
+def test_a_fleet_costs_no_more_than_one_server(model: str, users: int) -> None:
+    """What ``recommend`` offers for all users, such as three joined nodes, a fleet of one model may have too."""
+    content = {
+        "schema_version": 1,
+        "models": [{"model": model, "users": users, "seq": "16k", "engine": "vllm"}],
+        "nodes": [{"gpu": "8xh100", "rent": True, "price": "20/h"}],
+    }
+    (offer,) = hwcalc.recommend(model, engine="vllm", seq="16k", users=users, gpu="h100", price={"h100": "2.5/h"}).offers
+    assert offer.cost is not None
+
+    assert hwcalc.fleet(content).usd_per_hour <= offer.cost.usd_per_hour
+
+
 def test_requests_that_arrive(capsys: Capture, tmp_path: Path) -> None:
     """A replica has as many in a second as its own plan says may arrive for sure, in whole thousandths; five a second, or 300 a minute, are as many such parts."""
     models = [{"model": "Qwen/Qwen3-8B", "rate": "300/min", "seq": "4k", "prompt": "3k", "engine": "vllm", "ttft": "2s"}]
