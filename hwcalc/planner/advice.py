@@ -33,7 +33,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
 from hwcalc.planner.options import HOST_MEMORY, OF_POLICY, ROWS
 from hwcalc.planner.values import TYPES
-from hwcalc.planner.verdict import Layout
+from hwcalc.planner.verdict import Layout, layout_text
 from hwcalc.planner.within import expected_users, laid_out
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
@@ -105,7 +105,14 @@ class _Tries:
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.setup.options, **change.settings["engine_options"]}
         found = solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
+        if found is not None and not self.names_sizes(change):
+            found = laid_out(found, found.setup.gpus if self.line.given.get("instance") else None)
         return None if found is None or self._is_less_certain(found) else found
+
+    def names_sizes(self, change: Saving) -> bool:
+        """True if the command of this change names parallel sizes, so that none is chosen for it."""
+        given = {**self.line.given, **change.settings}
+        return any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance"))
 
     def _is_less_certain(self, found: Occupancy) -> bool:
         """True if sources leave open that this runs, and do not leave it open of the plan."""
@@ -467,7 +474,10 @@ class _Adviser:
         change, engine = offer.change, self.opened.engine
         gain = "" if _takes_load(offer) else self._gain(offer)
         whole = "all layers on the GPU" if self.partly else ""
-        effect = "; ".join(filter(None, (change.what, whole, gain, "" if offer.sure else "probably fits")))
+        sizes = offer.found.setup.parallel
+        moved = not (change.settings.keys() & set(PARALLEL)) and sizes != self.opened.setup.parallel and sizes.gpus > 1
+        what = f"{change.what} ({layout_text(sizes)})" if moved else change.what
+        effect = "; ".join(filter(None, (what, whole, gain, "" if offer.sure else "probably fits")))
         settings = {**self._sizes(offer), **change.settings}
         if engine.facts.splits_layers and "gpus" in settings:
             settings |= dict.fromkeys(PARALLEL)
@@ -476,7 +486,7 @@ class _Adviser:
         if "engine_options" in settings:
             settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
         command = self.line.changed(**settings).text
-        return Try(flag=self._flags(change), effect=effect, command=command, settings=self._written(offer, settings))
+        return Try(flag=self._flags(offer), effect=effect, command=command, settings=self._written(offer, settings))
 
     def _written(self, offer: Offer, settings: Mapping[str, Any]) -> dict[str, str | None]:
         """The settings that differ from those of the line, as text. Sizes that follow from the number of GPUs are left out."""
@@ -490,9 +500,9 @@ class _Adviser:
                 written[name] = None if value is None else TYPES[ROWS[name].type].write(value)
         return written
 
-    def _flags(self, change: Saving) -> str:
+    def _flags(self, offer: Offer) -> str:
         """The settings of the change in the spelling of the engine."""
-        settings = {**chosen_sizes(self.opened, self.line, change), **change.settings}
+        settings = {**asdict(offer.found.setup.parallel), **offer.change.settings}
         parallel, engine = asdict(self.opened.setup.parallel), self.opened.engine
         words: list[str] = []
         for name, value in engine.command.settings(settings, self.opened.setup, self.opened.load).items():
@@ -511,8 +521,7 @@ class _Adviser:
 
         Empty unless the line names ``--gpus`` alone and would get another layout.
         """
-        given = {**self.line.given, **offer.change.settings}
-        if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
+        if self.tries.names_sizes(offer.change):
             return {}
         return {} if self._is_laid_out(offer) else asdict(offer.found.setup.parallel)
 

@@ -146,4 +146,4 @@ def test_several_nodes_are_tried_where_they_matter() -> None:
     assert prices[0] == prices[2] < prices[1]
     assert cheapest.offers[0].nodes == -(-cheapest.offers[0].gpus // 8) > 1
     assert node.max_gpus == timed.max_gpus == found(engine="tgi", sort="cost").max_gpus == found().max_gpus == 8
-    assert {offer.gpus for offer in beyond.offers} == {16, 32}
+    assert all(offer.gpus > 8 and offer.nodes > 1 for offer in beyond.offers)
