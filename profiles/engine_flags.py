@@ -164,7 +164,10 @@ class Container(Facts):
 
 
 class Variable(Facts):
-    """A variable that bears on memory: as a flag, as the keys ``key`` and ``also``, or by its own name; with a value of ``only`` alone."""
+    """A variable that bears on memory: as a flag, as the keys ``key`` and ``also``, or by its own name; with a value of ``only`` alone.
+
+    Releases from ``until`` on do not read it.
+    """
 
     name: Words
     flag: Words | None = None
@@ -172,6 +175,7 @@ class Variable(Facts):
     also: Words | None = None
     only: tuple[Words, ...] = ()
     engine_option: Words | None = None
+    until: Words | None = None
 
 
 class Parameter(Facts):

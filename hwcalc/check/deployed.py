@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from types import MappingProxyType
@@ -36,6 +36,7 @@ from hwcalc.launch.arguments import scalar
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     BEYOND,
+    KNOB,
     LAYOUT,
     NAME_IT,
     ON_SERVER,
@@ -52,6 +53,7 @@ from hwcalc.launch.planned import (
     not_named,
     planned,
     releases_listed,
+    said_as,
     unknown_flags,
     warned,
     without_line,
@@ -249,12 +251,21 @@ class ServerCheck(Check):
         if culprit is None:
             return None
         flag, word = culprit
+        changes = [each for knob in KNOB.finditer(error.hint) if (each := said_as(flags, self.server, knob[1], knob[2]))]
         error = in_flags(error, self.server, self.given)
         hint, label = without_line(error.hint), find_engine(flags.engine)[0].label
         sizes = ", ".join(map(str, self._sizes(key_of(flag), planner))) if flag.option in LAYOUT else ""
         hint = f"Sizes with which it starts: {sizes}" if sizes else hint
         told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message.rstrip('.')}. {hint}"
-        return _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
+        finding = _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
+        return replace(finding, edits=tuple(self._starting(changes, planner)))
+
+    def _starting(self, changes: Iterable[str], planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[Edit]:
+        """The edits of flags and variables of a hint with which the server surely fits."""
+        for flags in changes:
+            held = self._held_with(flags, {}, planner(self))
+            if held.gpus:
+                yield self._told_with(Edit(yaml=flags, effect=held.slower, flags=flags), {}, held)
 
     def _sizes(self, key: str, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[int]:
         """The values of a parallel size, of those on a node, with which the engine starts."""

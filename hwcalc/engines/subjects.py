@@ -59,6 +59,8 @@ class Reported(Struct, frozen=True):
     """Where the engine rounds or fills in what the request says: the values by the engine's own names."""
     environment: tuple[str, ...] = ()
     """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
+    chosen: tuple[str, ...] = ()
+    """Variables that say an option of the request for which the release has no flag."""
 
 
 class Devices:

@@ -23,7 +23,8 @@ from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.options import ROWS, counted_once, read_options
-from hwcalc.profiles.engine_flags import EngineFlags, Flag, without
+from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable, without
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 from hwcalc.profiles.launch import launch_words
 from hwcalc.profiles.mig import slice_named
@@ -42,7 +43,7 @@ _OF_NODES: Final = re.compile(
     r"node|per_pod|master|headless|dist[-_]init|address|rank|rpc|launcher|size[-_]local|executor[-_]backend"
 )
 """In the names of flags that a server on several nodes is given."""
-_KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
+KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
 _LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
 _SHARED: Final = "kv_unified"
 """The engine option by which slots share a buffer."""
@@ -247,7 +248,7 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
     with suppress(UsageError):
         flags = flags_of(server)
         if "engine_options" not in given:
-            hint = _KNOB.sub(lambda knob: _flag(flags, knob[1], knob[2]) or knob[0], hint)
+            hint = KNOB.sub(lambda knob: said_as(flags, server, knob[1], knob[2]) or knob[0], hint)
         for flag, _ in _said(flags, server):
             if flag.option in ROWS and flag.option not in given:
                 option = re.compile(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])")
@@ -256,9 +257,12 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
     return error
 
 
-def _flag(flags: EngineFlags, knob: str, value: str) -> str:
-    """The flag that says this value of an engine option; empty where none does."""
+def said_as(flags: EngineFlags, server: Server, knob: str, value: str) -> str:
+    """The flag that says this value of an engine option, or the variable in a release that reads one; empty where none does."""
     flag = flags.flag_of.get(knob)
+    variable = next((row for row in flags.environment if row.engine_option == knob and _reads(row, flags, server)), None)
+    if variable is not None and (flag is None or variable.until is not None):
+        return f"{variable.name}={value}"
     if flag is None or (flag.takes == "switch" and value != "true"):
         return ""
     return flag.spelled if flag.takes == "switch" else f"{flag.spelled} {value}"
@@ -453,13 +457,24 @@ def _take_written(flag: Flag, value: Any, knobs: dict[str, str]) -> None:
 def _variables(flags: EngineFlags, server: Server) -> list[tuple[Any, str]]:
     """The variables and parameters that are options of the engine."""
     out: list[tuple[Any, str]] = []
-    rows = [(row.name, row.key, row.engine_option) for row in flags.environment]
+    rows = [(row.name, row.key, row.engine_option) for row in flags.environment if _reads(row, flags, server)]
     rows += [(row.name, row.key, row.engine_option) for row in flags.parameters]
     for name, key, option in rows:
         value = server.settings.get(key) if key else server.extra.get(name)
         if value is not None and option is not None:
             out.append((str(value).lower() if isinstance(value, bool) else value, option))
     return out
+
+
+def _reads(variable: Variable, flags: EngineFlags, server: Server) -> bool:
+    """True if the release of the server reads a variable."""
+    return variable.until is None or not _is_since(variable.until, flags, server)
+
+
+def _is_since(first: str, flags: EngineFlags, server: Server) -> bool:
+    """True if the release that a server is planned as is this one or a later one."""
+    version = _versioned(flags, server, []).partition("@")[2]
+    return not version or planned_version(version) >= since(first)
 
 
 def _versioned(flags: EngineFlags, server: Server, remarks: list[str]) -> str:

@@ -381,7 +381,7 @@ def _request_info(opened: Occupancy, stored: list[Stored]) -> result.RequestInfo
         "draft": None if setup.draft is None else setup.draft.id,
         "options": dict(setup.options),
         "lengths": opened.load.lengths,
-        "environment": opened.reported().environment,
+        "environment": opened.reported().environment + opened.reported().chosen,
         "settings": dict(opened.reported().settings),
     }
     return result.RequestInfo(**shown)

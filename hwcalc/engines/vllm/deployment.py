@@ -20,7 +20,7 @@ from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_l
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
 from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, plan_curve, plan_form, plan_pool
 from hwcalc.engines.vllm.rules import REPLICAS_SINCE
-from hwcalc.engines.vllm.settings import LONGER, MAX_LENGTH, VllmSettings, longest_accepted, read_settings
+from hwcalc.engines.vllm.settings import LONGER, MAX_LENGTH, VllmSettings, backend_variable, longest_accepted, read_settings
 from hwcalc.engines.vllm.specs import CrossSpec, LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_architecture, check_supported
 from hwcalc.engines.vllm.weights import VLLM, VllmAdapters
@@ -299,7 +299,10 @@ class VllmOccupancy(Occupancy):
 
     def reported(self) -> Reported:
         accepted = longest_accepted(self.model, self.settings.rules)
-        return Reported(environment=(LONGER,) if accepted is not None and self.length > accepted else ())
+        chosen = backend_variable(self.setup.options, self.deployment.version)
+        return Reported(
+            environment=(LONGER,) if accepted is not None and self.length > accepted else (), chosen=(chosen,) if chosen else ()
+        )
 
     def check(self) -> None:
         deployment = self.deployment

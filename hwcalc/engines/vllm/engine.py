@@ -14,7 +14,16 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, VERSIONS, resolve
-from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, default_utilization, drafted_tokens, model_and_tokens, parse_limits
+from hwcalc.engines.vllm.settings import (
+    DRAFTED,
+    MAX_LENGTH,
+    backend_variable,
+    default_utilization,
+    drafted_tokens,
+    model_and_tokens,
+    parse_attention_backend,
+    parse_limits,
+)
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engine_flags import engine_flags
@@ -50,6 +59,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = {
         ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
         ("language_model_only", "take no images or sound: towers are not loaded", "false", _FLAG),
         ("limit_mm_per_prompt", "items of each kind that a prompt may have", "no limit", parse_limits),
+        ("attention_backend", "back end of attention, such as FLASHINFER", "by model and GPU", parse_attention_backend),
         ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
         ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
         ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
@@ -162,7 +172,7 @@ def _option(name: str, value: str, version: str) -> list[str]:
         import json
 
         return flag_words(name, version, json.dumps(parse_limits(name, value)))
-    if value == AUTO:
+    if value == AUTO or (name == "attention_backend" and backend_variable({name: value}, version)):
         return []
     words = flag_words(name, version, LONG_NAMES.get(value, value))
     if name == "kv_offloading_size" and planned_version(version) < _OFFLOADS_BY_DEFAULT:

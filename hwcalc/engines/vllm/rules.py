@@ -77,7 +77,8 @@ class Rules(Record):
         tuple[str, ...],
         Rule(
             (
-                ("0.10.2", ()),
+                ("0.11", ()),
+                ("0.10.2", ("fp8 by default",)),
                 ("0.10", ("capability", "fp8 but 10.0", "draft")),
                 ("0.9", ("capability", "fp8", "draft")),
                 ("0.8", ("capability", "fp8", "draft", "fp32")),
@@ -296,6 +297,8 @@ class Rules(Record):
     """The widths of heads that FlashInfer has."""
     text_alone_one_way: Annotated[bool, on("0.27", "transformers_utils/model_arch_config_convertor.py is_mm_prefix_lm")]
     """True if a model that reads images in both directions is planned without them where it is served for text alone."""
+    fp8_by_hand: Annotated[bool, off("0.12", "platforms/cuda.py is_kv_cache_dtype_supported")]
+    """True if the default back end refuses an fp8 cache but on SM90 and SM10x, whatever other back ends would do."""
     triton_fp8_checked: Annotated[bool, on("0.24", "v1/attention/backends/triton_attn.py")]
     """True if Triton refuses an fp8 cache below compute capability 8.9."""
     glm_sparse_fp8: Annotated[bool, on("0.32", f"{_MODELS} GlmMoeDsaForCausalLM")]

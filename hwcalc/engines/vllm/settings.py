@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.models import model_classes
-from hwcalc.engines.options import is_on
+from hwcalc.engines.options import AUTO, is_auto, is_on
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
@@ -515,6 +515,32 @@ def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
 
 MAX_LENGTH: Final = "max_model_len"
 """The engine option for the longest sequence that a server allows, where that is more than the planned sequences have."""
+BACKEND_FLAG_SINCE: Final = "0.13"
+"""The first release with ``--attention-backend`` (pull request 26315); older ones read a variable."""
+
+
+def parse_attention_backend(name: str, value: str) -> str:
+    """The name of a back end of attention, in capitals as vLLM has it (``AttentionBackendEnum``). Releases have different ones."""
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]{1,60}", value.upper()):
+        raise UsageError(
+            f"engine option {name} is no name of a back end: {brief(value, 40)}",
+            hint=f"Give one that the release has, such as FLASHINFER, or {AUTO}.",
+        )
+    return value.upper()
+
+
+def chosen_backend(options: Mapping[str, str]) -> str:
+    """The back end of attention that the options choose; empty where they leave it to vLLM."""
+    value = options.get("attention_backend")
+    return "" if value is None or is_auto(value) else parse_attention_backend("attention_backend", value)
+
+
+def backend_variable(options: Mapping[str, str], version: str) -> str:
+    """The variable that chooses the back end of attention, in a release that has no flag for it; else empty."""
+    value = chosen_backend(options)
+    return f"VLLM_ATTENTION_BACKEND={value}" if value and planned_version(version) < since(BACKEND_FLAG_SINCE) else ""
+
+
 LONGER: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
 """What makes vLLM accept a longer ``--max-model-len``. Every release that is known here reads it."""
 _STRETCHED_ALREADY: Final = frozenset({"su", "longrope", "llama3"})

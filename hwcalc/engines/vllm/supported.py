@@ -16,7 +16,7 @@ from hwcalc.engines.stored import check_dealt, check_heads
 from hwcalc.engines.vllm.formats import FP8, NVFP4, PER_TOKEN_HEAD, SINCE, TURBOQUANT, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of
-from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_kinds, loads_towers
+from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_kinds, chosen_backend, loads_towers
 from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -175,12 +175,14 @@ def _check_runs_v1(deployment: VllmDeployment) -> None:
         return
     speculation = settings.speculation
     unlike_hopper = settings.kv_dtype.startswith("fp8") and settings.capability // 10 != 9
+    but_b200 = unlike_hopper and settings.capability != _B200
     before_ampere = gpu is not None and 0 < compute_capability(gpu) < _AMPERE
     drafts = speculation is not None and speculation.method == "draft"
     rows = (
         ("capability", before_ampere, "compute capability below 8.0"),
         ("fp8", unlike_hopper, "an fp8 cache on this GPU"),
-        ("fp8 but 10.0", unlike_hopper and settings.capability != _B200, "an fp8 cache on this GPU"),
+        ("fp8 but 10.0", but_b200, "an fp8 cache on this GPU"),
+        ("fp8 by default", but_b200 and not chosen_backend(deployment.setup.options), "an fp8 cache on this GPU by default"),
         ("draft", drafts, "a draft model"),
         ("fp32", settings.model_dtype == "fp32", "float32"),
     )
@@ -189,7 +191,7 @@ def _check_runs_v1(deployment: VllmDeployment) -> None:
     if reason:
         raise UncountedError(
             f"vLLM {deployment.version} runs its older engine (V0) for {reason}; kvplan knows V0 only before 0.8.",
-            hint="Use: --engine vllm@0.10.2, or a newer version.",
+            hint=f"Use: --engine vllm@{'0.12' if 'fp8' in reason else '0.10.2'}, or a newer version.",
         )
 
 
@@ -241,8 +243,10 @@ def _check_backends(deployment: VllmDeployment) -> None:
     title = f"vLLM {deployment.version} keeps no {kv_dtype} cache"
     if settings.dcp > 1 and kv_dtype in (*PER_TOKEN_HEAD, *TURBOQUANT):
         raise UnsupportedError(f"{title} with decode context parallelism.", hint="Use: --dtype auto, or leave out --dcp")
-    nvfp4, turboquant = kv_dtype in NVFP4, kv_dtype in TURBOQUANT
-    flashinfer = nvfp4 or (kv_dtype in FP8 and capability < _ADA and rules.triton_fp8_checked)
+    nvfp4, turboquant, chosen = kv_dtype in NVFP4, kv_dtype in TURBOQUANT, chosen_backend(setup.options)
+    if kv_dtype in FP8:
+        _check_fp8(deployment, chosen)
+    flashinfer = nvfp4 or (kv_dtype in FP8 and (chosen == "FLASHINFER" or (capability < _ADA and rules.triton_fp8_checked)))
     if not (flashinfer or turboquant):
         return
     kinds = [group.kind for group in model.stack_for("vllm").groups if isinstance(group.kind, AttentionKind)]
@@ -282,6 +286,28 @@ def _check_backends(deployment: VllmDeployment) -> None:
     for refused, why, besides in rows:
         if refused:
             raise UnsupportedError(f"{title} {why}", hint=f"Use: --dtype {other}{f', or {besides}' if besides else ''}")
+
+
+def _check_fp8(deployment: VllmDeployment, chosen: str) -> None:
+    """Raise an error where the back end of attention that is ``chosen``, or else the default, keeps no fp8 cache on this GPU.
+
+    FlashAttention keeps one on SM90 alone (``flash_attn_supports_fp8``).
+    """
+    settings, gpu = deployment.settings, deployment.setup.hardware.gpu
+    rules, family = settings.rules, settings.capability // 10
+    if family in (9, 10) or (gpu is not None and gpu.vendor.lower() != "nvidia"):
+        return
+    title = f"vLLM {deployment.version} keeps no {settings.kv_dtype} cache on compute capability {settings.capability / 10}"
+    latent, by_hand = LatentAttention in cached_kinds(deployment.model), rules.fp8_by_hand and rules.engine == "V1"
+    triton = settings.capability >= _ADA or not (by_hand or rules.triton_fp8_checked)
+    keeps = ("FLASHINFER", *(("TRITON_ATTN", "TRITON_ATTN_VLLM_V1") if triton else ()))
+    use = f"Use: --engine-option attention_backend={keeps[0]}"
+    if by_hand and latent:
+        raise UnsupportedError(f"{title} for latent attention.", hint="Use: --dtype auto")
+    if by_hand and not chosen:
+        raise UnsupportedError(f"{title} with its default back end, FlashAttention.", hint=f"{use}, or --dtype auto")
+    if chosen.startswith("FLASH_ATTN") or (by_hand and chosen not in keeps) or (chosen.startswith("TRITON") and not triton):
+        raise UnsupportedError(f"{title} with the back end {chosen}.", hint=f"{use}, or --dtype auto")
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -748,3 +748,36 @@ def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
         failing = [each["message"].partition(":")[0] for each in found["requirements"] if not each["holds"]]
         assert failing == [each for each in [edit["effect"].removeprefix("then: ")] if "then: " in edit["effect"]], edit
         assert not [each for each in found["warnings"] if "idle" in each["message"] and more]
+
+
+BY_HAND: Final = f"""\
+services:
+  chat:
+    image: vllm/vllm-openai:IMAGE
+    ENVIRONMENT
+    command: --model {QWEN} --max-model-len 4096 --kv-cache-dtype fp8
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "variable", "status"),
+    [
+        ("v0.11.0", "", 1),
+        ("v0.11.0", "FLASHINFER", 0),
+        ("v0.11.0", "FLASH_ATTN", 1),
+        # The variable was read up to 0.13 (vllm/envs.py); then FlashInfer is found by itself.
+        ("v0.13.0", "FLASH_ATTN", 1),
+        ("v0.14.0", "FLASH_ATTN", 0),
+    ],
+)
+def test_the_back_end_that_an_fp8_cache_needs(version: str, variable: str, status: int, tmp_path: Path, capsys: Capture) -> None:
+    """A text that leaves it to a default which refuses fails, with the variable to set; one that sets it passes."""
+    named = f"environment: {{VLLM_ATTENTION_BACKEND: {variable}}}" if variable else "restart: always"
+    (tmp_path / "compose.yaml").write_text(BY_HAND.replace("IMAGE", version).replace("ENVIRONMENT", named), encoding="utf-8")
+    found, document = checked(capsys, str(tmp_path / "compose.yaml"), "--gpu", "l40s", "--strict")
+    assert found == status
+    [check] = document["checks"]
+    if status:
+        [item] = check["requirements"]
+        assert (item["name"], [edit["yaml"] for edit in item["edits"]]) == ("flags", ["VLLM_ATTENTION_BACKEND=FLASHINFER"])
+        assert "--kv-cache-dtype fp8: vLLM will not start" in item["message"]

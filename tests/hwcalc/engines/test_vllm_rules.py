@@ -7,9 +7,11 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
+from hwcalc.engines import find_engine
 from hwcalc.engines.versions import Rule, rules_in
 from hwcalc.engines.vllm.rules import Rules, resolve, rules_of
 from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.planner.command_input import command_input
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_cases import RELEASES, Case, answer
@@ -161,3 +163,55 @@ def test_a_class_that_the_registry_lacks_runs_through_the_transformers_backend()
         (group.count, group.blocks_per_request) for group in groups("allenai/Olmo-3-7B-Instruct", seq=32_768, version="0.10.2")
     ]
     assert sizes == [(8, -(-(4095 + 8192) // 16) + 1)] * 3 + [(8, 32_768 // 16)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "backend", "runs"),
+    [
+        # v0.11 platforms/cuda.py is_kv_cache_dtype_supported: FlashInfer takes fp8, Triton from compute capability 8.9 on.
+        ("l40s", "0.11.0", "FLASHINFER", True),
+        ("l40s", "0.11.0", "flashinfer", True),
+        ("l40s", "0.10.2", "FLASHINFER", True),
+        ("a100-pcie-40gb", "0.11.0", "FLASHINFER", True),
+        ("l40s", "0.11.0", "TRITON_ATTN", True),
+        ("a100-pcie-40gb", "0.11.0", "TRITON_ATTN", False),
+        ("l40s", "0.11.0", "FLASH_ATTN", False),
+        ("l40s", "0.11.0", "FLEX_ATTENTION", False),
+        # flash_attn_supports_fp8: FlashAttention 3 on SM90 alone, in every release.
+        ("l40s", "0.20.0", "FLASH_ATTN", False),
+        ("l40s", "0.33.0", "FLASH_ATTN", False),
+        ("h100-sxm5-80gb", "0.11.0", "FLASH_ATTN", True),
+        ("l40s", "0.20.0", "TRITON_ATTN", True),
+    ],
+)
+def test_a_back_end_of_attention_that_is_chosen(gpu: str, version: str, backend: str, *, runs: bool) -> None:
+    """It keeps an fp8 cache, or is named in the refusal. The command chooses it: by a variable, and by a flag since 0.13."""
+    asked: dict[str, Any] = {
+        "engine": f"vllm@{version}",
+        "gpu": gpu,
+        "seq": 4096,
+        "engine_options": {"attention_backend": backend},
+    }
+    if not runs:
+        with pytest.raises(UnsupportedError, match=f"keeps no fp8 cache .* with the back end {backend}"):
+            plan(LLAMA, dtype="fp8", **asked)
+        assert plan(LLAMA, **asked).fit is not None
+        return
+    made = plan(LLAMA, dtype="fp8", **asked)
+    variable, flag = f"VLLM_ATTENTION_BACKEND={backend.upper()}", ["--attention-backend", backend]
+    assert made.request.environment == (() if version == "0.20.0" else (variable,))
+    words = find_engine("vllm")[0].command.words(command_input(made))
+    assert [each for each in words if each in flag] == (flag if version == "0.20.0" else [])
+
+
+def test_no_back_end_keeps_latents_in_fp8_before_hopper() -> None:
+    """FlashMLA and CUTLASS_MLA alone did before 0.12, and need SM90 and SM10x."""
+    with pytest.raises(UnsupportedError, match="for latent attention"):
+        plan(
+            "deepseek-ai/DeepSeek-V2-Lite",
+            engine="vllm@0.11.0",
+            gpu="l40s",
+            seq=4096,
+            dtype="fp8",
+            engine_options={"attention_backend": "FLASHINFER"},
+        )
