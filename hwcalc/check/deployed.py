@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
-from hwcalc.check.judge import judge
+from hwcalc.check.judge import judge, then_fail
 from hwcalc.check.result import Edit, Judged, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import (
@@ -164,11 +164,18 @@ class ServerCheck(Check):
         """The verdicts on the text itself, and that of the plan at the flag that would have to change; in its place, a length that the engine refuses."""
         refused = self._refused(plan)
         if refused:
-            return [*self.told, self._shorter(refused, plan, replan)]
+            return self._beside(self.told, self._shorter(refused, plan, replan))
         if self.beyond is None:
-            return [*self.told, *(self.blamed(item, plan, replan) for item in judged)]
+            return self._beside(self.told, *(self.blamed(item, plan, replan) for item in judged))
         alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
-        return [*self.told, self._beyond(self.beyond, replan), *(alone.blamed(item, plan, replan) for item in judged)]
+        blamed = (alone.blamed(item, plan, replan) for item in judged)
+        return self._beside(self.told, self._beyond(self.beyond, replan), *blamed)
+
+    def _beside(self, told: Sequence[Judged], *findings: Judged) -> list[Judged]:
+        """What is told of the text itself, and the findings, whose edits say which of it still fails then."""
+        still = [item.name for item in told if not item.holds]
+        edited = (replace(item, edits=tuple(then_fail(edit, still) for edit in item.edits)) for item in findings)
+        return [*told, *edited]
 
     def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
@@ -207,7 +214,7 @@ class ServerCheck(Check):
         if self.few is None:
             return self.told
         *others, item = self.told
-        return [*others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner)))]
+        return self._beside(others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner))))
 
     def _fewer(self, gpus: int, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[Edit]:
         """The edits of a single parallel size with which so many GPUs are enough, and the verdict then, but where that is that it fits."""
@@ -258,7 +265,7 @@ class ServerCheck(Check):
         hint = f"Sizes with which it starts: {sizes}" if sizes else hint
         told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message.rstrip('.')}. {hint}"
         finding = _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
-        return replace(finding, edits=tuple(self._starting(changes, planner)))
+        return self._beside(self.told, replace(finding, edits=tuple(self._starting(changes, planner))))[-1]
 
     def _starting(self, changes: Iterable[str], planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[Edit]:
         """The edits of flags and variables of a hint with which the server surely fits."""

@@ -400,6 +400,13 @@ def _with_edits(judged: tuple[Judged, ...], case: Case, search: Callable[[], str
     )
 
 
+def then_fail(one: Edit, still: Collection[str]) -> Edit:
+    """The edit, with the names of what still fails then."""
+    names = " and ".join(dict.fromkeys(still))
+    said = f"then {names} still fail{'' if ' and ' in names else 's'}" if names else ""
+    return replace(one, effect="; ".join(filter(None, (one.effect, said))))
+
+
 def _is_mendable(judged: Judged) -> bool:
     """True if an edit of the check may mend it: none does where the model has changed."""
     return judged.name in REQUIREMENTS or judged.name.startswith(GROWTH)
@@ -454,11 +461,7 @@ class _Offers:
         still = [_rule(name).rstrip(".") for name in (changed.failing() if changed is not None and but else ())]
         still = [name for name in still if not one.accepting or name != _rule(GROWTH).rstrip(".")]
         still += [other.name for other in self.failed if not _is_mendable(other)]
-        if not still:
-            return one
-        names = " and ".join(dict.fromkeys(still))
-        said = f"then {names} still fail{'' if ' and ' in names else 's'}"
-        return replace(one, effect="; ".join(filter(None, (one.effect, said))))
+        return then_fail(one, still)
 
     def _at(self, settings: Mapping[str, str | None]) -> Case | None:
         """The check with these settings; ``None`` if the engine or a policy refuses them."""

@@ -750,6 +750,18 @@ def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
         assert not [each for each in found["warnings"] if "idle" in each["message"] and more]
 
 
+@pytest.mark.parametrize("more", [(), ("--gpus", "1")])
+def test_an_edit_says_what_still_fails(more: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
+    """A flag that no release has fails with every edit for the memory, or for the number of GPUs."""
+    tp = " --tensor-parallel-size 2" if more else ""
+    (tmp_path / "serve.sh").write_text(f"vllm serve {QWEN} --max-model-len=40960 --max-modl-len=3{tp}\n", encoding="utf-8")
+    _, document = checked(capsys, str(tmp_path / "serve.sh"), "--gpu", "l4", *more)
+    *_, item = document["checks"][0]["requirements"]
+    assert item["name"] == ("gpus" if more else "fits")
+    assert item["edits"]
+    assert all(edit["effect"].endswith("then flags still fails") for edit in item["edits"])
+
+
 BY_HAND: Final = f"""\
 services:
   chat:
