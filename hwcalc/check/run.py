@@ -442,10 +442,12 @@ def _refused(known: Checked, check: Check, error: KvplanError, models: Models) -
 
 
 def _search(check: Check, spec: ModelSpec) -> str:
-    """The command that looks for other hardware for a check, within its limits of time."""
-    given = {
-        name: value for name, value in {**check.options, **limits_of(check.required)}.items() if name in COMMANDS["recommend"]
-    }
+    """The command that looks for other hardware for a check, within its limits of time and for as many users."""
+    users = max((item.limit for item in check.required if item.name == "min_users"), default=0)
+    asked = {**check.options, **limits_of(check.required)} | (
+        {"batch": max(users, check.options.get("batch", 1))} if users else {}
+    )
+    given = {name: value for name, value in asked.items() if name in COMMANDS["recommend"]}
     line = command_line(spec, {}, model=check.model, asked=read_options(given))
     return line.text.replace("kvplan", "kvplan recommend", 1)
 

@@ -427,3 +427,14 @@ def test_nothing_heavy_is_loaded_for_json(tmp_path: Path) -> None:
 
     assert json.loads(done.stdout)["summary"]["passed"] == 1
     assert not {"huggingface_hub", "numpy", "torch"} & loaded
+
+
+def test_a_search_further_is_for_as_many_users_as_are_required(tmp_path: Path, capsys: Capture) -> None:
+    """No single change serves a thousand users at such a rate on one GPU: the command that looks for more names them."""
+    asked = {"model": "openai/gpt-oss-20b", "engine": "vllm", "gpu": "l40s", "seq": "16k", "min_rate": 40, "min_users": 1000}
+    _, found = document(capsys, check_file(tmp_path, asked))
+    said = " ".join(item["message"] for item in found["checks"][0]["requirements"])
+    command = said.partition("Search further: ")[2].split(";")[0]
+    assert command.startswith("kvplan recommend openai/gpt-oss-20b")
+    assert "--users 1000" in command
+    assert "--min-rate 40" in command
