@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _PlacedError(KvplanError):
-    """An error at a ``line`` and ``column`` of a check file, both counted from 1."""
+    """An error at a ``line`` and ``column`` of a file, both counted from 1."""
 
     def __init__(self, message: str, *, hint: str = "", line: int = 1, column: int = 1) -> None:
         super().__init__(message, hint=hint)
@@ -66,14 +66,14 @@ class CheckUsageError(_PlacedError, UsageError):
     others: tuple[CheckUsageError, ...] = ()
 
 
-class LockError(KvplanError, ValueError):
+class LockError(_PlacedError, ValueError):
     """A lock file is broken, has another version, or lacks a model: exit 3."""
 
     exit_code = 3
     type = "lock"
 
 
-class BaselineError(KvplanError, ValueError):
+class BaselineError(_PlacedError, ValueError):
     """A baseline cannot be read or is not a document of kvplan: exit 3."""
 
     exit_code = 3
@@ -264,10 +264,10 @@ class CheckFile(Record):
 
 
 class Unread(Record):
-    """A file that could not be read as check file, and all faults that are reported. Each becomes a failed check among those of other files."""
+    """A file that could not be read: a check file, a lock or a baseline, and all faults that are reported. Each becomes a failed check among others."""
 
     path: str
-    faults: tuple[CheckFileError | CheckUsageError, ...]
+    faults: tuple[CheckFileError | CheckUsageError | LockError | BaselineError, ...]
 
 
 def parse_check_file(text: str, path: str) -> CheckFile:

@@ -28,7 +28,16 @@ from hwcalc.check.baseline import (
 )
 from hwcalc.check.changes import as_written, asked_of, changed_keys, placed
 from hwcalc.check.deployed import Deployment, ServerCheck, Told, read_any, read_deployment, typed_command
-from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread, parse_check_file
+from hwcalc.check.file import (
+    BaselineError,
+    Check,
+    CheckFile,
+    CheckFileError,
+    CheckUsageError,
+    LockError,
+    Unread,
+    parse_check_file,
+)
 from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
@@ -111,7 +120,7 @@ def check(
     ``gpus`` and ``instance`` are for those that name no accelerators, or no number of them; ``seq`` and ``batch`` count more than what they say. With ``fix``, the document has the change of flags with which failing servers start, and with ``write``
     their files have it too. ``lock`` is ``use`` (if there is one), ``write`` or
     ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may not have grown by more than ``max_growth``. A file that
-    cannot be read is a result among others. Raises what :func:`run_checks` raises.
+    cannot be read is a result among others, and so is its lock; without one of the baselines nothing is compared. Raises what :func:`run_checks` raises.
     """
     paths, baselines = () if isinstance(files, Mapping) else texts(files, "files"), texts(baseline, "baseline")
     if not isinstance(lock, str) or lock not in _LOCKS:
@@ -121,10 +130,16 @@ def check(
             "a check of a dict has no file beside which a lock could lie.", hint="Give the path of a file, or leave lock out."
         )
     growth = parse_growth(max_growth)
+    plans, unread = list[Baseline](), list[Unread]()
+    for path in baselines:
+        try:
+            plans += read_baseline(path)
+        except BaselineError as error:
+            unread.append(Unread(path=path, faults=(error,)))
     options = CheckOptions(
         lock="ignore" if isinstance(files, Mapping) else lock,
         strict=read_flag(strict, "strict"),
-        baselines=tuple(item for path in baselines for item in read_baseline(path)) if baselines else None,
+        baselines=tuple(plans) if baselines and not unread else None,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
     read: list[CheckFile | Unread] = []
@@ -154,6 +169,7 @@ def check(
         made = typed_command(paths, [file.text for file in read if isinstance(file, Deployment)], told, told.options)
         growth = replace(growth, renewal=f"{made} --json > {shell_word(baselines[0])}")
     options = replace(options, growth=growth)
+    read += unread
     document = run_checks(read, options)
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
@@ -249,26 +265,30 @@ def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options:
 
 
 def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> CheckDocument:
-    """Judge every check. An error of one check or one file is a result among others; a broken lock ends the whole run.
+    """Judge every check. An error of one check, one file or one lock is a result among others.
 
-    Raises :class:`~hwcalc.check.file.LockError`. With ``lock="write"`` it raises the error of a model that cannot be read, and
-    writes no lock.
+    With ``lock="write"`` it raises the error of a model that cannot be read, or of a lock, and writes no lock.
     """
     infos: list[FileInfo] = []
     planned: list[tuple[Checked, Subject | None]] = []
     kept: dict[str, dict[tuple[str, ...], Any]] = {}
+    made = list[CheckFile]()
     for file in files:
-        if isinstance(file, Unread):
-            path = printable(file.path)
-            infos.append(FileInfo(path=path, checks=0))
-            for fault in file.faults:
-                # The name of a fault of a file says where in the file it is.
-                name = "standard input" if path == "-" else path
-                name = f"{name}:{fault.line}:{fault.column}" if isinstance(fault, CheckUsageError) else name
-                failed = Checked(name=name, file=path, line=fault.line, column=fault.column, error=ErrorInfo.of(fault))
-                planned.append((failed, None))
+        try:
+            # A broken lock is a file that cannot be read.
+            read: Unread | tuple[Models, FileInfo]
+            read = file if isinstance(file, Unread) else _models(file, options, kept.setdefault(file.folder, {}))
+        except LockError as error:
+            if options.lock == "write":
+                raise
+            read = Unread(path=file.path + SUFFIX, faults=(error,))
+        if isinstance(read, Unread):
+            infos.append(FileInfo(path=printable(read.path), checks=0))
+            planned += [(fault, None) for fault in _faults(read)]
             continue
-        models, info = _models(file, options, kept.setdefault(file.folder, {}))
+        assert not isinstance(file, Unread)
+        models, info = read
+        made.append(file)
         infos.append(info)
         for check in file.checks:
             # Each name that is not known is said at its place, which may be among the defaults.
@@ -279,7 +299,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
     if options.baselines is not None:
-        gone = _gone(files, planned, options)
+        gone = _gone(made, planned, options)
         planned = [*_compared(planned, options.baselines, options), *((check, None) for check in gone if options.strict)]
         if not options.strict:
             missed = [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in gone]
@@ -299,6 +319,15 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
     return CheckDocument(
         schema_version=SCHEMA_VERSION, kvplan_version=__version__, files=tuple(infos), checks=tuple(done), summary=summary
     )
+
+
+def _faults(file: Unread) -> Iterator[Checked]:
+    """The faults of a file as results. The name of one of a check file says where in the file it is."""
+    path = printable(file.path)
+    for fault in file.faults:
+        name = "standard input" if path == "-" else path
+        name = f"{name}:{fault.line}:{fault.column}" if isinstance(fault, CheckUsageError) else name
+        yield Checked(name=name, file=path, line=fault.line, column=fault.column, error=ErrorInfo.of(fault))
 
 
 def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], Any]) -> tuple[Models, FileInfo]:
@@ -547,15 +576,13 @@ def _compared(
     return done
 
 
-def _gone(
-    files: Sequence[CheckFile | Unread], planned: Sequence[tuple[Checked, Subject | None]], options: CheckOptions
-) -> list[Checked]:
+def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject | None]], options: CheckOptions) -> list[Checked]:
     """The checks of the baselines that no file has any more: of the files that were read, and of files that are not there. ``strict`` fails them."""
     known = {(item.file, item.name) for item in options.baselines or ()}
     now = {(check.file, check.name) for check, _ in planned}
     # A check that moved to another file has no baseline there yet.
     new = {name for file, name in now if (file, name) not in known}
-    read = [printable(file.path) for file in files if isinstance(file, CheckFile)]
+    read = [printable(file.path) for file in files]
     renewed = f"; where that is meant, renew the baseline: {options.growth.renewal}" if options.growth.renewal else ""
     out = list[Checked]()
     for item in dict.fromkeys((item.file, item.name, item.model) for item in options.baselines or ()):

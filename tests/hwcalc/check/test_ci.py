@@ -122,14 +122,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_baseline_that_is_not_there(tmp_path: Path) -> None:
-    """Words in the log, and nothing left of an earlier run."""
+    """An error at its name, in the summary too; the checks are made."""
     check_file(tmp_path, CHECK)
     act(tmp_path)
     done, written = act(tmp_path, baseline="gone.json")
 
     assert done.returncode == 3
-    assert "gone.json" in done.stderr
-    assert parts(done)[1] == "::error title=kvplan check::Nothing was checked (exit status 3). The reason is in the log.\n"
+    assert parts(done)[1].startswith("::error file=gone.json,line=1,col=1,title=kvplan%3A gone.json::")
+    assert "gone.json" in written["GITHUB_STEP_SUMMARY"]
     assert written["GITHUB_OUTPUT"] == "before\nexit-code=3\n"
 
 

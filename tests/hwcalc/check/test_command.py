@@ -438,3 +438,28 @@ def test_a_search_further_is_for_as_many_users_as_are_required(tmp_path: Path, c
     assert command.startswith("kvplan recommend openai/gpt-oss-20b")
     assert "--users 1000" in command
     assert "--min-rate 40" in command
+
+
+@pytest.mark.parametrize("broken", [None, "", '{"schema_version"', '{"schema_version": 1, "checks": 2}'])
+def test_a_lock_or_a_baseline_that_cannot_be_read(broken: str | None, tmp_path: Path, capsys: Capture) -> None:
+    """An error in every format, at its file; the other files are checked all the same."""
+    path, other = check_file(tmp_path, CHECK), check_file(tmp_path, {**CHECK, "name": "two"}, name="other.yaml")
+    lock, baseline = Path(f"{path}.lock"), tmp_path / "base.json"
+    if broken is not None:
+        lock.write_text(broken, encoding="utf-8")
+        baseline.write_text(broken, encoding="utf-8")
+    words = (path, other, "--baseline", str(baseline), "--strict")
+    status, found = document(capsys, *words)
+    wrong = [str(baseline)] if broken is None else [str(lock), str(baseline)]
+
+    assert status == 3
+    assert [check["file"] for check in found["checks"] if check["error"]] == wrong
+    assert {check["name"] for check in found["checks"] if not check["error"]} == ({"one", "two"} if broken is None else {"two"})
+    assert all(check["status"] == "pass" for check in found["checks"] if not check["error"])
+    for format_ in ("junit", "github", "sarif", "markdown", "csv", "table"):
+        status, out, _ = run(capsys, "check", *words, "--format", format_)
+        assert status == 3
+        assert all(Path(name).name in out for name in wrong)
+        if format_ == "junit":
+            suites = junitparser.JUnitXml.fromstring(out.encode())
+            assert sum(suite.errors for suite in suites) == len(wrong)
