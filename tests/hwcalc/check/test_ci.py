@@ -170,6 +170,8 @@ def test_every_flag_of_the_action_exists() -> None:
         ("kvplan-prod.yaml", True),
         ("prod.kvplan.yaml", True),
         ("kvplan.json", True),
+        ("prod.kvplan.json", True),
+        ("kvplan-baseline.json", False),
         ("kvplan.yaml.lock", False),
         ("kvplanner.yaml", False),
         ("mykvplan.yaml", False),
@@ -177,7 +179,7 @@ def test_every_flag_of_the_action_exists() -> None:
     ],
 )
 def test_the_hook_takes_check_files(name: str, taken: bool) -> None:
-    """And neither their locks nor anything else."""
+    """And neither their locks nor baselines, nor anything else."""
     assert (re.search(HOOK["files"], name) is not None) is taken
 
 
