@@ -205,7 +205,7 @@ class ServerCheck(Check):
             return plan
         flag = engine.command.flag("seq", longest).partition(" ")[0]
         message = f"{engine.label} starts, and {does}: its pool holds requests of {longest:,} tokens, not the model's {plan.request.seq:,}."
-        told = f"Name the length that users need, as {flag} in the text or as --seq of kvplan check, to see whether it fits."
+        told = f"Name the length that users need, as {flag} in the file or as --seq of kvplan check, to see whether it fits."
         made = replan(advise=True, seq=longest)
         return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
 
@@ -347,8 +347,8 @@ class ServerCheck(Check):
             return self._told_with(replace(edit, flags=f"{edit.flags} {also}".strip()), typed)
         if "kvplan check" not in edit.yaml:
             said = ", ".join(filter(None, (edit.yaml, also)))
-            return replace(edit, yaml=f"{said} in the text and {self._command(typed)}" if typed else said)
-        in_text = " " if " in the text and " in edit.yaml else " in the text and "
+            return replace(edit, yaml=f"{said} in the file and {self._command(typed)}" if typed else said)
+        in_text = " " if " in the file and " in edit.yaml else " in the file and "
         return replace(edit, yaml=f"{also}{in_text}{edit.yaml}") if also else edit
 
     def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan], also: str = "") -> Judged:
@@ -386,7 +386,7 @@ class ServerCheck(Check):
         flag = engine.command.flag("tp", size)
         held = self._held_with(f"{also} {flag}", {}, replan)
         if held.gpus:
-            yield Edit(yaml=f"tp: {size}", effect=f"all {given:,} GPUs of the text", flags=flag, accepting=held.accepting)
+            yield Edit(yaml=f"tp: {size}", effect=f"all {given:,} GPUs of the file", flags=flag, accepting=held.accepting)
 
     def _holding(self, edit: Edit, replan: Callable[..., Plan], also: str) -> Edit | None:
         """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
@@ -410,15 +410,15 @@ class ServerCheck(Check):
         return self._in_words(edit, parts)
 
     def _in_words(self, edit: Edit, parts: Mapping[str, str]) -> Edit | None:
-        """The edit of another checkpoint, or of other accelerators in the text, in words, with flags for the rest; ``None`` for flags that do not hold."""
+        """The edit of another checkpoint, or of other accelerators in the file, in words, with flags for the rest; ``None`` for flags that do not hold."""
         flags = flags_of(self.server).flag_of
         names = [key.removeprefix("without ") for key in parts if key.startswith("without ")]
         said = [f"a checkpoint in {parts['weights'].upper()}"] if _CHECKPOINT.search(edit.effect) and "weights" in parts else []
         many, of_text = int(parts.get("gpus", 0)), self.server.settings.get("gpus_per_replica")
         if "gpu" in parts:
-            said.append(f"{f'{many} x ' if many else ''}{parts['gpu']} in the text")
+            said.append(f"{f'{many} x ' if many else ''}{parts['gpu']} in the file")
         elif many and not (edit.flags and (of_text is None or of_text >= many)):
-            said.append(f"{many:,} GPUs in the text")
+            said.append(f"{many:,} GPUs in the file")
         if not said and not names:
             return None if edit.flags else edit
         without = "".join(f" without {flags[name].spelled}" for name in names if name in flags)
@@ -432,8 +432,8 @@ class ServerCheck(Check):
         if given is not None and gpus > int(given):
             typed = {**typed, "gpus": str(gpus)}
         elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
-            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the text"))))
-        said = " in the text and ".join(filter(None, (edit.flags, self._command(typed))))
+            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the file"))))
+        said = " in the file and ".join(filter(None, (edit.flags, self._command(typed))))
         return replace(edit, yaml=said, flags="") if typed else edit
 
     def _command(self, typed: Mapping[str, str]) -> str:
@@ -614,7 +614,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
             beyond, made = error, planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
         if not {"gpu", "instance", "kv_memory"} & made.options.keys():
             # Of the remarks, those that say why the accelerator is not known.
-            said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the text names no accelerator."
+            said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the file names no accelerator."
             name_one = command + _typed({**told.options, "gpu": "h100"})
             open_ = OpenError(f"whether it fits is not known: {said}", hint=f"Name it, such as: {name_one}")
             faults.append(Fault(line=server.line, column=1, error=open_))

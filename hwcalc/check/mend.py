@@ -1,4 +1,4 @@
-"""Mend deployments: the change of flags with which a server starts, where they stand in the text and as it writes them.
+"""Mend deployments: the change of flags with which a server starts, where they stand in the file and as it writes them.
 
 A change is tried as a text: it is read again, nothing else of any server may have changed, and the check must hold. So a value that several servers
 share, or that a variable says, is never changed by half.
@@ -44,7 +44,7 @@ _NUMBER: Final = re.compile(r"[-+]?[\d._]+(?:[eE][-+]?\d+)?|true|false|null|yes|
 
 
 class _NoEditError(Exception):
-    """A change has no place in the text; its argument says why."""
+    """A change has no place in the file; its argument says why."""
 
 
 class _HeldElsewhereError(_NoEditError):
@@ -121,7 +121,7 @@ def _check_gpus(check: ServerCheck) -> None:
     """Raise :class:`_NoEditError` for a server that would take more GPUs than its text gives it, on whichever nodes."""
     given, taken = check.server.gpus_per_replica, gpus_taken(check.server.settings)
     if isinstance(given, int) and taken is not None and taken > given:
-        message = f"the text gives it {given:,} GPU{'s' if given > 1 else ''}"
+        message = f"the file gives it {given:,} GPU{'s' if given > 1 else ''}"
         raise _NoEditError(message)
 
 
@@ -131,7 +131,7 @@ def _same_but(before: Deployment, after: Deployment | None, number: int, edit: E
     Raises :class:`_NoEditError` if it says anything else that is new than the flags of the edit.
     """
     if after is None or [check.name for check in before.checks] != [check.name for check in after.checks]:
-        message = "the text would start other servers"
+        message = "the file would start other servers"
         raise _NoEditError(message)
     for place, (old, new) in enumerate(zip(before.checks, after.checks, strict=True)):
         flags = flags_of(old.server)
@@ -234,7 +234,7 @@ class _Style:
         self.text = places.text
         placed = [(word, place) for word in words if (place := places.of(word)) is not None]
         if not placed:
-            message = "the text has no command to which a flag could be added"
+            message = "the file has no command to which a flag could be added"
             raise _NoEditError(message)
         self.placed = placed
         self.before, self.inner, self.quote, self.equals = " ", " ", "", False

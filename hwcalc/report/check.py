@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -81,7 +82,7 @@ def _hint(hint: str) -> str:
 
 
 class Finding(Record):
-    """A fault of a check, told once. ``title`` is short, ``text`` has the numbers, ``edits`` says what to write instead.
+    """A fault of a check, told once. ``title`` is short, ``text`` has the numbers, each of ``edits`` says what to write instead.
 
     ``fails`` is false where a requirement holds by the expected value alone, and is not to hold for sure. ``line`` and ``column`` are
     those of the key that it is about.
@@ -90,22 +91,22 @@ class Finding(Record):
     rule: str
     title: str
     text: str
-    edits: str
+    edits: tuple[str, ...]
     fails: bool
     line: int
     column: int
 
     @property
     def lines(self) -> list[str]:
-        """The text, and the edits where there are any."""
-        return [text for text in (self.text, self.edits) if text]
+        """The text, and a line for each edit."""
+        return [text for text in (self.text, *self.edits) if text]
 
 
 def _apart(here: Iterable[Finding], wrong: Iterable[Finding]) -> list[str]:
     """The lines of findings that stand apart from the others of their check, with the edits that only another one has."""
     said = [line for one in here for line in one.lines]
     fails, told = any(one.fails for one in here), any(one.edits for one in here)
-    return said + [one.edits for one in wrong if one.edits and fails and not told][:1]
+    return said + list(next((one.edits for one in wrong if one.edits and fails and not told), ()))
 
 
 _GROWTH: Final = "growth"
@@ -134,18 +135,18 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
         if item.holds and item.unit != "flag":
             text += "; --strict wants it sure" if strict else "; probably holds" if item.name != "fits" else ""
         place = check.line if item.line is None else item.line, check.column if item.column is None else item.column
-        edits = _edits(item, check)
-        said = f"{'fits' if item.name == 'fits' else 'holds'} with {edits}" if edits and fails else ""
+        starts = chain((f"{'fits' if item.name == 'fits' else 'holds'} with",), repeat("or"))
+        said = tuple(f"{start} {edit}" for start, edit in zip(starts, _edits(item, check), strict=False)) if fails else ()
         out.append(Finding(rule=rule, title=title, text=text, edits=said, fails=fails, line=place[0], column=place[1]))
     if check.error is not None:
         title = check.error.message.removeprefix(f"{check.name}: ")
-        of = {"title": title, "text": title, "edits": _hint(check.error.hint)}
         rule = check.error.type if check.error.type in _OTHER_RULES else "error"
-        out.append(Finding(rule=rule, **of, fails=True, line=check.line, column=check.column))
+        hint = (_hint(check.error.hint),)
+        out.append(Finding(rule=rule, title=title, text=title, edits=hint, fails=True, line=check.line, column=check.column))
     return sorted(out, key=lambda one: not one.fails)
 
 
-def _edits(item: Judged, check: Checked) -> str:
+def _edits(item: Judged, check: Checked) -> list[str]:
     """The edits of a requirement in the words of the file, each with the option that accepts what grows, and what it gives."""
     out = []
     for one in item.edits:
@@ -157,7 +158,7 @@ def _edits(item: Judged, check: Checked) -> str:
             keys = " and ".join(filter(None, (keys, one.accepting)))
         effect = "; ".join(filter(None, ("" if flags else one.layout, one.effect)))
         out.append(f"{keys}{f' ({effect})' if effect else ''}")
-    return " or ".join(out)
+    return out
 
 
 def cause(check: Checked) -> str:
@@ -289,7 +290,7 @@ def check_csv(document: CheckDocument) -> str:
         figures = (None,) * 3 if plan is None else (plan.cache_bytes, plan.weights_bytes, plan.total_bytes)
         for item in check.requirements:
             judged = (item.name, item.holds, item.certain, item.unit, item.limit, item.got)
-            rows.append((*start, *judged, *figures, item.message, definition, _edits(item, check)))
+            rows.append((*start, *judged, *figures, item.message, definition, " or ".join(_edits(item, check))))
         if check.error is not None:
             rows.append((*start, "error", False, True, "", "", "", *figures, check.error.message, definition, check.error.hint))
     rows += [(info.path, *[""] * 14, note.message, "", "") for info in document.files for note in info.notes]

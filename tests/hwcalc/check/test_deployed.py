@@ -224,7 +224,7 @@ def test_a_server_that_cannot_start_passes_by_no_option(tmp_path: Path, capsys: 
     path.write_text(DEPLOYMENT, encoding="utf-8")
     status, found = checked(capsys, str(path), "--gpus", "2")
     assert status == 1
-    assert found["checks"][0]["requirements"][0]["message"].endswith("will not start. Give it 2 GPUs in the text.")
+    assert found["checks"][0]["requirements"][0]["message"].endswith("will not start. Give it 2 GPUs in the file.")
 
 
 def test_a_model_that_is_stretched(tmp_path: Path, capsys: Capture) -> None:
@@ -429,7 +429,7 @@ def test_why_it_is_not_known_whether_it_fits(tmp_path: Path, capsys: Capture) ->
     text = f"services: {{a: {{image: vllm/vllm-openai, command: --model {QWEN} --max-model-len 4096, {gpus}}}}}\n"
     path.write_text(text, encoding="utf-8")
     _, found = checked(capsys, str(path))
-    assert found["checks"][0]["error"]["message"] == "whether it fits is not known: the text names no accelerator."
+    assert found["checks"][0]["error"]["message"] == "whether it fits is not known: the file names no accelerator."
 
     path.write_text(text.replace("4096", "4096 -tp 2"), encoding="utf-8")
     _, out, _ = run(capsys, "check", str(path), "--gpu", "l4")
@@ -666,7 +666,7 @@ def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
             # Another checkpoint, in words that nobody could take for flags.
             assert re.fullmatch(r"a checkpoint in [A-Z0-9_]+(, --.*)?", edit["yaml"]), edit
             continue
-        again, found = checked(flags.removesuffix(" in the text and "), *(shlex.split(words) if kvplan else typed))
+        again, found = checked(flags.removesuffix(" in the file and "), *(shlex.split(words) if kvplan else typed))
         assert (again, found["status"]) == (0, "pass"), edit
         pasted += 1
 
@@ -732,7 +732,7 @@ def counted(kind: str, model: str, sizes: str, gpus: int) -> str:
 def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
     kind: str, model: str, sizes: str, gpus: int, gpu: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    """With the flags in the text and as many GPUs in it as the offer says the requirement holds, or the offer says what the verdict is then."""
+    """With the flags in the file and as many GPUs in it as the offer says the requirement holds, or the offer says what the verdict is then."""
     file = tmp_path / "serve.yaml"
     file.write_text(counted(kind, model, sizes, gpus), encoding="utf-8")
     status, document = checked(capsys, str(file), "--gpu", gpu)
@@ -741,7 +741,7 @@ def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
     assert status == 1
     assert item["edits"]
     for edit in (edit for edit in item["edits"] if edit["flags"]):
-        more = re.search(r"with (\d+) GPUs in the text", edit["effect"])
+        more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
         file.write_text(counted(kind, model, f"{sizes} {edit['flags']}", int(more[1]) if more else gpus), encoding="utf-8")
         status, document = checked(capsys, str(file), "--gpu", gpu)
         found = document["checks"][0]

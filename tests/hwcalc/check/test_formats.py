@@ -437,6 +437,17 @@ def test_the_table(document: CheckDocument) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_each_edit_has_a_line(document: CheckDocument) -> None:
+    """Whoever reads down the lines meets each way out at the begin of one."""
+    two = replace(LIMIT, edits=(Edit(yaml="seq: 17k", effect="at most 17,472 tokens"), Edit(yaml="gpus: 2", effect="holds 8")))
+    lines = check_report(
+        replace(document, checks=(checked("long", "fail", 5, two),)), View(format="table", width=80)
+    ).splitlines()
+    first = lines.index("         holds with seq: 17k (at most 17,472 tokens)")
+
+    assert lines[first + 1] == "         or gpus: 2 (holds 8)"
+
+
 def test_the_counts_stand_first_on_a_terminal_alone(document: CheckDocument) -> None:
     """Of an answer that is longer than a screen: a pipe gets each line once."""
     counts, long = (

@@ -270,7 +270,7 @@ def test_the_reason_is_the_gpus_of_the_text(tmp_path: Path, capsys: Capture) -> 
     status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix")
 
     assert status == 1
-    assert "a: no safe change: the text gives it 2 GPUs." in err
+    assert "a: no safe change: the file gives it 2 GPUs." in err
 
 
 @pytest.mark.parametrize(("seq", "mended"), [("16k", True), ("32k", False)])
