@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,13 @@ def test_every_file_is_listed() -> None:
         "huawei",
         "tenstorrent",
     }
+
+
+def test_sources_are_written_for_readers() -> None:
+    """A source says where a number is from, in words of small letters, and not by a mark of those who collect them."""
+    marks = re.compile(r"(^|; )(SEEN|DATASHEET|VENDOR DOCS|DERIVED)\b|not re-read|index string")
+
+    assert [gpu_id for gpu_id in IDS if marks.search(find_gpu(gpu_id).source)] == []
 
 
 @pytest.mark.parametrize("gpu_id", IDS)
