@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import ConfigError, ModelNotFoundError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
+from hwcalc.parsers.registry import NESTED
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.sources.document import read_document
@@ -80,7 +82,32 @@ _RETOLD: Final = ("model.parameters", "model.source", "model.location", "request
 def compare(model_a: ModelSpec, model_b: ModelSpec, plan_a: Plan, plan_b: Plan) -> Difference:
     """Two models by the config keys that were read for either of them, and by their plans."""
     a, b = (model.id if model.revision is None else f"{model.id}@{model.revision}" for model in (model_a, model_b))
-    return _difference(a, b, key_changes(model_a.bearing, model_b.bearing), plan_a.to_dict(), plan_b.to_dict())
+    document_a, document_b = plan_a.to_dict(), plan_b.to_dict()
+    keys_a, keys_b = model_a.bearing, model_b.bearing
+    if any(map(_NESTED.match, keys_a)) != any(map(_NESTED.match, keys_b)):
+        # One config keeps its language model in a part, the other is one: the places of their keys say nothing.
+        keys_a, keys_b = (_of_language(keys_a, keys_b, document_a), _of_language(keys_b, keys_a, document_b))
+    return _difference(a, b, key_changes(keys_a, keys_b), document_a, document_b)
+
+
+_NESTED: Final = re.compile(rf"(?:(?:{'|'.join(NESTED)})\.)+")
+"""The place of a language model inside a config of several parts."""
+_SAID: Final = ("hidden_size", "vocab_size", "max_position_embeddings")
+_SPELLED: Final = {"window": "sliding_window"}
+"""The config key of a dimension of layers, where it has another name."""
+
+
+def _of_language(keys: Mapping[str, Any], others: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys without the place of the language model; one that only the other config has is as the model was read, where that is known."""
+    model = document["model"]
+    read = {name: {model[name]} for name in _SAID if model[name] is not None}
+    for group in model["layers"]:
+        for name, value in group["dims"].items():
+            read.setdefault(_SPELLED.get(name, name), set()).add(value)
+    own = {key: value for key, value in keys.items() if not _NESTED.match(key)}
+    own |= {_NESTED.sub("", key, count=1): value for key, value in keys.items() if _NESTED.match(key)}
+    lacking = {_NESTED.sub("", key, count=1) for key in others} - own.keys()
+    return own | {name: value for name, (value, *more) in read.items() if name in lacking and not more}
 
 
 def compare_documents(name_a: str, a: Mapping[str, Any], name_b: str, b: Mapping[str, Any]) -> Difference:

@@ -75,6 +75,20 @@ def test_absent_is_not_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert document["keys"] == [{"key": "head_dim", "in_a": False, "in_b": True, "a": None, "b": 64}]
 
 
+def test_a_language_model_in_a_part_is_compared_with_one_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys mean the same in both places. Gemma 3's class has heads of 256, which the first file leaves to it."""
+    alone = {**BASE, "model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 256, "sliding_window": 128}
+    part = {**alone, "num_key_value_heads": 4}
+    del part["head_dim"]
+    for name, config in (("a.json", {"model_type": "gemma3", "text_config": part}), ("b.json", alone)):
+        (tmp_path / name).write_text(json.dumps(config), encoding="utf-8")
+    keys = difference(capsys, str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--seq", "100")["keys"]
+
+    assert [key for key in keys if not key["key"].startswith("vision_config.")] == [
+        {"key": "num_key_value_heads", "in_a": True, "in_b": True, "a": 4, "b": 2}
+    ]
+
+
 def test_one_length_for_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --seq both are planned at the smaller maximum."""
     assert main(["diff", *files(tmp_path, max_position_embeddings=8192)]) == 0
