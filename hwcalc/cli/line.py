@@ -260,6 +260,9 @@ class _Line:
         if option.kind == "flag":
             return [word]
         rest = [] if value is not None else self.words[:1]
+        if rest and rest[0] in _HELP:
+            # Whoever asks for help in the place of a value gets it.
+            return []
         if value is None and option.bare and not "".join(rest)[:1].isdecimal():
             return [word, option.bare]
         following = rest[0].partition("=")[0] if rest else ""
@@ -352,7 +355,7 @@ class _Line:
         if alias.value:
             return [own, f"{alias.knob}={self.switch(flag, '' if value is None else '=', alias)}"]
         if value is None:
-            if not self.words or self.words[0].startswith("--"):
+            if not self.words or self.words[0].startswith("--") or self.words[0] in _HELP:
                 if self.asks_help:
                     return []
                 raise UsageError(f"{flag} has no value.", hint=f"Write: {flag} {'N' if alias.knob else alias.option.metavar}")

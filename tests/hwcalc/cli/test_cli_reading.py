@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hwcalc.cli import completion
+from hwcalc.cli import completion, main
 from hwcalc.cli.line import aliases, translated
 from hwcalc.cli.options import COMMANDS, PLANNING
 from hwcalc.cli.output import wants_json
@@ -34,6 +34,7 @@ _FOREIGN = st.sampled_from(
 
 
 @settings(max_examples=150, deadline=None)
+@example(["plan", "plan", "plan", "--kv-cache-dtype", "-h"])
 @given(st.lists(st.one_of(_WORDS, _FOREIGN), max_size=7))
 def test_a_translated_line_is_kvplans_own(words: list[str]) -> None:
     """It needs no second translation, and what cannot be translated is wrong usage."""
@@ -42,6 +43,15 @@ def test_a_translated_line_is_kvplans_own(words: list[str]) -> None:
     except UsageError:
         return
     assert translated(line) == (line, ())
+
+
+@pytest.mark.parametrize("flag", ["--dtype", "--kv-cache-dtype", "--seq", "--tensor-parallel-size"])
+@pytest.mark.parametrize("help_", ["-h", "--help"])
+def test_help_in_the_place_of_a_value_is_help(flag: str, help_: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No value is called so, and whoever types it does not know which there are."""
+    assert main([QWEN, flag, help_]) == 0
+
+    assert capsys.readouterr().out.startswith("Usage: kvplan plan MODEL")
 
 
 @pytest.mark.parametrize("option", [option for option in PLANNING if option.flags], ids=lambda option: option.name)
