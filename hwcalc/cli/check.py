@@ -202,8 +202,10 @@ def _found() -> str:
     """The path of the check file in the working folder."""
     found = [name for name in FOUND if os.path.lexists(name)]
     if not found:
+        from hwcalc.check.file import CheckFileError
+
         hint = f"Write: kvplan check FILE; to start one: kvplan check --example > {FOUND[0]}"
-        raise UsageError(f"no check file is given, and there is no {FOUND[0]} here.", hint=hint)
+        raise CheckFileError(f"no check file is given, and there is no {FOUND[0]} here.", hint=hint)
     if len(found) > 1:
         raise UsageError(f"there are {' and '.join(found)}.", hint=f"Name one: kvplan check {found[0]}")
     return found[0]
