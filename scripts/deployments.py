@@ -1,9 +1,9 @@
-"""Put published deployments beside what kvplan says of them: the table of ``docs/cost.md``.
+"""Put published deployments beside what kvplan says of them: the tables of ``docs/cost.md``.
 
     python scripts/deployments.py [--write]
 
 The statements, each with its source and date, are ``docs/deployments.yaml``. The speed, the plan and the prices of kvplan are asked the same.
-Without ``--write`` the table is printed; with it the page is renewed.
+Without ``--write`` the tables are printed; with it the page is renewed.
 """
 
 from __future__ import annotations
@@ -133,10 +133,14 @@ def verdict(said: Statement, answer: Answer) -> tuple[str, float]:
 
 
 def table() -> str:
-    """The table of all statements, how many agree, the notes on them, and their sources."""
+    """The tables of all statements and of their prices, how many agree, the notes on them, and their sources."""
     lines = [
-        "| | said by | served, prompt + answer, at once | tokens/s | ours | $ per million | ours, same price | ours, dated price | fit | |",
-        "| --: | --- | --- | --: | --: | --: | --: | --- | --: | --- |",
+        "| | said by | served, prompt + answer, at once | tokens/s | ours | fit | |",
+        "| --: | --- | --- | --: | --: | --: | --- |",
+    ]
+    dollars = [
+        "| | $ per million | ours, same price | ours, dated price | whose price |",
+        "| --: | --: | --: | --: | --- |",
     ]
     told, notes, found = published(), [], Counter[str]()
     for number, said in enumerate(told.statements, 1):
@@ -146,6 +150,7 @@ def table() -> str:
         outside = f"{times:.1f} x the bound" if kind == "the bound" else f"{kind}, {times:.2f} x"
         who = f"[{source.who}, {source.date}][{said.source}]{f', {said.part}' if said.part else ''}"
         lines.append(f"| {number} | {who} | {' | '.join(_cells(said, answer))} | {kind if times == 1 else outside} |")
+        dollars += [f"| {number} | {' | '.join(costs)} |"] if any(costs := _prices(said, answer)) else []
         notes += [f"- {number}: {said.note}"] if said.note else []
     runs = found["agrees"] + found["differs"]
     sums = (
@@ -153,13 +158,15 @@ def table() -> str:
         f"{found['ours is slower']} above it and {found['the bound']} above the bound; for {found['below the bound']} there is a bound alone. "
         f"Of {runs} statements that something runs or does not {found['agrees']} agree."
     )
-    return "\n".join([*lines, "", sums, "", *notes, "", *(f"[{name}]: {source.url}" for name, source in told.sources.items())])
+    return "\n".join(
+        [*lines, "", sums, "", *dollars, "", *notes, "", *(f"[{name}]: {source.url}" for name, source in told.sources.items())]
+    )
 
 
 def _cells(said: Statement, answer: Answer) -> list[str]:
     """The cells of a statement between its source and the verdict."""
     prompt, output, concurrency = said.load
-    weights, cache, price = said.options.get("weights"), said.options.get("dtype"), answer.price
+    weights, cache = said.options.get("weights"), said.options.get("dtype")
     formats = f"{f' in {weights}' if weights else ''}{f', cache in {cache}' if cache else ''}"
     what = f"{said.model.rpartition('/')[2]}{formats}, {said.options['engine']}, {answer.gpus}"
     counted = {"output": "", "decode": ", decoding alone", "total": ", prompts counted"}[said.counted]
@@ -167,15 +174,23 @@ def _cells(said: Statement, answer: Answer) -> list[str]:
     ours = "" if answer.bound is None else f"at most {answer.bound:,.0f}"
     if answer.low is not None:
         ours = f"{answer.low:,.0f} to {answer.high:,.0f}"
-    dated = _dollars(None if price is None else price.usd_per_hour, answer)
     return [
         f"{what}; {prompt:,} + {output:,}, {concurrency:,}{counted}",
         stated,
         ours,
+        f"{answer.most:,}" if answer.fits else "no",
+    ]
+
+
+def _prices(said: Statement, answer: Answer) -> list[str]:
+    """Dollars per million tokens as stated, and ours at the price of the statement and at a dated one."""
+    price = answer.price
+    dated = _dollars(None if price is None else price.usd_per_hour, answer)
+    return [
         _stated_dollars(said),
         _dollars(said.hourly, answer),
-        f"{dated}: {price.name}, {price.date}" if price is not None and dated else "",
-        f"{answer.most:,}" if answer.fits else "no",
+        dated,
+        f"{price.name}, {price.date}" if price is not None and dated else "",
     ]
 
 

@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{folder} has no {shown.trace}.", file=sys.stderr)
             return 1
         lines = [
-            "| | first token p50 | p95 | next token p95 | pool in use, mean and most | found in the cache | within 2 s and 50 ms |",
+            "| | first token p50 | first token p95 | next token p95 | pool in use, mean and most | found in the cache | within 2 s and 50 ms |",
             "| --- | --: | --: | --: | --: | --: | --: |",
         ]
         for number, changed in enumerate(shown.changed):

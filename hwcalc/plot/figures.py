@@ -30,6 +30,8 @@ _ROW: Final = 0.18
 """Inches of a line of words at the right edge."""
 _LINE: Final = 0.14
 """Inches of a line of words below."""
+_TITLE_LINE: Final = 0.2
+"""Inches of a further line of the title."""
 _PARTS: Final = {"weights": "#9DB4C0", "overhead": "#CFCFCF", "activations": "#F0C987", "cache": "#0072B2"}
 """Colours of the areas of one model: the cache stands out."""
 _SHOWN: Final = 2.5
@@ -82,9 +84,10 @@ def figure_file(title: str, below: Sequence[str], height: float, format_: str, d
         # A character that the font lacks is drawn as a box; it is no message for the user.
         warnings.simplefilter("ignore")
         words = "\n".join(fill(_named(line, 520), 125, break_on_hyphens=False) for line in below)
-        height += words.count("\n") * _LINE
+        named = fill(_named(title, 120), 80, break_on_hyphens=False)
+        height += words.count("\n") * _LINE + named.count("\n") * _TITLE_LINE
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
-        figure.suptitle(_named(title, 120), x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+        figure.suptitle(named, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
         figure.supxlabel(words, x=0.01, ha="left", fontsize=8, color=QUIET)
         draw(figure)
         out = io.BytesIO()
