@@ -92,7 +92,7 @@ def test_every_page_is_in_the_navigation() -> None:
     """A page that nobody finds is not read. Each stands in the navigation of the site once."""
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
 
-    assert sorted(re.findall(r"- (\S+\.md)$", site, re.MULTILINE)) == [page.name for page in PAGES[1:]]
+    assert sorted(re.findall(r"(\S+\.md)$", site, re.MULTILINE)) == [page.name for page in PAGES[1:]]
 
 
 def test_the_readme_is_short() -> None:
