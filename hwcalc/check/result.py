@@ -161,7 +161,9 @@ class FileInfo(Record):
 
 
 class Summary(Record):
-    """How many checks ended how, and the exit status: 0 all hold, 1 one fails, else the highest code of an error."""
+    """How many checks ended how, the faults of files that cannot be used, and the exit status: 0 all hold, 1 one fails, else the highest code of an
+    error.
+    """
 
     checks: int
     passed: int
@@ -170,6 +172,7 @@ class Summary(Record):
     errors: int
     strict: bool
     exit_code: int
+    faults: int = 0
 
 
 class CheckDocument(Answer, Record):
@@ -183,7 +186,7 @@ class CheckDocument(Answer, Record):
     fixes: tuple[Fix, ...] = ()
 
     def headline(self) -> str:
-        """``4 checks: 2 hold, 1 probably holds, 1 fails``."""
+        """``4 checks: 2 hold, 1 probably holds, 1 fails``, and ``1 file cannot be used: 3 faults``."""
         summary = self.summary
         counts = (
             (summary.passed, "hold" if summary.passed != 1 else "holds"),
@@ -192,7 +195,13 @@ class CheckDocument(Answer, Record):
             (summary.errors, "could not be checked"),
         )
         words = ", ".join(f"{count:,} {word}" for count, word in counts if count)
-        return f"{summary.checks:,} check{'' if summary.checks == 1 else 's'}{': ' if words else ''}{words}"
+        files = len({check.file for check in self.checks if check.model is None})
+        checks, unread, faults = (
+            f"{count:,} {what}{'' if count == 1 else 's'}"
+            for count, what in ((summary.checks, "check"), (files, "file"), (summary.faults, "fault"))
+        )
+        said = [f"{checks}{': ' if words else ''}{words}"] if summary.checks or not files else []
+        return "; ".join([*said, *([f"{unread} cannot be used: {faults}"] if files else [])])
 
     def records(self) -> list[dict[str, Any]]:
         """A flat row for each check; ``why`` is what did not hold, or could not be read."""

@@ -305,10 +305,12 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
             missed = [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in gone]
             infos = [replace(info, notes=(*info.notes, *(note for file, note in missed if file == info.path))) for info in infos]
     done = [check if subject is None else _judged(check, subject, strict=options.strict) for check, subject in planned]
-    count = Counter(check.status for check in done)
+    # A check with several faults has a result for each.
+    count = Counter({(check.file, check.name): check.status for check in done if check.model is not None}.values())
     codes = [check.error.code for check in done if check.error is not None]
     summary = Summary(
-        checks=len(done),
+        checks=count.total(),
+        faults=sum(check.model is None for check in done),
         passed=count["pass"],
         warnings=count["warning"],
         failed=count["fail"],

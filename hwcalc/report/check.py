@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final
@@ -341,18 +341,25 @@ _COMMAND = re.compile(r"(?<=#)#(?=\w{0,40}\[)|(?<=\n):(?=\s*:)|(?<=\n)[-+~^]")
 
 def check_junit(document: CheckDocument) -> str:
     """The whole document, with a newline at the end."""
-    summary = document.summary
-    counts = {"tests": summary.checks, "failures": summary.failed, "errors": summary.errors}
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites{_attributes(name='kvplan check', **counts)}>"]
+    summary, cases = document.summary, list[dict[str, list[Checked]]]()
     for info in document.files:
-        checks = [check for check in document.checks if check.file == info.path]
+        # What a file or a check has of faults is one case.
+        of_file: dict[str, list[Checked]] = {}
+        for check in document.checks:
+            if check.file == info.path:
+                of_file.setdefault(check.name if check.model is not None else check.file, []).append(check)
+        cases.append(of_file)
+    unread = sum(each[0].model is None for of_file in cases for each in of_file.values())
+    counts = {"tests": summary.checks + unread, "failures": summary.failed, "errors": summary.errors + unread}
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites{_attributes(name='kvplan check', **counts)}>"]
+    for info, of_file in zip(document.files, cases, strict=True):
         name = "standard input" if info.path == "-" else info.path
-        failed, errors = (sum(check.status == status for check in checks) for status in ("fail", "error"))
-        counts = {"tests": len(checks), "failures": failed, "errors": errors, "skipped": 0, "time": 0}
+        failed, errors = (sum(each[0].status == status for each in of_file.values()) for status in ("fail", "error"))
+        counts = {"tests": len(of_file), "failures": failed, "errors": errors, "skipped": 0, "time": 0}
         lines.append(f"  <testsuite{_attributes(name=name, **counts)}>")
-        for check in checks:
-            lines.append(f"    <testcase{_attributes(classname=name, name=check.name, time=0)}>")
-            lines += _outcome(check, document)
+        for case, checks in of_file.items():
+            lines.append(f"    <testcase{_attributes(classname=name, name='standard input' if case == '-' else case, time=0)}>")
+            lines += _outcome(checks, document)
             lines.append("    </testcase>")
         if info.notes:
             lines.append(f"    <system-out>{_escaped(chr(10).join(note.message for note in info.notes))}</system-out>")
@@ -360,20 +367,27 @@ def check_junit(document: CheckDocument) -> str:
     return "".join(f"{line}\n" for line in [*lines, "</testsuites>"])
 
 
-def _outcome(check: Checked, document: CheckDocument) -> Iterable[str]:
-    """Elements for what fails, for the error, and for what is said beside."""
+def _outcome(checks: Sequence[Checked], document: CheckDocument) -> Iterable[str]:
+    """Elements for what fails, for the errors, and for what is said beside."""
+    check = checks[0]
 
     def element(name: str, texts: Iterable[str], **attributes: str) -> str:
         return f"      <{name}{_attributes(**attributes)}>{_escaped(chr(10).join(filter(None, texts)))}</{name}>"
 
+    def lines(one: Checked) -> list[str]:
+        wrong = findings(one, document)
+        # The name of a fault of a file is its place.
+        where = [one.name] if one.model is None and one.name.startswith(f"{one.file}:") else places(one, wrong)
+        return [*(line for each in wrong for line in each.lines), *(f"at {each}" for each in where)]
+
     wrong, changed = findings(check, document), cause(check)
-    told = [changed, *(line for one in wrong for line in one.lines), *(f"at {where}" for where in places(check, wrong))]
+    told = [changed, *lines(check)]
     if check.status == "fail":
         failed = [one for one in wrong if one.fails]
         title = ", ".join(one.title for one in failed)
         yield element("failure", told, message=f"{title} ({changed})" if changed else title, type=failed[0].rule)
     if check.error is not None:
-        yield element("error", told[1:], message=check.error.type, type=check.error.type)
+        yield element("error", (line for one in checks for line in lines(one)), message=check.error.type, type=check.error.type)
     said = [
         headline(check, wrong),
         *(told if check.status == "warning" else ()),
@@ -446,7 +460,7 @@ def check_sarif(document: CheckDocument) -> str:
         "tool": {"driver": {"name": "kvplan", "version": document.kvplan_version, "rules": rules}},
         "invocations": [
             {
-                "executionSuccessful": document.summary.errors == 0,
+                "executionSuccessful": document.summary.errors + document.summary.faults == 0,
                 "exitCode": document.summary.exit_code,
                 "toolExecutionNotifications": [
                     {"level": "note", "message": {"text": f"{clean(without_tokens(info.path))}: {clean(note.message)}"}}

@@ -118,7 +118,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
     assert done.returncode == 3
     assert parts(done)[1].startswith("::error file=gone.yaml,line=1,col=1,title=kvplan%3A gone.yaml::there is no file gone.yaml.")
-    assert "1 could not be checked" in written["GITHUB_STEP_SUMMARY"]
+    assert "1 file cannot be used: 1 fault" in written["GITHUB_STEP_SUMMARY"]
 
 
 def test_a_baseline_that_is_not_there(tmp_path: Path) -> None:

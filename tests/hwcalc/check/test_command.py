@@ -135,7 +135,7 @@ def test_one_file_of_several_that_is_wrong(
     assert said["github"].startswith(f"::error file={bad},line={line},col={column},")
     for format_ in ("table", "markdown", "csv"):
         assert "bad.yaml" in said[format_]
-        assert "1 could not be checked" in said[format_] or format_ == "csv"
+        assert "1 file cannot be used: " in said[format_] or format_ == "csv"
 
 
 def test_errors_win_over_failures(tmp_path: Path, capsys: Capture) -> None:
@@ -339,7 +339,12 @@ def test_all_faults_of_a_file(tmp_path: Path, capsys: Capture) -> None:
         assert f"kvplan.yaml:{line}:" in out
         assert said in " ".join(out.split())
         assert any(check["line"] == line and said in check["error"]["message"] for check in found["checks"])
-    assert len(found["checks"]) == found["summary"]["errors"] == 3
+    assert len(found["checks"]) == found["summary"]["faults"] == 3
+    assert (found["summary"]["checks"], found["summary"]["errors"]) == (0, 0)
+    assert out.endswith("1 file cannot be used: 3 faults\n")
+    # They are one case: as many as there are would not be tests.
+    (suite,) = junitparser.JUnitXml.fromstring(run(capsys, "check", path, "--format", "junit")[1].encode())
+    assert (suite.tests, suite.errors) == (1, 1)
     jsonschema.Draft202012Validator(json_schema("check")).validate(found)
     assert run(capsys, "check", path, "--format", "github")[1].count("::error file=") == 3
 
@@ -416,7 +421,7 @@ def test_the_example_holds(tmp_path: Path, capsys: Capture) -> None:
 
     assert status == 0
     assert document(capsys, str(path))[1]["summary"] == {
-        "checks": 3, "passed": 3, "warnings": 0, "failed": 0, "errors": 0, "strict": False, "exit_code": 0,
+        "checks": 3, "passed": 3, "warnings": 0, "failed": 0, "errors": 0, "strict": False, "exit_code": 0, "faults": 0,
     }  # fmt: skip
 
 

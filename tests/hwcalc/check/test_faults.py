@@ -56,12 +56,13 @@ def test_all_faults_come_at_once(capsys: Capture) -> None:
 
 
 def test_a_place_is_said_once(capsys: Capture) -> None:
-    """The line of a fault is its name, in JUnit too, where names of one file must differ."""
+    """The place of a fault is its name. In JUnit a file that cannot be used is one case, with each place."""
     table, junit = (run(capsys, "check", "bad.yaml", "--format", form)[1] for form in ("table", "junit"))
     names = re.findall(r'<testcase classname="bad.yaml" name="([^"]*)"', junit)
 
     assert table.count("bad.yaml") == 6
-    assert len(set(names)) == len(names) == 6
+    assert names == ["bad.yaml"]
+    assert len(set(re.findall(r"at (bad\.yaml:\d+:\d+)", junit))) == junit.count("\nat bad.yaml:") == 6
 
 
 def test_a_name_of_the_defaults_is_at_its_line(capsys: Capture) -> None:
