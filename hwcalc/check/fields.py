@@ -49,11 +49,11 @@ class Headroom(NamedTuple):
 _LONGEST_TEXT: Final = 4096
 
 
-def _text(node: Node, key: str) -> str:
-    """Text. A bare number counts as the text that was written, because a commit may look like a number."""
+def _text(node: Node, key: str, what: str = "text", write: str = "TEXT, in quotes if YAML reads it otherwise.") -> str:
+    """Text, ``what`` it is to be. A bare number counts as the text that was written, because a commit may look like a number."""
     scalar = isinstance(node.value, (str, int, float)) and not isinstance(node.value, bool)
     if not scalar or not node.text.strip() or len(node.text) > _LONGEST_TEXT or "\0" in node.text:
-        raise UsageError(f"{key} must be text", hint=f"Write {key}: TEXT, in quotes if YAML reads it otherwise.")
+        raise UsageError(f"{key} must be {what}", hint=f"Write {key}: {write}")
     return node.text
 
 
@@ -163,17 +163,16 @@ def _part(node: Node, key: str) -> float:
 
 def _duration(node: Node, key: str) -> float:
     """Seconds, written with a unit."""
-    _text(node, key)
-    return parse_duration(node.text, key)
+    return parse_duration(_text(node, key, "a time with its unit", "500ms, or 2s"), key)
 
 
 def _rate(node: Node, key: str) -> float:
-    return parse_rate(_text(node, key), key)
+    return parse_rate(_text(node, key, "a number of tokens a second", "40, or 40/s"), key)
 
 
 def _money(node: Node, key: str) -> float:
     """Dollars an hour."""
-    return float(parse_money(_text(node, key), key))
+    return float(parse_money(_text(node, key, "US dollars per hour or month", "7/h, or 5000/month"), key))
 
 
 _COUNT: Final = TYPES["count"].schema
