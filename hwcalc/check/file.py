@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -424,11 +425,14 @@ class TreeReader:
             self.fault(merged[key], f"a {self.command}'s {key} cannot be standard input", "Give an id or a path.")
         return None
 
-    def read(self, node: Node, key: str, field: Any) -> Any:
+    def read(self, node: Node, key: str, field: Any, word: str = "") -> Any:
+        """The value of a key, for which another ``word`` may be written."""
         try:
             return field.read(node, key)
         except UsageError as error:
-            raise self.error(node, printable(error.message), error.hint) from error
+            name = re.compile(rf"\b{key}\b")
+            message, hint = (name.sub(word or key, text, count=1) for text in (error.message, error.hint))
+            raise self.error(node, printable(message), hint) from error
 
 
 class _Reader(TreeReader):
@@ -474,7 +478,8 @@ class _Reader(TreeReader):
         given = {key: entry for key, entry in (kept_defaults(defaults, own) | own).items() if entry.value.value is not None}
         entries = settled(given)
         merged = {key: entry.value for key, entry in entries.items()}
-        model, options, required = self.values(node, merged)
+        words = {key: entry.place.word for key, entry in entries.items()}
+        model, options, required = self.values(node, merged, words)
         # Whether the keys agree cannot be said if one was not read.
         if len(self.faults) == before:
             # ``fits: null`` says that the check does not demand that it fits.
@@ -504,8 +509,10 @@ class _Reader(TreeReader):
             places=places,
         )
 
-    def values(self, node: Node, merged: Mapping[str, Node]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """The model, the options and the requirements of a check. Each value that cannot be read is a fault."""
+    def values(
+        self, node: Node, merged: Mapping[str, Node], words: Mapping[str, str]
+    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """The model, the options and the requirements of a check. Each value that cannot be read is a fault, told by the word of its key."""
         model = ""
         # A key that is not known and was probably meant for it: one fault is told once.
         unknown = [key for key in node.keys or {} if key not in _KEYS]
@@ -525,7 +532,9 @@ class _Reader(TreeReader):
                         read[key] |= self.read(replace(item, value={name: item}), key, fields[key])
                 continue
             with self.keeping():
-                read[key] = self.model_name(key, merged) if key == "draft" else self.read(merged[key], key, fields[key])
+                read[key] = (
+                    self.model_name(key, merged) if key == "draft" else self.read(merged[key], key, fields[key], words[key])
+                )
         gpu, count = counted(read.get("gpu"))
         said = {"gpu", "gpus"} & set(node.keys or {})
         if said == {"gpus"}:
@@ -649,10 +658,12 @@ def misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator
 
 
 def _suggestion(key: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
+    from difflib import SequenceMatcher, get_close_matches
 
-    names = tuple(known)
-    near = get_close_matches(key.lower().replace("-", "_"), names, n=1, cutoff=0.6)
+    names, word = tuple(known), key.lower().replace("-", "_")
+    near = get_close_matches(word, names, cutoff=0.6)
+    # Of those that are as near, one with the same letter at its beginning, and of them one with the same letters.
+    near.sort(key=lambda name: (-SequenceMatcher(None, name, word).ratio(), name[0] != word[:1], sorted(name) != sorted(word)))
     # A longer word for it: sequence_length.
     near = near or sorted((name for name in names if len(name) > 2 and key.lower().startswith(name)), key=len)[-1:]
     return f"Did you mean {near[0]}?" if near else f"Allowed: {', '.join(names)}."

@@ -137,6 +137,10 @@ def test_names() -> None:
         ("- {model: -, max_cache: 1}", "3:11", "cannot be standard input", "id or a path"),
         ("- {model: [m], max_cache: 1}", "3:11", "model must be text", "model: TEXT"),
         ("- {model: true, max_cache: 1}", "3:11", "model must be text", ""),
+        ("- {model: m, max_cache: 1, sek: 8k}", "3:28", "no key 'sek'", "Did you mean seq?"),
+        ("- {model: m, max_cache: 1, sqe: 8k}", "3:28", "no key 'sqe'", "Did you mean seq?"),
+        ("- {model: m, max_cache: 1, concurrency: 1.5}", "3:41", "concurrency is not a whole number", ""),
+        ("- {model: m, max_cache: 1, max-model-len: [2]}", "3:43", "max-model-len is not a whole number", ""),
         (
             "- {model: m, gpu: l4, min_rate: true}",
             "3:33",
