@@ -20,7 +20,7 @@ from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import Check, CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.judge import judge, then_fail
-from hwcalc.check.result import Edit, Judged, figures_of
+from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import (
     ConfigError,
@@ -65,6 +65,7 @@ from hwcalc.launch.server import Server
 from hwcalc.launch.words import Word
 from hwcalc.masking import masked
 from hwcalc.model import OLLAMA, Note
+from hwcalc.planner.options import read_options
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.hardware_file import NODE
@@ -160,16 +161,23 @@ class ServerCheck(Check):
             error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: --set model=ORG/NAME")
         return Fault(line=place.line, column=place.column, error=error)
 
-    def settled(self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan]) -> list[Judged]:
-        """The verdicts on the text itself, and that of the plan at the flag that would have to change; in its place, a length that the engine refuses."""
+    def settled(
+        self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan], more: Sequence[Judged] = ()
+    ) -> list[Judged]:
+        """The verdicts on the text itself, and that of the plan at the flag that would have to change; in its place, a length that the engine refuses.
+
+        Behind them are ``more`` than its own.
+        """
         refused = self._refused(plan)
-        if refused:
-            return self._beside(self.told, self._shorter(refused, plan, replan))
-        if self.beyond is None:
-            return self._beside(self.told, *(self.blamed(item, plan, replan) for item in judged))
         alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
-        blamed = (alone.blamed(item, plan, replan) for item in judged)
-        return self._beside(self.told, self._beyond(self.beyond, replan), *blamed)
+        blamed = self if self.beyond is None else alone
+        found = [blamed.blamed(item, plan, replan) for item in (() if refused else judged)]
+        found += [blamed.blamed(item, plan, replan) for item in more]
+        if refused:
+            found.insert(0, self._shorter(refused, plan, replan))
+        elif self.beyond is not None:
+            found.insert(0, self._beyond(self.beyond, replan))
+        return self._beside(self.told, *found)
 
     def _beside(self, told: Sequence[Judged], *findings: Judged) -> list[Judged]:
         """What is told of the text itself, and the findings, whose edits say which of it still fails then."""
@@ -356,9 +364,17 @@ class ServerCheck(Check):
 
         Each edit holds as it is told, together with the flag that is set ``also``.
         """
+        flags = flags_of(self.server)
+        if item.name.startswith(GROWTH):
+            # Less than before is said by flags too; what accepts the growth is an option of the check.
+            tried = (
+                (each, self._holding(self._in_flags(each, flags), replan, also) if each.yaml else each) for each in item.edits
+            )
+            # One that grows all the same is none.
+            kept = (edit for each, edit in tried if edit is not None and (each.accepting or not edit.accepting))
+            return replace(item, edits=tuple(kept))
         if item.name != "fits" or plan.fit is None or (item.holds and item.certain):
             return item
-        flags = flags_of(self.server)
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (edit for edit in item.edits if users is None or users.spelled not in edit.flags.split())
@@ -369,6 +385,17 @@ class ServerCheck(Check):
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
         first = next((_place(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
         return replace(_at(item, first or self.places.get("model")), edits=edits)
+
+    def _in_flags(self, edit: Edit, flags: EngineFlags) -> Edit:
+        """The edit of a length by the flag that says it, where the text does, and not the user."""
+        key, _, value = edit.yaml.partition(": ")
+        if key != "seq" or "\n" in value or edit.flags or key in self.given:
+            return edit
+        engine, length = find_engine(flags.engine)[0], read_options({"seq": value}).values["seq"]
+        option = engine.facts.slots_option
+        if option in flags.flag_of:
+            return replace(edit, flags=engine.command.flag(option, length * self.options.get("batch", 1)))
+        return replace(edit, flags=engine.command.flag("seq", length))
 
     def _on_all_gpus(self, replan: Callable[..., Plan], also: str) -> Iterator[Edit]:
         """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""

@@ -231,10 +231,6 @@ class Check(Record):
         """An error of the plan, at its place."""
         return Fault(line=self.line, column=self.column, error=error)
 
-    def settled(self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan]) -> Sequence[Judged]:
-        """The requirements, with whatever else a check looks at."""
-        return judged
-
     def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
         """What is said where nothing is required. ``planner`` gives what plans a check like this."""
         return self.told

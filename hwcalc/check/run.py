@@ -440,8 +440,9 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             search=search,
         )
         own = len(check.required)
-        settled = replace(check, grown=grown) if isinstance(check, ServerCheck) else check
-        return [*settled.settled(judged[:own], planned, replan), *judged[own:]]
+        if isinstance(check, ServerCheck):
+            return replace(check, grown=grown).settled(judged[:own], planned, replan, judged[own:])
+        return judged
 
     versions = versions_of(figures.engine_version, spec.revision, __version__)
     return made, Subject(

@@ -793,3 +793,27 @@ def test_the_back_end_that_an_fp8_cache_needs(version: str, variable: str, statu
         [item] = check["requirements"]
         assert (item["name"], [edit["yaml"] for edit in item["edits"]]) == ("flags", ["VLLM_ATTENTION_BACKEND=FLASHINFER"])
         assert "--kv-cache-dtype fp8: vLLM will not start" in item["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        (f"vllm serve {QWEN} --max-model-len 16384\n", "--max-model-len 16384"),
+        # Of all slots together.
+        ("llama-server -hf org/m -c 16384 -np 2\n", "-c 16384"),
+    ],
+)
+def test_growth_is_taken_back_by_a_flag(text: str, flag: str, tmp_path: Path, capsys: Capture) -> None:
+    """A length of the server is no key of a check; with the flag nothing has grown."""
+    serve, before = tmp_path / "serve.sh", tmp_path / "before.json"
+    words = (str(serve), "--gpu", "h100", "--set", f"model={QWEN}")
+    serve.write_text(text, encoding="utf-8")
+    before.write_text(run(capsys, "check", *words, "--json")[1], encoding="utf-8")
+    serve.write_text(text.replace("16384", "32768"), encoding="utf-8")
+    status, document = checked(capsys, *words, "--baseline", str(before))
+    edits = [edit for item in document["checks"][0]["requirements"] for edit in item["edits"]]
+
+    assert status == 1
+    assert [(edit["flags"], edit["accepting"]) for edit in edits] == [(flag, ""), ("", "--max-growth 100%")]
+    serve.write_text(text, encoding="utf-8")
+    assert checked(capsys, *words, "--baseline", str(before))[0] == 0
