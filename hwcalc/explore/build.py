@@ -32,6 +32,7 @@ from hwcalc.explore.runs import (
     Pools,
     Requests,
     choices_of,
+    layouts_of,
     runs_of,
     title_of,
 )
@@ -499,8 +500,10 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
 def _axes(asked: Asked, gpus: tuple[str, ...], nodes: Sequence[tuple[str, int]]) -> PageAxes:
     """The choices of the page, with those that the user names among them."""
     usual = PageAxes()
-    layouts = {*usual.layouts, *(PageLayout(count=count, tp=count) for _, count in nodes)}
-    layouts |= {_layout(asked)} if {"gpus", "tp"} & asked.given else set()
+    named = {"gpus", "tp"} & asked.given
+    counts = {*(count for _, count in nodes), *([_layout(asked).count] if named else [])}
+    layouts = {*usual.layouts, *(layout for count in counts for layout in layouts_of(count))}
+    layouts |= {_layout(asked)} if "tp" in named else set()
     return replace(
         usual,
         gpus=gpus,

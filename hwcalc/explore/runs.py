@@ -6,7 +6,7 @@ Equal pieces of forms are in pools, and what one engine has for one model is a g
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, product
 from math import prod
@@ -78,18 +78,22 @@ class PageLayout(Record):
         return Parallel(tp=self.tp, pp=self.pp, dp=dp, ep=self.tp * dp if dealt and dp > 1 else 1)
 
 
+def layouts_of(count: int) -> Iterator[PageLayout]:
+    """The layouts of so many GPUs: no more than eight share a layer, and the others are replicas or hold further layers.
+
+    >>> [(layout.tp, layout.pp) for layout in layouts_of(6)]
+    [(1, 1), (1, 6), (2, 1), (2, 3), (6, 1)]
+    """
+    for tp in sorted({*(share for share in _COUNTS if count % share == 0), *([count] if count <= max(_COUNTS) else [])}):
+        yield from (PageLayout(count=count, tp=tp, pp=pp) for pp in dict.fromkeys((1, count // tp)))
+
+
 class PageAxes(Record):
     """What can be chosen on one page, for all its models."""
 
     gpus: tuple[str, ...] = GPUS
     engines: tuple[str, ...] = field(default_factory=page_engines)
-    layouts: tuple[PageLayout, ...] = tuple(
-        PageLayout(count=count, tp=tp, pp=pp)
-        for count in _COUNTS
-        for tp in _COUNTS
-        if tp <= count
-        for pp in dict.fromkeys((1, count // tp))
-    )
+    layouts: tuple[PageLayout, ...] = tuple(layout for count in _COUNTS for layout in layouts_of(count))
     batches: tuple[int, ...] = _BATCHES
     most_tokens: int = MOST_TOKENS
     dtypes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.build import EQUATION, PageModel, page_files, payload_of
-from hwcalc.explore.runs import PageAxes, PageLayout, plan_options
+from hwcalc.explore.runs import PageAxes, PageLayout, layouts_of, plan_options
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Access
@@ -396,7 +396,8 @@ def test_sizes_are_written_as_on_the_command_line(tmp_path: Path) -> None:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """Models with one head of keys, with latents, with experts and without heads, in all layouts."""
     names = ("google/gemma-3-1b-it", "deepseek-ai/DeepSeek-V2-Lite", "openai/gpt-oss-20b", "meta-llama/Llama-3.3-70B-Instruct")
-    axes = PageAxes(gpus=("l4", "h100-sxm5-80gb"), engines=("reference", "vllm", "llamacpp"))
+    layouts = (*PageAxes().layouts, *layouts_of(16))
+    axes = PageAxes(gpus=("l4", "h100-sxm5-80gb"), engines=("reference", "vllm", "llamacpp"), layouts=layouts)
     models = [PageModel(spec=load_model(name), argument=name) for name in names]
     return Page(tmp_path_factory.mktemp("shared"), payload_of_memory(models, axes))
 
@@ -405,7 +406,7 @@ def test_gpus_share_layers_as_on_the_command_line(shared: Page) -> None:
     """Where nobody says it, ``tp`` is that of ``--gpus``, wherever the slider was before. Stages in a machine the page does not have."""
     assert shared.payload is not None
     models = [model["id"] for model in shared.payload["models"]]
-    loads, counts = ((4_096, 1), (32_768, 64), (16_384, 1_000)), (2, 4, 8)
+    loads, counts = ((4_096, 1), (32_768, 64), (16_384, 1_000)), (2, 4, 8, 16)
     befores = [
         {"model": model, "engine": engine, "gpu": gpu, "count": 1, "tp": 1, "seq": seq, "batch": batch}
         for model, engine, gpu, (seq, batch) in product(

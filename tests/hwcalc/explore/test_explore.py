@@ -221,5 +221,6 @@ def test_a_node_is_named_as_of_a_plan() -> None:
     assert [gpu["id"] for gpu in several["gpus"]] == ["l40s", "h100-sxm5-80gb"]
     assert [tuple(node.values()) for node in several["nodes"]] == [("l40s", 3), ("h100-sxm5-80gb", 1), ("h100-sxm5-80gb", 16)]
     assert {1, 3, 16} <= {layout["count"] for layout in several["layouts"]}
+    assert {layout["tp"] for layout in several["layouts"] if layout["count"] == 16} == {1, 2, 4, 8}
     with pytest.raises(UsageError, match="names more than one accelerator"):
         hwcalc.explore(QWEN, gpu="l4,2xl40s", gpus=2)
