@@ -6,7 +6,7 @@ A name counts letter by letter. What has any other is not read, and listed (:fun
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
@@ -148,3 +148,14 @@ def kind_of(word: str) -> str | None:
 def _kinds_by_name() -> Mapping[str, str]:
     kinds = kind_names() | {"mlp": "no_cache", "moe": "no_cache"} | {name: name for name in FAMILIES}
     return {word: kinds[usual] for word, usual in LEGACY_TYPES.items()} | kinds
+
+
+MOST_NAMED: Final = 8
+_LONGEST_NAMED: Final = 80
+"""How many keys a message names, and with how many characters each."""
+
+
+def named_keys(keys: Sequence[str]) -> str:
+    """The first keys, cut, as a list in words."""
+    named = ", ".join(key if len(key) <= _LONGEST_NAMED else f"{key[:_LONGEST_NAMED]}..." for key in keys[:MOST_NAMED])
+    return named + (", ..." if len(keys) > MOST_NAMED else "")

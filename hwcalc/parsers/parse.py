@@ -18,7 +18,7 @@ from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelFacts, ModelSpec, N
 from hwcalc.parsers.config import DTYPE_WORDS, LONGEST_SEQUENCE, MAX_NAME, MTP_COUNTS, Config, architecture_of, check_size
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import find_wrapper
-from hwcalc.parsers.understood import from_the_class, no_layers, understood
+from hwcalc.parsers.understood import from_the_class, no_layers, understood, without_effect
 from hwcalc.text import quoted
 
 _MOST_MTP_MODULES: Final = 64
@@ -162,6 +162,8 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         except (ConfigError, ValueError) as error:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
+    if not (published or read.assumed or read.is_foreign or unread):
+        notes[:0] = without_effect(read)
     assumed = read.assumed or bool(unread)
     quantization = _quantization(language, top)
     dtypes = (level.get(key) for level in (language.raw, top.raw) for key in ("dtype", "torch_dtype"))

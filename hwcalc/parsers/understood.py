@@ -135,6 +135,21 @@ def _not_read(read: Read) -> Iterator[str]:
         )
 
 
+def without_effect(read: Read) -> tuple[Note, ...]:
+    """A note about the keys of a known type that its class does not read and that no published config is known to have."""
+    from hwcalc.parsers.key_names import named_keys
+
+    beyond = [*_not_read(read)]
+    if not beyond:
+        return ()
+    return (
+        Note(
+            code="without-effect",
+            message=f"Type {read.config.model_type} does not read, and so passes over: {named_keys(beyond)}.",
+        ),
+    )
+
+
 def not_read_around(read: Read) -> Iterator[str]:
     """What stands around a language model, may bear on memory and does not repeat it, in a document of a type without a class."""
     from hwcalc.parsers.key_names import READ_OF_ANY, not_read_of

@@ -19,7 +19,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, LONGEST_SEQUENCE, Config, architecture_of, bears_on_memory, class_defaults, weighs
-from hwcalc.parsers.key_names import READ_LATER, not_read, not_read_of
+from hwcalc.parsers.key_names import MOST_NAMED, READ_LATER, named_keys, not_read, not_read_of
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, known_family
@@ -35,7 +35,7 @@ from hwcalc.parsers.understood import (
     read_as,
     understood,
 )
-from hwcalc.parsers.written import layers_text, read_layers
+from hwcalc.parsers.written import read_layers
 from hwcalc.text import did_you_mean, quoted, shown
 
 
@@ -133,23 +133,14 @@ def _unread_error(raw: RawModel, read: Read, unread: Sequence[str]) -> UnreadKey
     differ = [
         f"{key} is {quoted(outer[key], 40)}, but {config.where}.{key} is {quoted(value, 40)}." for key, value in inner.items()
     ]
-    said = (f"{raw.id} has keys that {what}: {named_keys(unread)}.", *config.contradictions()[:_NAMED], *differ[:_NAMED])
+    said = (f"{raw.id} has keys that {what}: {named_keys(unread)}.", *config.contradictions()[:MOST_NAMED], *differ[:MOST_NAMED])
     error = UnreadKeysError(" ".join(said), keys=tuple(unread))
     hint = "A number without them would be a guess."
     if not any(map(is_layout, unread)):
         line = command(raw, own)
         hint += f" To go on all the same, with every number marked as assumed: {line}"
         error.command = line, {"assume": own}
-        text = layers_text(read.reading.layers)
-        if read.is_foreign:
-            hint += f"\n{_layers(error, _sketch(read.top))}"
-        elif len(text) <= _LONGEST_LAYERS:
-            error.written = f"kvplan --layers-of {shlex.quote(text)}", {"layers_of": text}
-            hint += f"; or change the layers, as they are without: {error.written[0]}"
-    else:
-        # Layers that the file places are not those of a type that does not read where.
-        hint += f"\n{_layers(error, _sketch(read.top))}"
-    error.hint = hint.rstrip()
+    error.hint = f"{hint}\n{_layers(error, _sketch(read.top))}".rstrip()
     return error
 
 
@@ -312,8 +303,6 @@ _PLAIN_TYPE: Final = "llama"
 
 _LONGEST_LAYERS: Final = 700
 """Most characters of layers that a message writes down."""
-_NAMED, _SHOWN = 8, 80
-"""How many keys a message names, and with how many characters each."""
 _TRIED: Final = 12
 """How many of the nearest types are tried on the file."""
 _MOST_KEYS: Final = 1_000
@@ -562,10 +551,4 @@ def left_out(raw: RawModel, config: Config, unread: Sequence[str], reader: str) 
     """The warning that names the keys that a reading has left out of account."""
     said = f"{raw.id} has keys that may bear on memory and that {reader} does not read: {named_keys(unread)}."
     so = "They were left out of account, so the numbers are an assumption."
-    return Note(code=UNREAD_KEYS, message=" ".join((said, so, *config.contradictions()[:_NAMED])))
-
-
-def named_keys(keys: Sequence[str]) -> str:
-    """The first keys, cut, as a list in words."""
-    named = ", ".join(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..." for key in keys[:_NAMED])
-    return named + (", ..." if len(keys) > _NAMED else "")
+    return Note(code=UNREAD_KEYS, message=" ".join((said, so, *config.contradictions()[:MOST_NAMED])))

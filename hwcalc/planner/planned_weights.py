@@ -119,7 +119,9 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
         )
     if model.counted is None:
         why = next((note for note in model.notes if note.code == NO_WEIGHTS), None)
-        what = f"those of a {model.model_type} model are not counted yet"
+        what = f"those of model type {model.model_type} are not counted yet"
+        if model.assumed:
+            what = "keys of the file that are not read may change them"
         if model.gguf is not None:
             what = "metadata alone name no tensors. Give the GGUF file"
         return Noted(_UNKNOWN, (why or Note(code="weights-unknown", message=f"Weights are not known: {what}."),))

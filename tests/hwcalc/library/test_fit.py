@@ -512,7 +512,9 @@ def test_a_name_with_blanks_stays_one_word(tmp_path: Path) -> None:
     (tmp_path / "my --own model.gguf").write_bytes(given.gguf_bytes())
     result = fit(folder=str(tmp_path), gpu="rtx-3060")
 
-    assert result.models[0].command in fit_text(result, View(width=40))
+    told = " ".join(fit_text(result, View(width=40)).replace("\\\n", " ").split())
+    assert result.models[0].command in told
+    assert "my --own model.gguf'" in fit_text(result, View(width=40))
 
 
 def test_a_length_that_is_not_sure() -> None:

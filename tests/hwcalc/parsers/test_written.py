@@ -490,9 +490,9 @@ def test_no_type_that_ignores_the_types_of_layers_is_offered() -> None:
     assert "gqa --" not in caught.value.hint
     assert "--assume gqa" not in caught.value.hint
     assert "states." not in caught.value.message + caught.value.hint
-    kept = load_model(hybrid, assume="granitemoehybrid")
-    assert read_layers(_offered(caught.value)) == kept.stack.layers
-    assert kept.assumed
+    # While a key is not read, no number of layers is offered as if it were known.
+    assert _offered(caught.value).startswith("?*")
+    assert load_model(hybrid, assume="granitemoehybrid").assumed
     # Keys that say which layers keep what are not left out with a word.
     with pytest.raises(UnreadKeysError) as layout:
         load_model(

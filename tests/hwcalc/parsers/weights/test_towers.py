@@ -372,5 +372,5 @@ def test_phi4mm_meets_its_published_count() -> None:
     model = load_model(PHI_4_MM)
 
     assert parameters_of(PHI_4_MM) == 5_574_460_384 - 32 * adapted * (256 + 320) - 2 * 80
-    assert [note.code for note in model.notes] == ["adapters-apart"]
+    assert [note.code for note in model.notes if note.code != "without-effect"] == ["adapters-apart"]
     assert parameters_of({**PHI_4_MM, "audio_processor": {"name": "other"}}) is None
