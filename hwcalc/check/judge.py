@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, edit, merged, number_edit, rounded, taken_back
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, PROBABLY, edit, merged, number_edit, rounded, taken_back
 from hwcalc.check.fields import FITTING, OF_TIME, REQUIREMENTS, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import GROWTH, Edit, Figures, Fit, Judged, KeyChange, figures_of, verdict_in_words
@@ -438,13 +438,18 @@ class _Offers:
         may = but if alone else {*but, *(item.name for item in self.case.grown(self.case.figures))}
         held = islice((one for one in others if self._holds(one.settings, may)), MOST_EDITS)
         cheaper = islice((one for one in self._cheaper() if self._holds(one.settings, may)), 1)
-        changes = [self._then(self._edit(one), one.settings, but) for one in (*held, *cheaper)]
+        changes = [self._then(self._edit(one, may), one.settings, but) for one in (*held, *cheaper)]
         grown = [self._then(each, {}, ()) for one in self.failed for each in one.edits] if alone else []
         return merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
 
-    def _edit(self, one: Try) -> Edit:
-        """The change as an edit, with the layout that the check chooses then, unless the edit says it or it is one of tensor parallelism alone."""
+    def _edit(self, one: Try, but: Collection[str]) -> Edit:
+        """The change as an edit, which says where all requirements ``but`` these hold only probably.
+
+        It has the layout that the check chooses then, unless the edit says it or it is one of tensor parallelism alone.
+        """
         made, changed = replace(edit(one.settings, one.effect, self.case.places), flags=one.flag), self._at(one.settings)
+        if PROBABLY not in made.effect and not self._holds(one.settings, but, sure=True):
+            made = replace(made, effect="; ".join(filter(None, (PROBABLY, made.effect))))
         if changed is None or changed.figures.fit is None or not {"tp", "pp", "dp", "ep"}.isdisjoint(one.settings):
             return made
         layout, gpus = layout_text(changed.plan.request), changed.figures.fit.gpus

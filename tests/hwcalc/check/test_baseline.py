@@ -484,14 +484,17 @@ def test_every_edit_of_a_check_that_is_too_slow_passes_when_it_is_typed(
         file = read_check_file(check_file(tmp_path, _LATE | late | change))
         return run_checks([file], CheckOptions(strict=strict, lock="ignore")).checks[0]
 
-    edits = [edit.yaml for item in checked().requirements for edit in item.edits]
+    offered = [edit for item in checked().requirements for edit in item.edits]
+    edits = [edit.yaml for edit in offered]
 
     assert len(set(edits)) == len(edits)
     keys = {key for edit in edits for key in yaml.safe_load(edit)}
     assert keys >= (needed - {"gpus"} if strict else needed)
-    for edit in edits:
-        change = yaml.safe_load(edit)
-        assert checked(**change).status in ({"pass"} if strict else {"pass", "warning"}), edit
+    for edit in offered:
+        change = yaml.safe_load(edit.yaml)
+        # It is said to pass only probably where it does.
+        assert checked(**change).status == ("warning" if "probably" in edit.effect else "pass"), edit
+        assert not (strict and "probably" in edit.effect)
         if change.keys() == {"users"}:
             assert checked(users=change["users"] + 1).status == "fail"
 
