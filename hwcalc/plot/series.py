@@ -408,7 +408,9 @@ def cost_chart(rows: Sequence[tuple[str, Comparison | KvplanError]], scale: str)
     engine = " ".join(filter(None, (planned.engine, planned.engine_version)))
     costs = [cost for _, _, cost in priced]
     days = dict.fromkeys(
-        "power of what you own" if cost.is_owned else " ".join(filter(None, (cost.price.provider, cost.price.date)))
+        "power of what you own"
+        if cost.is_owned
+        else " ".join(filter(None, ("yours" if cost.price.user else cost.price.provider, cost.price.date)))
         for cost in costs
     )
     return Chart(
