@@ -225,13 +225,14 @@ def _ask(wanted: Wanted, absent: list[Absent], *, refresh: bool) -> RawModel:
 
 
 def _with_guess(error: KvplanError, wanted: Wanted, *, unknown: bool = False) -> KvplanError:
-    """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids stand first.
+    """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids are named.
 
     If the network failed, the name is ``unknown`` here too: where names like it are known, it is probably wrong.
     """
     meant = _in_other_words(wanted) or _did_you_mean(wanted.id, if_unknown=True)
     if meant:
-        error.hint = f"{meant}{'' if meant.endswith('?') else ';'} {error.hint}".rstrip("; ")
+        # A command ends the hint, so that it can be copied.
+        error.hint = " ".join(filter(None, (meant, error.hint) if meant.endswith("?") else (error.hint, meant)))
         if unknown:
             what = shown(wanted.id if wanted.file is None else f"{wanted.id}:{wanted.file}")
             error.message = f"{what} is not known here, and {error.message}"

@@ -266,3 +266,9 @@ def test_a_table_leaves_out_what_a_terminal_has_no_room_for(
 
     assert max(map(len, table)) <= 80
     assert "Left out at this width: " in out + err
+
+
+def test_a_command_of_a_hint_ends_it(capsys: Capture) -> None:
+    """Nothing stands behind it that would be copied with it."""
+    _, _, err = run(capsys, "RedHatAI/Qwen3-8B-FP8-dynamic", "--endpoint", "http://127.0.0.1:9")
+    assert err.endswith(": kvplan Qwen/Qwen3-8B --weights fp8\n")
