@@ -403,10 +403,15 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
     try:
         spec, replan = _planner(check, models)
         planned = check.started(replan(advise=True), replan)
-        locks = [
+        compared = (
             models.changed(model, of, check.options.get("assume") if model == check.model else None)
             for model, of in _named(check)
-        ]
+        )
+        locks = tuple(lock for lock in compared if lock is not None)
+        if not all(lock.holds for lock in locks):
+            # What is locked is no longer the model: figures of it would be of neither.
+            failed = tuple(placed(lock, check, ()) for lock in locks)
+            return replace(known, status="fail", source=spec.source, revision=spec.revision, requirements=failed), None
         figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
     except KvplanError as error:
         return _refused(known, check, error, models), None
@@ -420,7 +425,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         source=spec.source,
         revision=spec.revision,
         plan=figures,
-        requirements=tuple(lock for lock in locks if lock is not None),
+        requirements=locks,
         warnings=(*check.warned(planned), *_on_host(planned)),
         notes=planned.notes,
     )
