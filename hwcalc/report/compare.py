@@ -68,7 +68,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     """A text: what all variants share, a row for each with verdict and memory, what failed, whose config is not as published.
 
     Where a line has no room for all columns, those that matter least are left out, which is said; where it has none for the names either,
-    the first of them stands above its rows.
+    the first of them stands above its rows, or all of them do.
     """
     variants = comparison.variants
     labels, names = _labels(comparison)
@@ -80,24 +80,25 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     reasons = [_reason(variant) for variant in variants] if beside else []
     limited = view.format == "table" and view.width < PIPED_WIDTH
     dropped: list[str] = []
-    titled = False
+    above = 0
     if limited:
         # A line of its own says why numbers differ; there is none where they do not.
         reasons = ["" if reason == _AS_THE_FORMULAS else reason for reason in reasons]
-        labels_width = [max(map(len, column)) for column in zip(labels, *(names[place] for place in shown), strict=True)]
-        columns, dropped = that_fit(columns, view.width - sum(width + GAP for width in labels_width))
-        too_wide = columns and width_of(columns) + sum(width + GAP for width in labels_width) > view.width + GAP
-        titled = bool(too_wide or (len(labels) > 1 and not _WANTED.isdisjoint(dropped)))
-        if titled:
-            # The first name has a line of its own.
-            columns, dropped = that_fit(all_columns, view.width - sum(w + GAP for w in labels_width[1:]) - GAP)
-    header = [*(labels[1:] if titled else labels), *(column.title for column in columns)]
-    rows = [[*(names[place][1:] if titled else names[place]), *(column.cells[place] for column in columns)] for place in shown]
+        taken = [max(map(len, column)) + GAP for column in zip(labels, *(names[place] for place in shown), strict=True)]
+        # The first name has a line of its own where columns that are wanted have no room beside it; all names have where any is too wide.
+        for above in dict.fromkeys((0, 1, len(labels))):
+            room = view.width - sum(taken[above:]) - (GAP if above else 0)
+            columns, dropped = that_fit(all_columns, room)
+            fits = not columns or width_of(columns) <= room + GAP
+            if fits and (above or len(labels) == 1 or _WANTED.isdisjoint(dropped)):
+                break
+    header = [*labels[above:], *(column.title for column in columns)]
+    rows = [[*names[place][above:], *(column.cells[place] for column in columns)] for place in shown]
     right = [len(header) - len(columns) + place for place, column in enumerate(columns) if column.right]
     # A screen has no column in which nothing is said.
     if beside and (not limited or any(reasons)):
         header, rows = [*header, "why it differs"], [[*row, reasons[place]] for row, place in zip(rows, shown, strict=True)]
-    titles = [names[place][0] for place in shown] if titled else ()
+    titles = [", ".join(names[place][:above]) for place in shown] if above else ()
     shared = _shared(comparison, variants[planned[0]])
     parts = [
         f"{filled(shared, view.width) if view.format == 'table' else shared}\n",
