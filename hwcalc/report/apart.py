@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hwcalc.model import Definition
 from hwcalc.planner.apart import Apart, SideInfo
 from hwcalc.planner.verdict import layout_text
 from hwcalc.planner.within_result import TimeInfo
@@ -42,7 +43,14 @@ def apart_text(found: Apart, view: View) -> str:
             f"together: as many GPUs in {plural(one.servers, 'server')} that do both serve {one.requests_per_s:,.3g} requests/s, "
             f"{one.users:,} users at once each (limit: {limit_word(one.limiting)})."
         )
-    lines += [] if view.quiet else [f"by {found.source}.", *(note.message for note in found.notes)]
+    lines += (
+        []
+        if view.quiet
+        else [
+            f"speeds: {'fitted to measurements of ' if found.definition == Definition.ESTIMATE else ''}{found.source}.",
+            *(note.message for note in found.notes),
+        ]
+    )
     return "\n".join([view.paragraphs([head, said]), view.table(_HEADER, rows, right=(1, 3, 4, 5, 6)), view.paragraphs(lines)])
 
 

@@ -257,13 +257,15 @@ def _named(name: Text, text: Text, names: int, width: int) -> list[Piece]:
 
 
 def _goes_below(measured: Sequence[tuple[int, int]], width: int, numbers: frozenset[int]) -> bool:
-    """True if the last column is of words that take more than two short lines, and the other columns have room without it."""
+    """True if the last column is of words that take more than two short lines or narrow the names, and the other columns have room without it."""
     last = len(measured) - 1
-    if last == 0 or last in numbers or _taken(_sized(measured[:-1], width, numbers)) > width:
+    others = _sized(measured[:-1], width, numbers)
+    if last == 0 or last in numbers or _taken(others) > width:
         return False
     sized = _sized(measured, width, numbers)
     longest, _ = measured[-1]
-    return _taken(sized) > width or (sized[-1].width or 0) < min(_WORDS, longest // 2)
+    squeezed = sized[0].width != others[0].width
+    return _taken(sized) > width or squeezed or (sized[-1].width or 0) < min(_WORDS, longest // 2)
 
 
 def _tables(widths: Sequence[int], width: int, names: int) -> list[list[int]]:

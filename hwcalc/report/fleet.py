@@ -20,7 +20,7 @@ from hwcalc.report.view import View
 from hwcalc.text import shown
 
 _MODELS: Final = ("model", "users", "replicas", "served for sure", "share used")
-_NODES: Final = ("node", "nodes", "GPUs used", "model on each", "replicas", "GPUs", "layout", "users")
+_NODES: Final = ("node", "nodes", "GPUs used", "model", "on each", "GPUs", "layout", "serves")
 
 
 def fleet_text(fleet: Fleet, view: View) -> str:
@@ -36,7 +36,7 @@ def fleet_text(fleet: Fleet, view: View) -> str:
             [model.name, model.amount(model.planned_users), f"{model.replicas:,}", model.amount(model.served), *lasting, used]
         )
     groups = fleet.groups
-    text = view.paragraphs(_head(fleet)) + view.table(header, rows, right=range(1, len(header)))
+    text = view.paragraphs(_head(fleet)) + "\n" + view.table(header, rows, right=range(1, len(header)))
     nodes = [row for each in fleet.nodes for row in _node_rows(each, groups, fleet.models)]
     if nodes:
         text += "\n" + view.table(_NODES, nodes, right=(1, 2, 4, 5, 7))
@@ -132,7 +132,9 @@ def _tail(fleet: Fleet, *, quiet: bool) -> list[str]:
         return lines
     rented = {each.node for each in (*fleet.rent, *fleet.additions)}
     lines += [
-        f"price of {each.node}: {_usd(each.usd_per_hour)}/h, {each.source}." for each in fleet.prices if each.node in rented
+        f"price of {each.node}: {_usd(each.usd_per_hour)}/h, {each.source.removeprefix(f'{each.node}, ')}."
+        for each in fleet.prices
+        if each.node in rented
     ]
     return [*lines, *(note.message for note in fleet.notes)]
 

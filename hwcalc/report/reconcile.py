@@ -73,7 +73,7 @@ def _cells(row: Row) -> list[str]:
     difference, percent = "0", ""
     if abs(row.difference) >= _LEAST_DIFFERENCE:
         difference = ("+" if row.difference > 0 else "") + _shown(row.difference, row.unit)
-        percent = "" if row.percent is None else f"{row.percent:+.2f}"
+        percent = "" if row.percent is None else f"{row.percent:+.2f}".replace("-0.00", "0.00").replace("+0.00", "0.00")
     predicted, reported = _shown(row.predicted, row.unit), _shown(row.reported, row.unit)
     sign = "?" if row.within is None else "" if row.within else "!"
     return [

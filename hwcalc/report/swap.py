@@ -9,7 +9,11 @@ from hwcalc.report.text import plural
 from hwcalc.report.view import View
 from hwcalc.units import human_bytes, human_duration
 
-_HEADER: Final = ("model", "awake", "asleep", "stays", "host", "sleeps", "wakes", "by drive")
+_HEADER: Final = ("model", "asleep", "awake", "stays", "host", "sleeps", "wakes", "by drive")
+_MEANINGS: Final = (
+    "asleep: how a model sleeps; awake: GPU memory; stays: GPU memory while it sleeps; host: host memory while it sleeps; "
+    "by drive: the time to wake where the drive has the weights"
+)
 
 
 def swap_text(found: Swapping, view: View) -> str:
@@ -40,13 +44,14 @@ def swap_text(found: Swapping, view: View) -> str:
     )
     tail = []
     if not view.quiet:
+        tail.append(_MEANINGS)
         for rest in found.models[0].rests:
             starts = f"; starts with {' '.join(rest.starts_with)}" if rest.starts_with else ""
             tail.append(f"{rest.name}: {rest.how}{starts}")
-        tail += [f"{model.model}: {' '.join(model.starts_with)}" for model in found.models if model.starts_with]
-        tail.append(f"by {found.source}")
+        tail += [f"start {model.model} with {' '.join(model.starts_with)}" for model in found.models if model.starts_with]
+        tail.append(f"source: {found.source}")
         tail += [note.message for note in found.notes]
-    table = view.table(_HEADER, rows, right=(5, 6, 7))
+    table = view.table(_HEADER, rows, right=range(2, len(_HEADER)))
     return "\n".join([view.paragraphs([head]), table, view.paragraphs(lines), *([view.paragraphs(tail)] if tail else [])])
 
 
@@ -55,7 +60,7 @@ def _row(model: SwapModel, rest: RestInfo, *, first: bool) -> list[str]:
     host = _between(rest.host_bytes, rest.host_high_bytes) if rest.host_bytes else "none"
     stays = human_bytes(rest.gpu.expected) if rest.gpu.high else "nothing"
     times = [_time(rest.sleep_s), _time(rest.wake_s), _time(rest.wake_disk_s)]
-    return [model.model if first else "", human_bytes(model.awake.expected) if first else "", rest.name, stays, host, *times]
+    return [model.model if first else "", rest.name, human_bytes(model.awake.expected) if first else "", stays, host, *times]
 
 
 def _range(sizes: Sizes) -> str:

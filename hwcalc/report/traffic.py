@@ -25,7 +25,7 @@ _TIMES: Final = {
     "whole answer": "e2e",
     "in the queue": "queue",
 }
-_COUNTS: Final = {"running": "running", "waiting": "waiting"}
+_COUNTS: Final = {"requests running": "running", "requests waiting": "waiting"}
 _WITHIN: Final = "within limits"
 _COMPARED: Final[Mapping[str, Callable[[Traffic], str]]] = {
     "first token p95": lambda traffic: _p95(traffic.ttft, traffic),
@@ -45,6 +45,10 @@ _TUNED: Final[Mapping[str, Callable[[Traffic], str]]] = {
     "answer p95": _COMPARED["answer p95"],
 }
 """Those of settings that were searched."""
+_TUNED_COLUMNS: Final = (
+    "goodput/GPU: requests that are answered within the limits, a second and GPU; within limits: their share of all requests; "
+    "alike: more settings with the same numbers"
+)
 _LESS: Final = ("answer p95", "request's mean p95", "alike", "first token p95")
 """Columns that are left out where there is no room, the first before others."""
 
@@ -98,7 +102,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         said += dict.fromkeys(
             f"note: {note.message}" for traffic in told for note in traffic.notes if note.code in ("cut", "workload")
         )
-    return "\n".join([*parts, view.paragraphs(said)])
+    return "\n".join([*parts, *([view.paragraphs(said)] if said else [])])
 
 
 def tuning_text(tuning: Tuning, view: View) -> str:
@@ -120,12 +124,12 @@ def tuning_text(tuning: Tuning, view: View) -> str:
     found = f"{best.goodput_per_gpu:,.3g} requests a second of each GPU within the limits"
     if not tuning.holds:
         found = f"nothing holds; the nearest has {_COMPARED[_WITHIN](best.traffic)} of the requests within the limits"
-    found += "" if best.excess is None else f"; the longest time is {_three_digits(best.excess)} times its limit (p95)"
+    found += "" if best.excess is None else f"; at p95, the longest time is {_three_digits(best.excess)} times its limit"
     left_out = {
         "do not start": sum(tuning.dropped.values()),
         "are the same as others": tuning.same,
         "are too slow for one request alone": tuning.too_slow,
-        "have more GPUs than can pay": tuning.too_large,
+        "have more GPUs than can pay off": tuning.too_large,
         "have a worse forecast": tuning.left_out,
     }
     tried = "".join(f"{number:,} {words}, " for words, number in left_out.items() if number)
@@ -133,24 +137,23 @@ def tuning_text(tuning: Tuning, view: View) -> str:
         "limits": f"{_limits(tuning.limits)}, for {share_text(tuning.share)} of the requests",
         "searched": "; ".join(f"{name} {', '.join(tuning.searched[name])}" for name in names),
         "best": found,
-        "own settings": ""
+        "all default": ""
         if own is None
-        else f"{own.goodput_per_gpu:,.3g} requests, {_COMPARED[_WITHIN](own.traffic)} of them within",
-        "tried": f"{plural(tuning.settings, 'setting')}: {tried}{tuning.replayed:,} {'is' if tuning.replayed == 1 else 'are'} left, "
-        f"at the cost of {_three_digits(tuning.work)} {'replay' if tuning.work == 1 else 'replays'} "
+        else f"{own.goodput_per_gpu:,.3g} requests a second of each GPU within the limits, {_COMPARED[_WITHIN](own.traffic)} of all",
+        "settings": f"{tuning.settings:,}: {tried}{tuning.replayed:,} {'was' if tuning.replayed == 1 else 'were'} replayed",
+        "work": f"as much as {_three_digits(tuning.work)} {'replay' if tuning.work == 1 else 'replays'} of all requests "
         f"(--budget {tuning.budget:,} for each number of GPUs)",
     }
     said = [f"{name}: {text}" for name, text in lines.items() if text]
     said += [f"warning: {note.message}" for note in best.traffic.warnings]
     if not view.quiet:
+        said.insert(0, _TUNED_COLUMNS)
         said += [f"{plural(number, 'setting')}: {reason}" for reason, number in tuning.dropped.items()]
     said += [f"note: {note.message}" for note in tuning.notes if not view.quiet or note.code == NOT_IN_COMMAND]
     head = _head(replace(best.traffic, gpu=None) if "gpu" in names else best.traffic, compared=True)
-    # A command stays on its line.
-    command = f"{'start' if tuning.holds else 'nearest'}: {tuning.command}" if tuning.command else ""
-    start = view.paragraphs([command]) if view.format == "markdown" else f"{command}\n"
+    start = [view.command("start" if tuning.holds else "nearest", tuning.command)] if tuning.command else []
     table, dropped = listed(view, header, rows, _LESS, right=range(len(names), len(header)))
-    return "\n".join([view.paragraphs([head]), table, view.paragraphs([*dropped, *said]), *([start] if command else [])])
+    return "\n".join([view.paragraphs([head]), table, view.paragraphs([*dropped, *said]), *start])
 
 
 def _head(traffic: Traffic, *, compared: bool = False) -> str:

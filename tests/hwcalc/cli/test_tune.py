@@ -71,7 +71,7 @@ def test_few_and_large_numbers_are_words_of_their_own(capsys: Capture) -> None:
     said = " ".join(out.split())
 
     assert status == 1
-    assert "1 is left, at the cost of 1 replay (--budget 64" in said
+    assert "as much as 1 replay of all requests (--budget 64" in said
     assert "note: tp 3 was not searched: the model cannot be split so, or it takes more GPUs than are named." in said
     assert search(r"the longest time is \d{2,3},\d{3} times its limit", said)
 

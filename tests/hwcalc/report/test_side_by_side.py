@@ -169,3 +169,15 @@ def test_whether_how_many_and_for_how_much_are_left_out_last(models: list[str]) 
         assert all(title in header for title in ("verdict", "at once", "$/h"))
         shown = [title in header.replace("runs on", "").split() for title in last_first]
         assert shown == sorted(shown)
+
+
+def test_names_that_leave_no_room_stand_above_their_rows() -> None:
+    """A policy with its numbers beside an engine is longer than half a terminal: no line is too wide, and no verdict is broken."""
+    policy = "snapkv:compression_ratio=0.5,window_size=32"
+    compared = compare(
+        "Qwen/Qwen3-8B", seq=32768, gpu="h100-sxm5-80gb", engine=["transformers@5.2", "vllm"], policy=[policy, "none"]
+    )
+    lines = comparison_text(compared, View(width=80)).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert lines[lines.index(f"vllm, {policy}") + 1].startswith("  fits  ")
