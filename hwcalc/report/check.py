@@ -281,18 +281,20 @@ _COLUMNS = (
 
 
 def check_csv(document: CheckDocument) -> str:
-    """One row for each requirement of each check. A check that could not be made is one row with the requirement ``error``."""
+    """One row for each requirement of each check, at its line. A check that could not be made is one row with the requirement ``error``."""
     rows: list[tuple[object, ...]] = []
     for check in document.checks:
-        start = (check.file, check.line, check.name, check.model or "", check.status, check.verdict or "")
+        start = (check.name, check.model or "", check.status, check.verdict or "")
         plan = check.plan
         definition = "" if plan is None else plan.definition
         figures = (None,) * 3 if plan is None else (plan.cache_bytes, plan.weights_bytes, plan.total_bytes)
         for item in check.requirements:
             judged = (item.name, item.holds, item.certain, item.unit, item.limit, item.got)
-            rows.append((*start, *judged, *figures, item.message, definition, " or ".join(_edits(item, check))))
+            line, said = item.line or check.line, (item.message, definition, " or ".join(_edits(item, check)))
+            rows.append((check.file, line, *start, *judged, *figures, *said))
         if check.error is not None:
-            rows.append((*start, "error", False, True, "", "", "", *figures, check.error.message, definition, check.error.hint))
+            said = (check.error.message, definition, check.error.hint)
+            rows.append((check.file, check.line, *start, "error", False, True, "", "", "", *figures, *said))
     rows += [(info.path, *[""] * 14, note.message, "", "") for info in document.files for note in info.notes]
     return csv_text(_COLUMNS, rows)
 

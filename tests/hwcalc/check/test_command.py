@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -470,3 +472,14 @@ def test_a_lock_or_a_baseline_that_cannot_be_read(broken: str | None, tmp_path: 
         if format_ == "junit":
             suites = junitparser.JUnitXml.fromstring(out.encode())
             assert sum(suite.errors for suite in suites) == len(wrong)
+
+
+def test_csv_has_the_line_of_each_requirement(tmp_path: Path, capsys: Capture) -> None:
+    """As the other formats have it."""
+    check_file(tmp_path, CHECK)
+    text = "schema_version: 1\nchecks:\n- name: one\n  model: ./tiny\n  seq: 1024\n  max_cache: 1\n"
+    path = str(write(tmp_path / "kvplan.yaml", text))
+    (row,) = csv.DictReader(io.StringIO(run(capsys, "check", path, "--format", "csv")[1]))
+
+    assert (row["requirement"], row["line"]) == ("max_cache", "6")
+    assert "kvplan.yaml,line=6," in run(capsys, "check", path, "--format", "github")[1]
