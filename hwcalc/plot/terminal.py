@@ -31,14 +31,14 @@ _COLORS: Final = (
     "magenta+",
     "cyan+",
     "yellow",
-    "white",
+    "gray",
     "blue",
-    "gray+",
     "green",
     "magenta",
     "cyan",
+    "red+",
 )
-_PARTS: Final = {"weights": "gray", "overhead": "gray+", "activations": "orange", "cache": "blue+"}
+_PARTS: Final = {"weights": "gray", "overhead": "magenta", "activations": "orange", "cache": "blue+"}
 """Colours of the areas of one model, as in a file."""
 _WIDEST: Final = 120
 _NARROWEST: Final = 40

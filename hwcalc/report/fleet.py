@@ -36,7 +36,13 @@ def fleet_text(fleet: Fleet, view: View) -> str:
             [model.name, model.amount(model.planned_users), f"{model.replicas:,}", model.amount(model.served), *lasting, used]
         )
     groups = fleet.groups
-    text = view.paragraphs(_head(fleet)) + "\n" + view.table(header, rows, right=range(1, len(header)))
+    answer, *others = _head(fleet)
+    text = (
+        view.verdict(answer, agrees=fleet.holds)
+        + view.paragraphs(others)
+        + "\n"
+        + view.table(header, rows, right=range(1, len(header)))
+    )
     nodes = [row for each in fleet.nodes for row in _node_rows(each, groups, fleet.models)]
     if nodes:
         text += "\n" + view.table(_NODES, nodes, right=(1, 2, 4, 5, 7))

@@ -69,7 +69,12 @@ class View(Record):
         """A title, and below it whether measured and expected agree."""
         if self.format == "markdown":
             return f"### {escaped(title)}\n\n**{escaped(verdict)}**\n\n"
+        return f"{filled(clean(title), self.width)}\n{self.verdict(verdict, agrees=agrees)}\n"
+
+    def verdict(self, text: str, *, agrees: bool) -> str:
+        """The answer in the colour of yes or no; an item of a list in Markdown."""
+        if self.format == "markdown":
+            return self.paragraphs([text])
         from hwcalc.report.drawing import AGREES, DIFFERS, marked
 
-        told = marked(clean(verdict), AGREES if agrees else DIFFERS, color=self.color, width=self.width)
-        return f"{filled(clean(title), self.width)}\n{told}\n"
+        return marked(filled(clean(text), self.width), AGREES if agrees else DIFFERS, color=self.color, width=self.width)
