@@ -612,7 +612,7 @@ def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -
     if not _has_other_nodes(server):
         raise TooFewGpusError(
             f"{has}, and {layout} takes {taken:,}: {find_engine(flags.engine)[0].label} will not start.",
-            hint=f"Give it {taken:,} GPUs in the text, or plan it so: --gpus {taken:,}",
+            hint=f"Give it {taken:,} GPUs in the file, or plan it so: --gpus {taken:,}",
             gpus=given,
         )
     return [f"warning: {has}, and {layout} takes {taken:,}: it starts only if other nodes have the rest."]
