@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hwcalc.cli.launch_line import starts_server
 from hwcalc.cli.options import DETAIL, OUTPUT, Option, command, given_options, plan_options, progress, say_unreachable
-from hwcalc.cli.output import Answer, answer, detail_of, view_of
+from hwcalc.cli.output import Answer, answer, detail_of, output_lines, view_of
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.files import decoded, standard_input
 from hwcalc.planner.options import WITHIN
@@ -90,7 +90,7 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
             continue
         several = len(outcomes) > 1 and view.detail == "usual"
         detail = "brief" if several else detail_of(view, verdict=outcome.plan.fit is not None)
-        style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": detail, "command": ""}
+        style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": detail, "lines": output_lines()}
         text = plan_report(outcome.plan, view.format, **style)
         pieces.append(text if len(outcomes) == 1 else f"{_heading(outcome.server)}\n{text}")
     return Answer(text="\n".join(pieces), remarks=remarks, status=status)

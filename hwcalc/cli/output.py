@@ -140,6 +140,13 @@ def output_width() -> int:
     return _columns(sys.stdout) if on_terminal() else PIPED_WIDTH
 
 
+def output_lines() -> int:
+    """Lines of the terminal that standard output is; 0 where it is none."""
+    with suppress(OSError, ValueError, AttributeError):
+        return os.get_terminal_size(sys.stdout.fileno()).lines
+    return 0
+
+
 def _columns(stream: TextIO) -> int:
     """Columns of the terminal that a stream is."""
     try:

@@ -23,7 +23,7 @@ from hwcalc.cli.options import (
     say_unreachable,
     typed_again,
 )
-from hwcalc.cli.output import WIDTH, Answer, answer, colored, detail_of, output_width, view_of, why_not
+from hwcalc.cli.output import WIDTH, Answer, answer, colored, detail_of, output_lines, output_width, view_of, why_not
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
@@ -112,7 +112,7 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
         return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks, commands=parted)
     command = typed_again("plan", model, options)
     style = {"color": view.color, "width": view.width, "quiet": view.quiet, "command": command}
-    style["detail"] = detail_of(view, verdict=planned.fit is not None)
+    style |= {"lines": output_lines(), "detail": detail_of(view, verdict=planned.fit is not None)}
     text = plan_report(planned, view.format, **style)
     if plot:
         from hwcalc.plot.build import picture_of

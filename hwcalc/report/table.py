@@ -59,16 +59,23 @@ _SHORT: Final = frozenset({"brief", "screen"})
 
 
 def plan_table(
-    plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False, detail: Detail = "usual", command: str = ""
+    plan: Plan,
+    *,
+    color: bool = False,
+    width: int = PIPED_WIDTH,
+    lines: int = 0,
+    quiet: bool = False,
+    detail: Detail = "usual",
+    command: str = "",
 ) -> str:
     """The answer on the first screen, then where it comes from: figures, a bar for each group of layers, and notes.
 
     ``detail`` is ``brief`` for the answer alone, ``screen`` for the same where nobody asked to be brief, ``full`` for all notes, groups
     and tensors. ``quiet`` leaves out notes and hints; warnings are always shown. ``command`` is the command line of this plan, for the
-    line that says how to go on.
+    line that says how to go on. The first screen has so many ``lines``, and at least those of :data:`SCREEN`.
     """
     full = detail == "full"
-    parts = _first_screen(plan, width, command, detail, quiet=quiet)
+    parts = _first_screen(plan, width, max(SCREEN[0], lines), command, detail, quiet=quiet)
     if detail not in _SHORT:
         parts += _figures(plan, width) if plan.fit is not None else []
         parts += _dropped_and_shared(plan, full=full)
@@ -87,13 +94,13 @@ def plan_table(
     return rendered(parts, color=color, width=width).rstrip("\n") + "\n"
 
 
-def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet: bool) -> list[Piece]:
+def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Detail, *, quiet: bool) -> list[Piece]:
     """Model, request and answer, and what to change. ``command`` is empty where no line says how to go on."""
     name, about, _ = model_lines(plan)
     head = filled(f"{name}  {about}", width)
     titled = Text((head[: len(name)], "bold"), (head[len(name) :], "dim"))
     parts: list[Piece] = [titled, Text(filled(request_line(plan), width)), Text()]
-    more = 0
+    more, spared = 0, list[str]()
     ask = ask_line(plan, "" if quiet else command)
     asked = [] if ask is None else _command("ask", *ask, width)
     if plan.fit is None:
@@ -103,43 +110,50 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet
         parts += [*asked, Text()] if asked else []
     else:
         parts.append(Text(filled(verdict(plan), width), style=f"bold {_verdict_color(plan)}"))
-        parts += _answer(plan, parts, asked, width, detail)
-        tries, more = _tries(plan, parts, width, detail)
+        answer, spared = _answer(plan, parts, asked, width, lines, detail)
+        parts += answer
+        tries, more = _tries(plan, parts, width, lines, detail)
         parts += [*tries, Text()]
     parts += _warnings(plan)
     if detail == "screen" and not quiet:
-        parts.append(Text(_rest(more), style="dim"))
+        parts.append(Text(_rest(spared, more), style="dim"))
     return parts
 
 
-_SPARE: Final = ("chunk", "speed", "fewest", "cache", "longest")
+_SPARE: Final = ("chunk", "fewest", "cache", "longest", "speed")
 """Lines of the answer that a screen which is too small leaves to ``-v``, in this order: what other lines tell too comes first."""
+_MAKING: Final = "how to make the file"
 
 
-def _answer(plan: Plan, before: Sequence[Piece], asked: Sequence[Piece], width: int, detail: Detail) -> list[Piece]:
-    """The lines below the verdict, how to start it and what is ``asked`` at their end: on a terminal without those that it has no room for.
+def _answer(
+    plan: Plan, before: Sequence[Piece], asked: Sequence[Piece], width: int, screen: int, detail: Detail
+) -> tuple[list[Piece], list[str]]:
+    """The lines below the verdict, how to start it and what is ``asked`` at their end; and the names of those that a ``screen`` has no room for.
 
     How files are made gives way first, then the lines of :data:`_SPARE`.
     """
     assert plan.fit is not None
-    lines, out = first_lines(plan)[0], list[Piece]()
+    lines, out, spared = first_lines(plan)[0], list[Piece](), list[str]()
     # A plan that does not fit has one change that helps at least, of which what it gives takes two lines.
     first = () if not plan.refutes else plan.fit.suggestions[:1]
     others = [*before, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), "", width))]
     counted = min(width, _USUAL_WIDTH)
     # Above is the line that was typed; below are a blank line, how to see the rest, and the next line to type.
-    room = SCREEN[0] - 4 - 2 * len(first) - height(others, counted)
+    room = screen - 4 - 2 * len(first) - height(others, counted)
+    starts, briefly = start_lines(plan), start_lines(plan, brief=True)
     for spare in range(-1, len(_SPARE) + 1):
+        gone = _SPARE[: max(0, spare)]
+        spared = [_MAKING] * (spare >= 0 and briefly != starts) + [label for label in gone if label in dict(lines)]
         out = []
         for label, text in lines:
-            if label not in _SPARE[: max(0, spare)]:
+            if label not in gone:
                 out += hanging([(label.ljust(_LABEL), text, "")])
                 out += _stack(plan, width) if label == "needs" else []
-        out += [piece for line in start_lines(plan, brief=spare >= 0) for piece in _command(*line, width)]
+        out += [piece for line in (briefly if spare >= 0 else starts) for piece in _command(*line, width)]
         out += asked
         if detail != "screen" or height(out, counted) <= room:
             break
-    return out
+    return out, spared
 
 
 def _verdict_color(plan: Plan) -> str:
@@ -150,9 +164,9 @@ def _verdict_color(plan: Plan) -> str:
     return VERDICT_COLORS[(plan.overrun.verdict if plan.overrun is not None and plan.serves_users else plan.fit.verdict).text]
 
 
-def _rest(more: int) -> str:
-    """A line on how to see the rest, with so many more changes that help."""
-    return f"-v: {f'{more:,} more to try, ' if more else ''}the pool, every layer, all notes"
+def _rest(spared: Sequence[str], more: int) -> str:
+    """A line on how to see the rest: what the screen had no room for, and so many more changes that help."""
+    return f"-v: {', '.join((*spared, *([f'{more:,} more to try'] if more else []), 'pool, layers, notes'))}"
 
 
 def _warnings(plan: Plan) -> list[Piece]:
@@ -160,7 +174,7 @@ def _warnings(plan: Plan) -> list[Piece]:
     return [*hanging(lines), Text()] if lines else []
 
 
-def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> tuple[list[Piece], int]:
+def _tries(plan: Plan, before: Sequence[Piece], width: int, screen: int, detail: Detail) -> tuple[list[Piece], int]:
     """Changes that help, as many as the first screen has room for, and the number of others. In full there is room for all.
 
     At least one is shown where the plan does not fit, or is too slow.
@@ -170,7 +184,7 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> t
     counted = min(width, _USUAL_WIDTH)
     # On a terminal the line that was typed, a blank line, what is said below, and the next line to type have their places.
     below = 4 + height(_warnings(plan), counted) if detail == "screen" else 0
-    room = SCREEN[0] - below - height(before, counted) if tries else 0
+    room = screen - below - height(before, counted) if tries else 0
     always = plan.refutes
     out: list[Piece] = []
     for place, one in enumerate(tries):

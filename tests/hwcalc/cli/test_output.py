@@ -271,7 +271,7 @@ def test_a_terminal_gets_the_answer_and_a_pipe_all_of_it(capsys: Capture, monkey
     screen = run(capsys, *line)[1]
 
     assert "\neach GPU\n" in piped
-    assert screen == f"{brief}\n-v: the pool, every layer, all notes\n"
+    assert screen == f"{brief}\n-v: pool, layers, notes\n"
     assert "  start    vllm serve Qwen/Qwen3-8B --max-model-len 8192\n" in screen
     assert "\neach GPU\n" in run(capsys, *line, "-v")[1]
     assert "\n36 layers: " in run(capsys, QWEN, "--seq", "8k")[1]

@@ -98,7 +98,7 @@ def test_a_terminal_shows_the_answer_and_the_line_that_was_typed() -> None:
         if not one.warnings:
             assert len(screen(text)) <= LINES - 2, text
         left = len(one.fit.suggestions) - text.count("\n  try ")
-        assert text.endswith(f"\n-v: {f'{left:,} more to try, ' if left else ''}the pool, every layer, all notes\n")
+        assert text.endswith(f"{f'{left:,} more to try, ' if left else ''}pool, layers, notes\n")
         assert plan_table(one, width=COLUMNS, detail="screen", quiet=True) in text
 
 
@@ -114,6 +114,29 @@ def test_the_speed_comes_before_how_a_file_is_made() -> None:
     assert "Published (-hf REPOSITORY:Q4_K_M in place of -m):" in small
     assert "convert_hf_to_gguf.py" not in small
     assert "convert_hf_to_gguf.py" in whole
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "engine"),
+    [
+        ("openai/gpt-oss-120b", "mxfp4_moe", "llamacpp"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "q4_k_m", "llamacpp"),
+        ("Qwen/Qwen3-Coder-Next", "q4_k_m", "ollama"),
+    ],
+)
+def test_the_speed_is_on_the_smallest_screen_and_what_gave_way_is_named(model: str, weights: str, engine: str) -> None:
+    """Experts in host memory make a long answer: its last line names what is missing, and a screen of 60 lines misses nothing."""
+    one = plan(model, engine=engine, gpu="rtx-4070", ram="64GB", weights=weights, seq="16k")
+    small, large = (plan_table(one, width=COLUMNS, lines=lines, detail="screen") for lines in (LINES, 60))
+    whole = plan_table(one, width=COLUMNS, detail="full")
+    labels = [set(re.findall(r"\n  ([a-z]+(?: [a-z]+)?)  ", answer(text))) for text in (small, large, whole)]
+
+    assert "speed" in labels[0]
+    assert len(screen(small)) <= LINES - 2
+    last = small.splitlines()[-1].removeprefix("-v: ").split(", ")
+    assert labels[0] | ({*last} & {"fewest", "cache", "longest", "chunk"}) >= labels[2] - {"try"}
+    assert labels[1] == labels[2]
+    assert ("how to make the file" in last) == ("convert_hf_to_gguf.py" in whole)
 
 
 def test_one_bar_has_the_parts_and_the_limit() -> None:
