@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, Final
@@ -53,6 +53,7 @@ class Baseline(Record):
     A document of ``kvplan plan`` has no check: ``name`` and ``file`` are ``None``, and ``setup`` is what :func:`setup_of` returns.
     ``exact`` says that a check of this run has the same setup. ``asked`` are the keys of the check with their values, where the document
     has them, and ``planned`` what its plan says of the request. ``versions`` are those of the engine, the model and kvplan.
+    ``document`` is the path of the document.
     """
 
     name: str | None
@@ -66,6 +67,12 @@ class Baseline(Record):
     asked: Mapping[str, str] = field(default_factory=dict)
     planned: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    document: str = ""
+
+    @property
+    def place(self) -> tuple[str, str | None]:
+        """The document that has the plan, and the file of its check."""
+        return self.document, self.file
 
 
 Grown = Callable[[Figures], tuple[Judged, ...]]
@@ -137,7 +144,8 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
         if "checks" not in document:
             return (_from_plan(document),)
         version = document.get("kvplan_version")
-        return tuple(_from_check(item, version) for item in document["checks"] if item["plan"] is not None)
+        found = (_from_check(item, version) for item in document["checks"] if item["plan"] is not None)
+        return tuple(replace(item, document=path) for item in found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = "is no document of kvplan check --json or kvplan plan --json"
         problem = "holds an error, not a plan" if "error" in document else problem
@@ -196,16 +204,35 @@ def same_request(item: Baseline, subject: Subject) -> bool:
     return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
 
 
-def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> tuple[Grown, tuple[KeyChange, ...]] | None:
+def earlier_files(files: Iterable[str], before: Iterable[str]) -> dict[str, str]:
+    """The file of ``before`` that each of the files was, where that is certain: one whose path ends alike, or the only one that is left.
+
+    A path is another one from another folder, and its end is the same.
+    """
+    now, left = ({each: os.path.normpath(each).split(os.sep) for each in {*paths}} for paths in (files, before))
+    out: dict[str, str] = {}
+    for parts in range(max(map(len, [*now.values(), *left.values()]), default=0), -1, -1):
+        ends: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+        for side, paths in enumerate((now, left)):
+            for path, split in paths.items():
+                ends.setdefault(tuple(split[max(0, len(split) - parts) :]), ([], []))[side].append(path)
+        for new, old in ends.values():
+            if len(new) == len(old) == 1:
+                out[new[0]] = old[0]
+                del now[new[0]], left[old[0]]
+    return out
+
+
+def compare(
+    baselines: Sequence[Baseline], subject: Subject, growth: Growth, places: Container[tuple[str, str | None]]
+) -> tuple[Grown, tuple[KeyChange, ...]] | None:
     """What compares figures with those of the same check in earlier runs, and the keys that differ; ``None`` if no baseline has the check.
 
-    Checks are matched by name, and by file if several files have a check of that name. A single plan matches the checks with its model,
+    Checks are matched by name, and by the ``places`` of theirs in the documents. A single plan matches the checks with its model,
     ``seq`` and ``batch``; if some of them have its setup too, it matches only those. If several baselines match, the smallest value of
     each figure counts.
     """
-    named = [item for item in baselines if item.name == subject.name]
-    # Two files may have a check of that name. If a file was moved since, the name alone still finds the check.
-    same = [item for item in named if item.file == subject.file] or named
+    same = [item for item in baselines if item.name == subject.name and item.place in places]
     same += [
         item
         for item in baselines

@@ -20,6 +20,7 @@ from hwcalc.check.baseline import (
     Growth,
     Subject,
     compare,
+    earlier_files,
     parse_growth,
     read_baseline,
     same_request,
@@ -74,6 +75,7 @@ _LOCKS: Final = ("use", "write", "ignore")
 _LONGEST_NAME: Final = 200
 """Characters of a name of a baseline in a message."""
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
+_UNCERTAIN: Final = "The baseline has a check of this name in {}, and which of them it was is not certain: its bytes are compared with none of them."
 _NEW_NAMELESS: Final = (
     f"{_NEW[:-1]}, nor what changed. It has no name, so that it is another check once what it plans changes: give it a name."
 )
@@ -563,18 +565,23 @@ def _compared(
         # A single plan is compared with the check that repeats it, if there is one.
         repeats = any(same_request(item, subject) and item.setup == subject.setup for subject in subjects)
         of_name.setdefault(item.name, []).append(replace(item, exact=item.name is None and repeats))
+    was = _earlier(planned, baselines)
+    kept = {(name, place) for (_, name), places in was.items() for place in places}
     done = list[tuple[Checked, Subject | None]]()
     for check, subject in planned:
         if subject is None:
             done.append((check, None))
             continue
-        grown = compare([*of_name.get(subject.name, ()), *of_name.get(None, ())], subject, options.growth)
-        if grown is None and not options.strict:
-            note = Note(code="no-baseline", message=_NEW_NAMELESS if subject.check.nameless else _NEW)
-            done.append((replace(check, warnings=(*check.warnings, note)), subject))
-            continue
+        places = was.get((subject.file, subject.name), ())
+        grown = compare([*of_name.get(subject.name, ()), *of_name.get(None, ())], subject, options.growth, places)
         if grown is None:
-            done.append((replace(check, requirements=(*check.requirements, _NO_BASELINE)), subject))
+            left = {str(item.file) for item in of_name.get(subject.name, ()) if (item.name, item.place) not in kept}
+            said = brief(" and ".join(map(printable, sorted(left))), _LONGEST_NAME)
+            message = _UNCERTAIN.format(said) if left else _NEW_NAMELESS if subject.check.nameless else _NEW
+            failed = replace(_NO_BASELINE, message=message) if left else _NO_BASELINE
+            note = Note(code="no-baseline", message=message)
+            more = {"requirements": (*check.requirements, failed)} if options.strict else {"warnings": (*check.warnings, note)}
+            done.append((replace(check, **more), subject))
             continue
         figures, since = grown
         # What the baseline says already is not said again of the lock.
@@ -584,26 +591,42 @@ def _compared(
     return done
 
 
+def _earlier(
+    planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline]
+) -> dict[tuple[str, str | None], set[tuple[str, str | None]]]:
+    """The places in the documents of the baselines that each check had, by its file and name, where they are certain."""
+    files, before = dict[str | None, list[str]](), dict[tuple[str, str | None], list[str]]()
+    for check, _ in planned:
+        files.setdefault(check.name, []).append(check.file)
+    for item in baselines:
+        before.setdefault((item.document, item.name), []).append(str(item.file))
+    out = dict[tuple[str, str | None], set[tuple[str, str | None]]]()
+    for (document, name), earlier in before.items():
+        for file, was in earlier_files(files.get(name, ()), earlier).items():
+            out.setdefault((file, name), set()).add((document, was))
+    return out
+
+
 def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject | None]], options: CheckOptions) -> list[Checked]:
     """The checks of the baselines that no file has any more: of the files that were read, and of files that are not there. ``strict`` fails them."""
-    known = {(item.file, item.name) for item in options.baselines or ()}
-    now = {(check.file, check.name) for check, _ in planned}
-    # A check that moved to another file has no baseline there yet.
-    new = {name for file, name in now if (file, name) not in known}
+    was = _earlier(planned, options.baselines or ())
+    kept = {(file, name) for (_, name), places in was.items() for _, file in places}
+    # A check that moved to another file, or may have, is not gone.
+    new = {check.name for check, _ in planned if (check.file, check.name) not in was}
     read = [printable(file.path) for file in files]
     renewed = f"; where that is meant, renew the baseline: {options.growth.renewal}" if options.growth.renewal else ""
     out = list[Checked]()
     for item in dict.fromkeys((item.file, item.name, item.model) for item in options.baselines or ()):
         file, name, model = item
-        if file is None or name is None or (file, name) in now or name in new or not read:
+        if file is None or name is None or (file, name) in kept or name in new or not read:
             continue
         if file in read or not os.path.lexists(file):
             name, model, at = (brief(printable(text), _LONGEST_NAME) for text in (name, model, file))
             said = f"the baseline has the check '{name}' of {at}, which is not there any more"
             said += renewed if options.strict else f". With --strict that fails{renewed}"
             judged = (replace(_NO_BASELINE, message=said),)
-            path = file if file in read else read[0]
-            out.append(Checked(name=name, file=path, line=1, column=1, model=model, status="fail", requirements=judged))
+            path, line = (file, 1) if file in read else (read[0], 0)
+            out.append(Checked(name=name, file=path, line=line, column=line, model=model, status="fail", requirements=judged))
     return out
 
 

@@ -173,8 +173,9 @@ def cause(check: Checked) -> str:
 
 
 def places(check: Checked, wrong: Iterable[Finding]) -> list[str]:
-    """Files and lines of what is wrong, each once; of what only probably holds, where nothing fails."""
-    return list(dict.fromkeys(place(check, one.line) for one in wrong if one.fails or check.status == "warning"))
+    """Files and lines of what is wrong, each once; of what only probably holds, where nothing fails. A check whose file is gone has none."""
+    found = (one for one in wrong if one.line and (one.fails or check.status == "warning"))
+    return list(dict.fromkeys(place(check, one.line) for one in found))
 
 
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
@@ -185,7 +186,7 @@ def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
 def _named(check: Checked, document: CheckDocument) -> str:
     """The name of a check; of several files, with its place."""
     # The fault of a file has its place in its name.
-    alone = len(document.files) == 1 or check.name.startswith(check.file)
+    alone = len(document.files) == 1 or not check.line or check.name.startswith(check.file)
     return check.name if alone else f"{place(check, check.line)}: {check.name}"
 
 
@@ -226,7 +227,7 @@ def check_table(document: CheckDocument, view: View) -> str:
         below = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines)]
         below += [*([verdict] if failed and verdict else []), *_remarks(check, quiet=quiet)]
         # The fault of a file has its place in its name.
-        if not passed and not check.name.startswith(f"{place(check, check.line)}:"):
+        if not passed and check.line and not check.name.startswith(f"{place(check, check.line)}:"):
             below.append(f"at {', '.join(cut(where, LONGEST_WORD) for where in places(check, wrong))}")
         lines += [line for text in below for line in _wrapped(clean(text), width, " " * _INDENT, 2)]
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
@@ -266,7 +267,7 @@ def check_markdown(document: CheckDocument, view: View) -> str:
         said = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines)]
         said += _remarks(check, quiet=quiet)
         if said:
-            where = f" at {', '.join(map(escaped, places(check, wrong)))}" if wrong else ""
+            where = f" at {', '.join(map(escaped, places(check, wrong)))}" if wrong and check.line else ""
             lists.append(f"- {escaped(_WORDS[check.status])} {escaped(check.name)}{where}\n")
             lists += [f"  - {escaped(line)}\n" for line in said]
     notes = [] if quiet else [f"- {escaped(note.message)}\n" for info in document.files for note in info.notes]
@@ -325,8 +326,9 @@ def check_annotations(document: CheckDocument) -> str:
 
 
 def _annotation(level: str, check: Checked, at: tuple[int, int], lines: list[str]) -> str:
-    where = {} if check.file == "-" else {"file": clean(check.file.replace("\\", "/"))}
-    where |= {"line": str(at[0]), "col": str(at[1]), "title": f"kvplan: {clean(check.name)}"}
+    where = {} if check.file == "-" or not check.line else {"file": clean(check.file.replace("\\", "/"))}
+    where |= {"line": str(at[0]), "col": str(at[1])} if check.line else {}
+    where |= {"title": f"kvplan: {clean(check.name)}"}
     properties = ",".join(f"{key}={_message(value).replace(':', '%3A').replace(',', '%2C')}" for key, value in where.items())
     return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in lines if line))}"
 
@@ -435,7 +437,8 @@ def check_sarif(document: CheckDocument) -> str:
     results: list[dict[str, Any]] = []
     for check, one, lines in found:
         uri = _uri(without_tokens(check.file))
-        region = {"startLine": one.line, "startColumn": one.column}
+        # Services take a finding with a place alone: that of a file that is gone is the first line of another one.
+        region = {"startLine": max(1, one.line), "startColumn": max(1, one.column)}
         message = "; ".join(filter(None, (cause(check), *lines))) if one.rule != "error" else " ".join(lines)
         # A server may leave several values open.
         same = one.title if one.rule == "open" else one.rule

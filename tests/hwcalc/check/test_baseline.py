@@ -202,7 +202,7 @@ def test_shares(share: str, before: int, limit: int) -> None:
 
 
 def test_two_files_may_have_a_check_of_the_same_name(tmp_path: Path) -> None:
-    """Each is compared with its own; in a file that has moved, with the smallest of that name."""
+    """Each is compared with its own; one in a file that may have been either is compared with none, and says so."""
     small = check_file(tmp_path / "a", CHECK)
     large = check_file(tmp_path / "b", {**CHECK, "seq": 2000})
     files = [read_check_file(path) for path in (small, large)]
@@ -214,7 +214,30 @@ def test_two_files_may_have_a_check_of_the_same_name(tmp_path: Path) -> None:
     ).checks
 
     assert [check.status for check in same] == ["pass", "pass"]
-    assert grown(moved)["growth.cache_bytes"] == (2000 * PER_TOKEN, False)
+    assert grown(moved) == {}
+    assert f"in {small} and {large}, and which of them it was is not certain" in moved.warnings[-1].message
+
+
+def test_a_path_written_in_another_way_is_of_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole path, and one from another folder, find the file by their ends. A new file with a check of that name has no baseline."""
+    for name, seq in (("a", 1000), ("b", 2000)):
+        check_file(tmp_path / "m" / name, {**CHECK, "seq": seq})
+
+    def read(folder: str, *names: str) -> list[Any]:
+        return [read_check_file(f"{folder}{name}/kvplan.yaml") for name in names]
+
+    monkeypatch.chdir(tmp_path)
+    before = write(tmp_path / "baseline.json", run_checks(read("m/", "a", "b"), CheckOptions()).to_dict())
+    options = CheckOptions(baselines=read_baseline(str(before)), strict=True)
+    check_file(tmp_path / "m" / "c", {**CHECK, "seq": 3000})
+    for place, folder in ((tmp_path, f"{tmp_path}/m/"), (tmp_path, "./m/"), (tmp_path / "m", ""), (tmp_path / "m" / "a", "../")):
+        monkeypatch.chdir(place)
+        *same, new = run_checks(read(folder, "a", "b", "c"), options).checks
+        assert [check.status for check in same] == ["pass", "pass"]
+        assert "growth.cache_bytes" in grown(same[1])
+        assert new.status == "fail"
+        assert grown(new) == {}
+        assert "no baseline has this check" in new.requirements[-1].message
 
 
 def test_hundreds_of_checks_and_thousands_of_baselines(tmp_path: Path) -> None:
@@ -599,6 +622,8 @@ def test_a_check_that_is_gone_is_said(
         words = " ".join(re.sub(r"&#?\w+;", "", text).split())
         assert f"check 'two' of {file}, which is not there any more" in words
         assert rest in words
+    if file == "gone.yaml" and format_ in ("text", "markdown", "github"):
+        assert "kvplan.yaml:" not in strict
     write(tmp_path / "baseline.json", {"checks": known["checks"][:1]})
     assert "not there" not in checked("--strict")[1]
 
