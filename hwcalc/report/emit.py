@@ -124,11 +124,15 @@ def commands_to_start(plan: Plan, *, brief: bool = False) -> list[tuple[str, str
     if file.as_is is not None:
         own = any(note.code == "ollama-context" for note in plan.notes)
         variables = file.environment if own or not file.context else (file.context, *file.environment)
-        served = f"with the server started so: {_quoted(variables)} ollama serve" if variables else ""
-        return [*lines, ("start", _quoted(file.as_is), "; ".join(filter(None, (served, remark))))]
+        return [*lines, *_server(variables), ("start", _quoted(file.as_is), remark)]
     write = f"--emit {engine} > {file.name} writes the {file.name}; then {_quoted(file.run)}."
-    served = f"The server needs {_quoted(file.environment)}." if file.environment else ""
-    return [*lines, ("start", _quoted(words), " ".join(filter(None, (write, remark, served))))]
+    return [*lines, *_server(file.environment), ("start", _quoted(words), " ".join(filter(None, (write, remark))))]
+
+
+def _server(variables: Iterable[str]) -> list[tuple[str, str, str]]:
+    """The command that starts Ollama's server with these variables, which the others ask; none without variables: it may run already."""
+    words = _quoted(variables)
+    return [("first", f"{words} ollama serve", "the server: leave it running")] if words else []
 
 
 def remarks_on(plan: Plan, what: str) -> tuple[str, ...]:

@@ -159,8 +159,8 @@ def test_ollamas_own_file_is_planned_everywhere() -> None:
     assert (plain.memory.weights.bytes or 0) / 1e9 == pytest.approx(13.8, abs=0.05)
     assert plain.memory.per_gpu == auto.memory.per_gpu
     assert (listed.weights, listed.needed_bytes) == (None, plain.memory.per_gpu.total)
-    assert [commands_to_start(one)[0][1] for one in (plain, auto)] == ["ollama run gpt-oss:20b"] * 2
-    assert commands_to_start(other)[0][1] == "ollama run hf.co/REPOSITORY:MXFP4_MOE"
+    assert [commands_to_start(one)[-1][1] for one in (plain, auto)] == ["ollama run gpt-oss:20b"] * 2
+    assert commands_to_start(other)[-1][1] == "ollama run hf.co/REPOSITORY:MXFP4_MOE"
 
 
 def test_a_format_that_no_model_can_have_is_an_error_of_the_list() -> None:

@@ -173,13 +173,31 @@ def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str) -> 
 def test_ollama_says_what_its_library_runs() -> None:
     """``ollama run qwen3.5:9b`` is Q4_K_M: a plan of the checkpoint's 16 bits starts other weights, and says which the library has."""
     options: dict[str, Any] = {"engine": "ollama", "gpu": "h100", "seq": 4096}
-    [(_, whole, remark)] = commands_to_start(plan("Qwen/Qwen3.5-9B", **options))
-    [(_, mixed, _)] = commands_to_start(plan("Qwen/Qwen3.5-9B", weights="q4_k_m", **options))
+    [*_, (_, whole, remark)] = commands_to_start(plan("Qwen/Qwen3.5-9B", **options))
+    [*_, (_, mixed, _)] = commands_to_start(plan("Qwen/Qwen3.5-9B", weights="q4_k_m", **options))
 
     assert whole == "ollama run hf.co/REPOSITORY:BF16"
     assert mixed == "ollama run qwen3.5:9b-q4_K_M"
     assert "ollama run qwen3.5:9b-q4_K_M runs other weights: --weights q4_k_m plans them." in remark
     assert "library=gguf&search=Qwen3.5-9B" in remark
+
+
+def test_ollamas_server_comes_first_and_is_one_command() -> None:
+    """A variable on a line of its own, without a backslash before the next, would not reach the server."""
+    made = plan("Qwen/Qwen3-14B", engine="ollama", gpu="h100", seq="16k", dtype="q8_0", weights="q4_k_m", batch=2)
+    (_, server, _), (_, started, _) = commands_to_start(made)
+    shown = plan_report(made, "table", width=60, quiet=True)
+
+    assert server.split() == [
+        "OLLAMA_CONTEXT_LENGTH=16384",
+        "OLLAMA_KV_CACHE_TYPE=q8_0",
+        "OLLAMA_NUM_PARALLEL=2",
+        "ollama",
+        "serve",
+    ]
+    assert started == "ollama run qwen3:14b-q4_K_M"
+    assert f"  first    {server}\n" in shown.replace(" \\\n             ", " ")
+    assert shown.index("ollama serve") < shown.index("ollama run")
 
 
 def test_a_command_is_that_of_the_named_engine(capsys: Capture) -> None:
