@@ -64,7 +64,8 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     for option in _PLAN:
         if option.name in given - {"model", *shared}:
             message = f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one."
-            raise UsageError(message, hint="Name one: --engine vllm")
+            # Not every engine leaves layers to the host.
+            raise UsageError(message, hint=f"Name one: --engine {'llamacpp' if 'ram' in given else 'vllm'}")
     models = None if model is None else [model]
     return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from hwcalc.engines import find_engine
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
 from hwcalc.planner.diff import Change, Difference, KeyChange
@@ -139,8 +140,15 @@ def _what_helps(refused: Sequence[tuple[str, Variant]], view: View) -> list[str]
     else:
         told = "".join(f"  {line}\n" for text in lines for line in broken(clean(text), view.width - 2, 2))
     late = " within the limits of time" if refused[0][1].within is not None else ""
-    first = next((variant.suggestions[0] for _, variant in refused if variant.suggestions), None)
-    tried = [] if first is None else [view.command("try the first of them" if len(refused) > 1 else "try", first.command)]
+    helped_rows = [variant for _, variant in refused if variant.suggestions]
+    # The formulas alone run nothing, a library starts no server, and no engine runs a policy that it lacks: what runs comes first.
+    first = min(
+        helped_rows,
+        key=lambda variant: (variant.policy_offered is False, not find_engine(variant.engine)[0].command.known),
+        default=None,
+    )
+    label = "try one of them" if len(refused) > 1 else "try"
+    tried = [] if first is None else [view.command(label, first.suggestions[0].command)]
     return [f"What makes it fit{late}:\n{told}", *tried]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,22 @@ def test_what_is_about_one_plan_is_refused(capsys: Capture, flag: tuple[str, ...
     assert (status, out) == (2, "")
     assert "is about the plan of one engine" in err
     assert "Name one: --engine vllm" in err
+
+
+def test_what_is_offered_in_place_of_every_engine_runs(capsys: Capture) -> None:
+    """With ``--ram`` an engine that leaves layers to the host; and of the changes that help, one for an engine that starts a server."""
+    words = ("Qwen/Qwen3-14B", "--weights", "q4_k_m", "--gpu", "rtx-4070", "--seq", "16k")
+    status, _, err = run(capsys, *words, "--ram", "64", "--engine", "all")
+    offered = err.strip().rpartition("Name one: ")[2].split()
+    helped = run(capsys, *words, "--engine", "all")[1]
+
+    assert status == 2
+    assert run(capsys, *words, "--ram", "64", *offered)[0] == 0
+    # The first row is that of the formulas, which nobody can start.
+    assert "\n  reference: " in helped
+    tried = shlex.split(helped.replace("\\\n", " ").rpartition("\ntry one of them: ")[2])
+    assert tried[tried.index("--engine") + 1] == "sglang"
+    assert run(capsys, *tried[1:])[0] == 0
 
 
 @pytest.mark.parametrize("command", ["explain", "sweep", "recommend", "probe"])
