@@ -61,7 +61,7 @@ from hwcalc.launch.planned import (
     words_for,
 )
 from hwcalc.launch.read import Given
-from hwcalc.launch.server import Server
+from hwcalc.launch.server import KEYS, Server, names_of
 from hwcalc.launch.words import Word
 from hwcalc.masking import masked
 from hwcalc.model import OLLAMA, Note
@@ -97,6 +97,7 @@ _CHECKPOINT: Final = re.compile(r"a checkpoint in \S+?(?:, |; |$)")
 _NO_SHARE: Final = "without memory_utilization"
 _SECRET: Final = ("key", "pass")
 """Ends of the names of secrets, beside those that :func:`~hwcalc.masking.masked` knows."""
+_SET: Final = re.compile(r"--set (\w+=\S*[\w/])")
 _NOTHING: Final = "starts no server that kvplan knows"
 
 
@@ -159,7 +160,7 @@ class ServerCheck(Check):
             error = OpenError(f"{error.message} {ON_SERVER}", hint=NAME_IT)
         elif isinstance(error, ModelNotFoundError) and self.model.startswith(OLLAMA):
             error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: --set model=ORG/NAME")
-        return Fault(line=place.line, column=place.column, error=error)
+        return _own(Fault(line=place.line, column=place.column, error=error), self.server, self.name)
 
     def settled(
         self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan], more: Sequence[Judged] = ()
@@ -553,17 +554,17 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         raise CheckFileError(f"{printable(path)}: {error.message}", hint=error.hint) from error
     if not servers and (path == "-" or _meant_as_checks(path, text)):
         return None
-    checks, notes, named = list[ServerCheck](), list[Note](), dict[str, int]()
+    checks, notes = list[ServerCheck](), list[Note]()
     against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines)
     against += f" --max-growth {told.growth}" if against and told.growth else ""
     command = typed_command([path], [text], told, {}) + against
-    for server in servers:
+    for server, name in zip(servers, names_of(servers), strict=True):
         try:
             flags = flags_of(server)
         except UsageError as error:
             notes.append(Note(code="unplanned", message=f"{printable(path)}:{server.line}: {error.message}"))
             continue
-        checks.append(_check(server, flags, told, named, command))
+        checks.append(_check(server, flags, told, name, command))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
@@ -623,10 +624,8 @@ def _meant_as_checks(path: str, text: str) -> bool:
     return False
 
 
-def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int], command: str) -> ServerCheck:
-    """The check of a server. ``command`` checks its text without options of plans."""
-    base = printable(server.name) or f"{flags.name} {printable(str(server.model or 'model not known'))}"
-    named[base] = named.get(base, 0) + 1
+def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: str) -> ServerCheck:
+    """The check of a server of this name. ``command`` checks its text without options of plans."""
     places, judged = _places(server, flags), list(_told(server, flags))
     faults = list(_open(server, flags))
     made = Planned(model=str(server.model or ""), options={})
@@ -655,14 +654,14 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         left = OpenError(error.message, hint=error.hint) if "--set" in error.hint else error
         faults.append(Fault(line=at.line, column=at.column, error=left))
     return ServerCheck(
-        name=base if named[base] == 1 else f"{base} ({named[base]})",
+        name=name,
         line=server.line,
         column=1,
         model=made.model,
         options=made.options,
         required=required,
         places={**places, "name": at},
-        faults=tuple(sorted(faults, key=lambda fault: (fault.line, fault.column))),
+        faults=tuple(_own(each, server, name) for each in sorted(faults, key=lambda fault: (fault.line, fault.column))),
         remarks=(*made.remarks, *warned(server)),
         server=server,
         command=command,
@@ -673,6 +672,17 @@ def _check(server: Server, flags: EngineFlags, told: Told, named: dict[str, int]
         few=few,
         beyond=beyond,
     )
+
+
+def _own(fault: Fault, server: Server, name: str) -> Fault:
+    """The fault with the setting of the server alone in its hint, where it has a name, in place of that of every server."""
+
+    def named(word: re.Match[str]) -> str:
+        return f"--set {shell_word(f'{name}.{word[1]}')}" if word[1].partition("=")[0] in KEYS else word[0]
+
+    if server.name:
+        fault.error.hint = _SET.sub(named, fault.error.hint)
+    return fault
 
 
 def _places(server: Server, flags: EngineFlags) -> dict[str, Place]:

@@ -29,7 +29,7 @@ LEFT_OPEN: Final = (
         "sets",
         ("--set",),
         "NAME=VALUE",
-        "A variable that the text leaves open, or model=ORG/NAME; repeatable.",
+        "A variable that the text leaves open, or model=ORG/NAME, of one server SERVER.model=ORG/NAME; repeatable.",
         "list",
         group="model",
     ),

@@ -12,7 +12,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import gguf_format, scalar
 from hwcalc.launch.commands import Around, servers_of_script
-from hwcalc.launch.server import FILE_NAME, KEYS, Server
+from hwcalc.launch.server import FILE_NAME, KEYS, Server, names_of
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE, GivenText
 from hwcalc.text import shown
@@ -68,7 +68,10 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
 
 
 class Given(Record):
-    """What the user says of texts: the ``variables`` that they leave open, and ``settings`` of each server, by :data:`~hwcalc.launch.server.KEYS`."""
+    """What the user says of texts: the ``variables`` that they leave open, and ``settings`` of each server, by :data:`~hwcalc.launch.server.KEYS`.
+
+    A setting of one server has its name in front: ``chat.model``.
+    """
 
     variables: Mapping[str, str]
     settings: Mapping[str, Any]
@@ -87,8 +90,9 @@ class Given(Record):
             if not equals or not name:
                 raise UsageError(f"--set {shown(each, 40)} has no value.", hint="Write: --set NAME=VALUE")
             variables[name] = value
-            if name in KEYS:
-                settings[name] = value if name in ("model", "revision") else scalar(value)
+            key = name.rpartition(".")[2]
+            if key in KEYS:
+                settings[name] = value if key in ("model", "revision") else scalar(value)
         return Given(variables=variables, settings=settings)
 
     def servers(self, text: str, name: str = "") -> list[Server]:
@@ -96,26 +100,32 @@ class Given(Record):
         servers = read_launch(text, self.variables, name=name)
         if not self.settings:
             return servers
-        return [
-            replace(
-                server,
-                settings={**server.settings, **self.settings, **self._weights(server)},
-                unresolved=tuple(each for each in server.unresolved if re.split(r"[=:]", each)[0] not in self.settings),
-            )
-            for server in servers
-        ]
+        return [_with(server, self._of(name)) for server, name in zip(servers, names_of(servers), strict=True)]
 
-    def _weights(self, server: Server) -> dict[str, Any]:
-        """The format of the weights of a model that the user names: it stays what the text states, unless that name states another one."""
-        if "model" not in self.settings:
-            return {}
-        # That of a tag of Ollama's is its end: qwen3:8b-q8_0.
-        tag = gguf_format(f"{str(server.settings.get('model') or '').partition(':')[2]}.gguf")
-        stated = str(self.settings.get("weights") or server.settings.get("weights") or tag or "").partition(" ")[0]
-        model = self.settings["model"]
-        return {
-            "weights": f"{stated} {FILE_NAME}" if stated and ":" not in model and not model.lower().endswith(".gguf") else None
-        }
+    def _of(self, server: str) -> dict[str, Any]:
+        """The settings of a server: those of each one, and those that have its name in front, which count more."""
+        own = {key.removeprefix(f"{server}."): value for key, value in self.settings.items() if key.startswith(f"{server}.")}
+        return {key: value for key, value in {**self.settings, **own}.items() if key in KEYS}
+
+
+def _with(server: Server, settings: Mapping[str, Any]) -> Server:
+    """The server with these settings of the user."""
+    return replace(
+        server,
+        settings={**server.settings, **settings, **_weights(server, settings)},
+        unresolved=tuple(each for each in server.unresolved if re.split(r"[=:]", each)[0] not in settings),
+    )
+
+
+def _weights(server: Server, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The format of the weights of a model that the user names: it stays what the text states, unless that name states another one."""
+    if "model" not in settings:
+        return {}
+    # That of a tag of Ollama's is its end: qwen3:8b-q8_0.
+    tag = gguf_format(f"{str(server.settings.get('model') or '').partition(':')[2]}.gguf")
+    stated = str(settings.get("weights") or server.settings.get("weights") or tag or "").partition(" ")[0]
+    model = settings["model"]
+    return {"weights": f"{stated} {FILE_NAME}" if stated and ":" not in model and not model.lower().endswith(".gguf") else None}
 
 
 def _is_plain(value: object) -> bool:

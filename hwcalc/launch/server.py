@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.masking import without_tokens
+from hwcalc.text import printable
 
 if TYPE_CHECKING:
     from hwcalc.launch.words import Word
@@ -76,6 +78,16 @@ class Server(Record):
             f"{key}={self.settings[key]!r}" for key in ("engine", "model", "tp", "max_model_len") if key in self.settings
         )
         return f"<Server: {without_tokens(said)}>"
+
+
+def names_of(servers: Iterable[Server]) -> list[str]:
+    """What the servers of a text are called: by their names there, else by engine and model. The second of one name has ``(2)`` behind it."""
+    out, known = list[str](), Counter[str]()
+    for server in servers:
+        name = printable(server.name) or f"{server.settings.get('engine')} {printable(str(server.model or 'model not known'))}"
+        known[name] += 1
+        out.append(name if known[name] == 1 else f"{name} ({known[name]})")
+    return out
 
 
 def _plain(value: Any) -> Any:

@@ -110,6 +110,30 @@ def test_a_model_of_ollama_that_is_not_here(tmp_path: Path, capsys: Capture, mon
     assert checked(capsys, str(file), "--gpu", "l4", "--set", f"model={QWEN}")[0] == 0
 
 
+def test_a_setting_of_one_server(tmp_path: Path, capsys: Capture) -> None:
+    """It counts more than that of every server, and no other server has it. The hint of a server names its own setting."""
+    path = tmp_path / "compose.yaml"
+    serve = "{image: 'vllm/vllm-openai:v0.11.0', command: --model /models/x --max-model-len 4096}"
+    path.write_text(f"services:\n  big.one: {serve}\n  small: {serve}\n", encoding="utf-8")
+    status, left = checked(capsys, str(path), "--gpu", "l4")
+    assert status == 2
+    assert [check["error"]["hint"] for check in left["checks"]] == [
+        "Add: --set big.one.model=ORG/NAME",
+        "Add: --set small.model=ORG/NAME",
+    ]
+
+    def planned(*sets: str) -> list[tuple[Any, ...]]:
+        words = [word for each in sets for word in ("--set", each)]
+        return [
+            (check["model"], check["plan"] and check["plan"]["fit"]["gpu"])
+            for check in checked(capsys, str(path), *words)[1]["checks"]
+        ]
+
+    sets = (f"model={QWEN}", "gpu=l4", "big.one.gpu=l40s")
+    assert planned(*sets) == planned(*reversed(sets)) == [(QWEN, "l40s"), (QWEN, "l4")]
+    assert planned(f"small.model={QWEN}", "gpu=l4")[0] == ("/models/x", None)
+
+
 def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture) -> None:
     """It is not here: its id is asked for, at its place."""
     path = tmp_path / "serve.sh"
