@@ -163,7 +163,7 @@ def check(
             read.append(Unread(path=path, faults=(error, *others)))
         else:
             read += [] if found is None else [found]
-    read = _without_options(read, told, named=found_in.keys() <= {*paths})
+    read = _without_options(_with_idle(read, given), told, named=found_in.keys() <= {*paths})
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
@@ -225,6 +225,25 @@ def _of_mapping(content: Mapping[str, Any]) -> CheckFile:
         hint = "Give what the YAML file would hold."
         raise UsageError("a check as a dict has text, numbers, lists and dicts alone.", hint=hint) from error
     return parse_check_file(text, _MAPPING)
+
+
+def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFile | Unread]:
+    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect."""
+    files = [file for file in read if isinstance(file, Deployment)]
+    idle = (name for name in given.sets if not any(given.changes(name, file.text, os.path.basename(file.path)) for file in files))
+    notes = []
+    for name in idle if files else ():
+        server = name.rpartition(".")[0]
+        named = list(dict.fromkeys(check.name for file in files for check in file.checks))
+        why = "the files say it so already, give it a value themselves, or nothing that is planned depends on it"
+        if name not in given.settings and not any(name in file.text for file in files):
+            why = "no file has a variable of that name"
+        elif server and name in given.settings and server not in named:
+            why = f"no server is called {brief(printable(server), _LONGEST_NAME)}. Servers: {brief(', '.join(named), _LONGEST_NAME)}"
+        notes.append(
+            Note(code="set-without-effect", message=f"--set {brief(printable(name), _LONGEST_NAME)} changed nothing: {why}.")
+        )
+    return [replace(file, notes=(*file.notes, *notes)) if file is files[0] else file for file in read] if notes else [*read]
 
 
 def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:

@@ -20,6 +20,8 @@ from hwcalc.text import shown
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
+_OF_ENGINE: Final = re.compile(r"(?:VLLM|SGLANG|SGL|LLAMA|OLLAMA|TGI|LMDEPLOY|TRTLLM|MLX|CUDA|PYTORCH|HF)_")
+"""Begins the names of variables that engines read themselves, also where a text does not have them."""
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
 
@@ -70,11 +72,12 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
 class Given(Record):
     """What the user says of texts: the ``variables`` that they leave open, and ``settings`` of each server, by :data:`~hwcalc.launch.server.KEYS`.
 
-    A setting of one server has its name in front: ``chat.model``.
+    A setting of one server has its name in front: ``chat.model``. ``sets`` are the names that ``--set`` gives a value.
     """
 
     variables: Mapping[str, str]
     settings: Mapping[str, Any]
+    sets: tuple[str, ...] = ()
 
     @staticmethod
     def of(sets: Sequence[str], lines: str = "") -> Given:
@@ -93,7 +96,32 @@ class Given(Record):
             key = name.rpartition(".")[2]
             if key in KEYS:
                 settings[name] = value if key in ("model", "revision") else scalar(value)
-        return Given(variables=variables, settings=settings)
+        names = tuple(dict.fromkeys(each.partition("=")[0] for each in sets))
+        return Given(variables=variables, settings=settings, sets=names)
+
+    def changes(self, name: str, text: str, file: str) -> bool:
+        """True if what ``--set`` gives this name changes something of a server of the text."""
+        if _OF_ENGINE.match(name):
+            return True
+        if name not in self.settings and name not in text:
+            return False
+        variables, settings = (
+            {key: value for key, value in all_.items() if key != name} for all_ in (self.variables, self.settings)
+        )
+        without = replace(self, variables=variables, settings=settings)
+        now, before = (
+            [
+                (
+                    each.to_dict(),
+                    each.name,
+                    [word.text for word in each.words],
+                    each.variables - {f"{name}={self.variables[name]}"},
+                )
+                for each in given.servers(text, file)
+            ]
+            for given in (self, without)
+        )
+        return now != before
 
     def servers(self, text: str, name: str = "") -> list[Server]:
         """The servers of a text, with what the user says of it."""

@@ -134,6 +134,19 @@ def test_a_setting_of_one_server(tmp_path: Path, capsys: Capture) -> None:
     assert planned(f"small.model={QWEN}", "gpu=l4")[0] == ("/models/x", None)
 
 
+def test_a_set_without_effect_is_noted(tmp_path: Path, capsys: Capture) -> None:
+    """A name that no file has, a variable that the file gives a value itself, and a server that is none; what has an effect is not."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"TP=1\nvllm serve {QWEN} -tp $TP --max-model-len $LEN --port $PORT\n", encoding="utf-8")
+    sets = ("TP=4", "NOPE=3", "LEN=4096", "PORT=1", "other.gpu=l4", "gpu=l4")
+    status, found = checked(capsys, str(path), *(word for each in sets for word in ("--set", each)))
+
+    notes = [note["message"] for note in found["files"][0]["notes"]]
+    assert (status, [note.split()[1] for note in notes]) == (0, ["TP", "NOPE", "other.gpu"])
+    assert "no file has a variable of that name" in notes[1]
+    assert "no server is called other" in notes[2]
+
+
 def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture) -> None:
     """It is not here: its id is asked for, at its place."""
     path = tmp_path / "serve.sh"
