@@ -133,7 +133,7 @@ def how_to_make(planned: CommandInput) -> str:
     file, form = _made(planned).removeprefix("./"), _file_format(planned)
     if form in _FLOATS:
         return f"convert_hf_to_gguf.py FOLDER --outtype {form.lower()} --outfile {file}"
-    return f"convert_hf_to_gguf.py FOLDER --outfile F.gguf, llama-quantize F.gguf {file} {form}"
+    return f"convert_hf_to_gguf.py FOLDER --outfile F.gguf, then llama-quantize F.gguf {file} {form}"
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:

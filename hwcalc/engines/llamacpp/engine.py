@@ -461,11 +461,13 @@ class LlamacppCommand(Command):
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
         """The commands that fetch a file that the model's publisher does not have, and a comment."""
         from hwcalc.engines.llamacpp.command import how_to_make, where_files_are
+        from hwcalc.quantization.planned import REPOSITORY
 
         if not planned.made:
             return (), ""
         file, search = where_files_are(planned)
-        return (), f"Published (-hf {file} in place of -m): {search}{TO_MAKE}{how_to_make(planned)})"
+        published = f"Published: for -m write -hf {file}, for {REPOSITORY} one of {search}"
+        return (), f"{published}{TO_MAKE}{how_to_make(planned)})"
 
 
 class LlamacppRequests(RequestRules):

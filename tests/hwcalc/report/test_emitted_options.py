@@ -163,11 +163,11 @@ def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str) -> 
 
     assert command == f"llama-server -m ./Qwen3-8B-{form}.gguf -c 4096 -np 1"
     assert "https://huggingface.co/models?library=gguf&search=Qwen3-8B" in remark
-    assert f"-hf REPOSITORY:{form}" in remark
+    assert f"for -m write -hf REPOSITORY:{form}, for REPOSITORY one of https://" in remark
     made = f"convert_hf_to_gguf.py FOLDER --outtype {form.lower()} --outfile Qwen3-8B-{form}.gguf"
-    mixed = "convert_hf_to_gguf.py FOLDER --outfile F.gguf, llama-quantize F.gguf Qwen3-8B-Q4_K_M.gguf Q4_K_M"
+    mixed = "convert_hf_to_gguf.py FOLDER --outfile F.gguf, then llama-quantize F.gguf Qwen3-8B-Q4_K_M.gguf Q4_K_M"
     how = mixed if weights == "q4_k_m" else made
-    assert remark.endswith(f" (to make it: {how})")
+    assert remark.endswith(f" (to make it of the downloaded model, which lies in FOLDER: {how})")
 
 
 def test_ollama_says_what_its_library_runs() -> None:

@@ -111,9 +111,11 @@ def test_the_speed_comes_before_how_a_file_is_made() -> None:
     assert len(screen(small)) <= LINES - 2
     assert "\n  speed    decodes " in small
     assert "\n  start    llama-server " in small
-    assert "Published (-hf REPOSITORY:Q4_K_M in place of -m):" in small
+    assert "Published: for -m write -hf REPOSITORY:Q4_K_M, for REPOSITORY one of" in small
     assert "convert_hf_to_gguf.py" not in small
-    assert "convert_hf_to_gguf.py" in whole
+    # Each is one command to copy.
+    assert "convert_hf_to_gguf.py FOLDER --outfile F.gguf, then" in whole
+    assert "llama-quantize F.gguf Qwen3-30B-A3B-Q4_K_M.gguf Q4_K_M)" in whole
 
 
 @pytest.mark.parametrize(
