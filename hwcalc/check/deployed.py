@@ -271,7 +271,8 @@ class ServerCheck(Check):
         error = in_flags(error, self.server, self.given)
         hint, label = without_line(error.hint), find_engine(flags.engine)[0].label
         sizes = ", ".join(map(str, self._sizes(key_of(flag), planner))) if flag.option in LAYOUT else ""
-        hint = f"Sizes with which it starts: {sizes}" if sizes else hint
+        # What the hint offers is planned, and stands among the edits if it holds.
+        hint = f"Sizes with which it starts: {sizes}" if sizes else "" if changes else hint
         told = f"{flag.spelled} {brief(word.text, 40)}: {label} will not start. {error.message.rstrip('.')}. {hint}"
         finding = _at(_judged("flags", told.rstrip(" ."), holds=False), _place(self.server, flag, word))
         return self._beside(self.told, replace(finding, edits=tuple(self._starting(changes, planner))))[-1]

@@ -170,6 +170,10 @@ def check(
     if len(baselines) == 1:
         made = typed_command(paths, [file.text for file in read if isinstance(file, Deployment)], told, told.options)
         growth = replace(growth, renewal=f"{made} --json > {shell_word(baselines[0])}")
+        for file in unread:
+            # What is no JSON may be a file of something else, which nothing is to be written over.
+            name = file.path if file.path.endswith(".json") else "baseline.json"
+            file.faults[0].hint = f"Make one: {made} --json > {shell_word(name)}"
     options = replace(options, growth=growth)
     read += unread
     document = run_checks(read, options)
@@ -261,8 +265,16 @@ def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: b
     said, hint = f"{options} {'is' if len(names) == 1 else 'are'} for deployments", f"Write in the check file: {keys}"
     if named and len(checks) == len(read):
         raise UsageError(f"{said}, and {file} is a check file, which says that itself.", hint=hint)
-    note = Note(code="for-deployments", message=f"{said}, and changed nothing here. {hint}")
-    return [replace(file, notes=(*file.notes, note)) if file in checks else file for file in read]
+    said, hardware = f"{said}, and changed nothing here.", {"gpu", "gpus", "instance"}
+    keys_given = {*told.options} | (hardware if hardware & told.options.keys() else set())
+    # A file that says it already has nothing to be written.
+    own = {file.path for file in checks if any(check.options.keys() & keys_given for check in file.checks)}
+    return [
+        replace(file, notes=(*file.notes, Note(code="for-deployments", message=said if file.path in own else f"{said} {hint}")))
+        if file in checks
+        else file
+        for file in read
+    ]
 
 
 def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:

@@ -135,7 +135,9 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
         if item.holds and item.unit != "flag":
             text += "; --strict wants it sure" if strict else "; probably holds" if item.name != "fits" else ""
         place = check.line if item.line is None else item.line, check.column if item.column is None else item.column
-        starts = chain((f"{'fits' if item.name == 'fits' else 'holds'} with",), repeat("or"))
+        # With fewer GPUs a server starts, and may then not fit.
+        holds = {"fits": "fits", "gpus": "starts"}.get(item.name, "holds")
+        starts = chain((f"{holds} with",), repeat("or"))
         said = tuple(f"{start} {edit}" for start, edit in zip(starts, _edits(item, check), strict=False)) if fails else ()
         out.append(Finding(rule=rule, title=title, text=text, edits=said, fails=fails, line=place[0], column=place[1]))
     if check.error is not None:

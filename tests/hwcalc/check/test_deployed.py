@@ -829,6 +829,8 @@ def test_the_back_end_that_an_fp8_cache_needs(version: str, variable: str, statu
     if status:
         [item] = check["requirements"]
         assert (item["name"], [edit["yaml"] for edit in item["edits"]]) == ("flags", ["VLLM_ATTENTION_BACKEND=FLASHINFER"])
+        # What was not planned is not offered.
+        assert "--kv-cache-dtype auto" not in item["message"]
         assert "--kv-cache-dtype fp8: vLLM will not start" in item["message"]
 
 
