@@ -92,7 +92,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     why = "" if failing.edits else brief(failing.message, _LONGEST).rstrip(".")
     for edit in failing.edits:
         if not edit.flags or _SLOW in edit.effect:
-            why = why or (f"{edit.flags} makes it {edit.effect}" if edit.flags else "")
+            how = edit.effect.partition("; ")[0].removeprefix(f"{_SLOW}: ").replace(f", {_SLOW}", "")
+            why = why or (f"{edit.flags} makes it {_SLOW}: {how}" if edit.flags else "")
             continue
         try:
             text = edited(file.text, file.checks[number], edit)
@@ -163,7 +164,8 @@ def _pairs(edit: Edit, flags: EngineFlags) -> Iterator[tuple[Flag, tuple[str, ..
         spelled, *rest = words
         flag = flags.find(spelled)[0]
         if flag is None or not spelled.startswith("-"):
-            message = f"{spelled} is no flag of a command"
+            name, equals, _ = spelled.partition("=")
+            message = f"{name} is a variable, which --fix does not set" if equals else f"{spelled} is no flag of a command"
             raise _NoEditError(message)
         size = 1 if flag.takes == "switch" or not rest or rest[0].startswith("--") else 2
         yield flag, tuple(words[:size])

@@ -281,7 +281,7 @@ def test_a_context_that_pushes_layers_to_the_host_is_no_mend(seq: str, mended: b
     _, out, said = run(capsys, "check", str(path), "--gpu", "rtx-4090", "--seq", seq, "--users", "4", "--fix")
 
     assert ("+llama-server" in out) is mended
-    assert ("no safe change: -c 131072 makes it much slower" in said) is not mended
+    assert ("no safe change: -c 131072 makes it much slower: " in said) is not mended
     assert ("-c 131072 (much slower: " in out) is not mended
 
 
