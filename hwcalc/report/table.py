@@ -120,7 +120,7 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
     return parts
 
 
-_SPARE: Final = ("chunk", "fewest", "cache", "host", "longest")
+_SPARE: Final = ("chunk", "fewest", "cache", "longest", "speed")
 """Lines of the answer that a screen which is too small leaves to ``-v``, in this order: what other lines tell too comes first."""
 _MAKING: Final = "how to make the file"
 
