@@ -160,7 +160,7 @@ class ServerCheck(Check):
             error = OpenError(f"{error.message} {ON_SERVER}", hint=NAME_IT)
         elif isinstance(error, ModelNotFoundError) and self.model.startswith(OLLAMA):
             error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: --set model=ORG/NAME")
-        return _own(Fault(line=place.line, column=place.column, error=error), self.server, self.name)
+        return _own(Fault(line=place.line, column=place.column, error=error), self.name)
 
     def settled(
         self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan], more: Sequence[Judged] = ()
@@ -662,7 +662,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: s
         options=made.options,
         required=required,
         places={**places, "name": at},
-        faults=tuple(_own(each, server, name) for each in sorted(faults, key=lambda fault: (fault.line, fault.column))),
+        faults=tuple(_own(each, name) for each in sorted(faults, key=lambda fault: (fault.line, fault.column))),
         remarks=(*made.remarks, *warned(server)),
         server=server,
         command=command,
@@ -675,14 +675,13 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: s
     )
 
 
-def _own(fault: Fault, server: Server, name: str) -> Fault:
-    """The fault with the setting of the server alone in its hint, where it has a name, in place of that of every server."""
+def _own(fault: Fault, name: str) -> Fault:
+    """The fault with the setting of the server of this name alone in its hint, in place of that of every server."""
 
     def named(word: re.Match[str]) -> str:
         return f"--set {shell_word(f'{name}.{word[1]}')}" if word[1].partition("=")[0] in KEYS else word[0]
 
-    if server.name:
-        fault.error.hint = _SET.sub(named, fault.error.hint)
+    fault.error.hint = _SET.sub(named, fault.error.hint)
     return fault
 
 

@@ -106,7 +106,7 @@ def test_a_model_of_ollama_that_is_not_here(tmp_path: Path, capsys: Capture, mon
 
     assert (status, found["checks"][0]["error"]["type"]) == (3, "model-not-found")
     assert found["checks"][0]["error"]["hint"].startswith("Pull it: ollama pull llama3.1:8b.")
-    assert found["checks"][0]["error"]["hint"].endswith(" Or name its model: --set model=ORG/NAME")
+    assert found["checks"][0]["error"]["hint"].endswith(" Or name its model: --set 'ollama llama3.1:8b.model=ORG/NAME'")
     assert checked(capsys, str(file), "--gpu", "l4", "--set", f"model={QWEN}")[0] == 0
 
 
@@ -155,7 +155,9 @@ def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture)
     [check] = found["checks"]
 
     assert (status, check["line"], check["column"]) == (2, 2, 3)
-    assert (check["error"]["type"], check["error"]["hint"]) == ("open", "Add: --set model=ORG/NAME")
+    # The setting is of this server alone: another server of the same call keeps its model.
+    assert (check["error"]["type"], check["error"]["hint"]) == ("open", "Add: --set 'vllm /models/chat.model=ORG/NAME'")
+    assert checked(capsys, str(path), "--gpu", "l4", "--set", f"vllm /models/chat.model={QWEN}")[0] == 0
     assert checked(capsys, str(path), "--gpu", "l4", "--set", f"model={QWEN}")[0] == 0
 
 
