@@ -380,7 +380,7 @@ class ServerCheck(Check):
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (edit for edit in item.edits if users is None or users.spelled not in edit.flags.split())
-        told = (self._holding(_spoken(edit, flags), replan, also) for edit in asked)
+        told = (self._holding(self._in_flags(_spoken(edit, flags), flags), replan, also) for edit in asked)
         held = [*self._on_all_gpus(replan, also), *(edit for edit in told if edit is not None)]
         edits = tuple({edit.flags or edit.yaml: edit for edit in held}.values())
         words = (word for edit in edits for word in edit.flags.split() if word.startswith("-"))

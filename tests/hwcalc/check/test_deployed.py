@@ -161,6 +161,25 @@ def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture)
     assert checked(capsys, str(path), "--gpu", "l4", "--set", f"model={QWEN}")[0] == 0
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_llama_server_is_offered_its_largest_context(tmp_path: Path, capsys: Capture, slots: int) -> None:
+    """By its own flag: it holds, and slots with another 4,096 tokens each do not."""
+    path = tmp_path / "serve.sh"
+
+    def of(context: int) -> tuple[int, dict[str, Any]]:
+        path.write_text(f"llama-server -hf Qwen/Qwen3-14B-GGUF:Q4_K_M -c {context} -np {slots} -ngl 99\n", encoding="utf-8")
+        status, found = checked(capsys, str(path), "--gpu", "rtx-4070")
+        return status, found["checks"][0]
+
+    status, check = of(32_768)
+    flags = [edit["flags"] for item in check["requirements"] for edit in item["edits"] if edit["flags"].startswith("-c ")]
+    context = int(flags[0].split()[1])
+
+    assert status == 1
+    assert of(context)[0] == 0
+    assert of(context + 4096 * slots)[0] == 1
+
+
 def test_a_text_without_an_accelerator(compose: str, capsys: Capture) -> None:
     """Nobody can say whether it fits: that is no pass. The command that says it has what was typed."""
     status, found = checked(capsys, compose, "--seq", "2k")
