@@ -24,7 +24,7 @@ from hwcalc.cli.options import (
     typed_again,
 )
 from hwcalc.cli.output import WIDTH, Answer, answer, colored, detail_of, output_lines, output_width, view_of, why_not
-from hwcalc.engines import ALL
+from hwcalc.engines import ALL, AT_HOME
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
 from hwcalc.report.text import PIPED_WIDTH
@@ -65,7 +65,7 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
         if option.name in given - {"model", *shared}:
             message = f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one."
             # Not every engine leaves layers to the host.
-            raise UsageError(message, hint=f"Name one: --engine {'llamacpp' if 'ram' in given else 'vllm'}")
+            raise UsageError(message, hint=f"Name one: --engine {AT_HOME}" if "ram" in given else "Name one: --engine vllm")
     models = None if model is None else [model]
     return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})
 
