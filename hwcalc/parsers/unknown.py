@@ -301,8 +301,6 @@ PLAIN: Final = "gqa"
 _PLAIN_TYPE: Final = "llama"
 """The type that reads it."""
 
-_LONGEST_LAYERS: Final = 700
-"""Most characters of layers that a message writes down."""
 _TRIED: Final = 12
 """How many of the nearest types are tried on the file."""
 _MOST_KEYS: Final = 1_000
