@@ -61,7 +61,7 @@ from hwcalc.launch.planned import (
     words_for,
 )
 from hwcalc.launch.read import Given
-from hwcalc.launch.server import KEYS, Server, names_of
+from hwcalc.launch.server import KEYS, Server
 from hwcalc.launch.words import Word
 from hwcalc.masking import masked
 from hwcalc.model import OLLAMA, Note
@@ -550,7 +550,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     Raises :class:`~hwcalc.check.file.CheckFileError` for one that is too large or too deep.
     """
     try:
-        servers = told.given.servers(text, os.path.basename(path))
+        servers = told.given.named(text, os.path.basename(path))
     except UsageError as error:
         raise CheckFileError(f"{printable(path)}: {error.message}", hint=error.hint) from error
     if not servers and (path == "-" or _meant_as_checks(path, text)):
@@ -559,7 +559,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines)
     against += f" --max-growth {told.growth}" if against and told.growth else ""
     command = typed_command([path], [text], told, {}) + against
-    for server, name in zip(servers, names_of(servers), strict=True):
+    for name, server in servers:
         try:
             flags = flags_of(server)
         except UsageError as error:

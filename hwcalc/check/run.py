@@ -58,6 +58,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import named_launch
 from hwcalc.launch.read import Given, read_variables
+from hwcalc.launch.server import KEYS
 from hwcalc.launch.values import number
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
@@ -65,7 +66,7 @@ from hwcalc.model import Note
 from hwcalc.planner.command_line import command_line
 from hwcalc.planner.options import COMMANDS, Access, counted_once, read_options
 from hwcalc.planner.values import read_flag
-from hwcalc.text import brief, operand, printable, quoted, shell_word
+from hwcalc.text import brief, did_you_mean, operand, printable, quoted, shell_word
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 _LOCKS: Final = ("use", "write", "ignore")
 _LONGEST_NAME: Final = 200
 """Characters of a name of a baseline in a message."""
+_SETTINGS: Final = "model, gpu, gpus_per_replica, tp"
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 _UNCERTAIN: Final = "The baseline has a check of this name in {}, and which of them it was is not certain: its bytes are compared with none of them."
 _NEW_NAMELESS: Final = (
@@ -235,15 +237,18 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
     """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect."""
     files = [file for file in read if isinstance(file, Deployment)]
     idle = (name for name in given.sets if not any(given.changes(name, file.text, os.path.basename(file.path)) for file in files))
-    notes = []
+    checks, notes = [check for file in files for check in file.checks], []
+    servers = brief(", ".join(dict.fromkeys(check.name for check in checks)), _LONGEST_NAME)
+    left = ", ".join(dict.fromkeys(name for check in checks for name in check.server.asks)) or "nothing"
     for name in idle if files else ():
-        server = name.rpartition(".")[0]
-        named = list(dict.fromkeys(check.name for file in files for check in file.checks))
+        server, _, key = name.rpartition(".")
         why = "the files say it so already, give it a value themselves, or nothing that is planned depends on it"
-        if name not in given.settings and not any(name in file.text for file in files):
-            why = "no file has a variable of that name"
-        elif server and name in given.settings and server not in named:
-            why = f"no server is called {brief(printable(server), _LONGEST_NAME)}. Servers: {brief(', '.join(named), _LONGEST_NAME)}"
+        if name in given.settings and server and all(server != check.name for check in checks):
+            why = f"no server is called {brief(printable(server), _LONGEST_NAME)}. Servers: {servers}"
+        elif name not in given.settings and not any(name in file.text for file in files):
+            meant = did_you_mean(key, KEYS) if key.islower() else ""
+            meant = meant or f"Settings are {_SETTINGS}, and others; of one server SERVER.gpu. Servers: {servers}. "
+            why = f"no file has a variable of that name, and it is no setting. {meant}Left open: {brief(left, _LONGEST_NAME)}"
         notes.append(
             Note(code="set-without-effect", message=f"--set {brief(printable(name), _LONGEST_NAME)} changed nothing: {why}.")
         )

@@ -125,10 +125,14 @@ class Given(Record):
 
     def servers(self, text: str, name: str = "") -> list[Server]:
         """The servers of a text, with what the user says of it."""
+        return [server for _, server in self.named(text, name)]
+
+    def named(self, text: str, name: str = "") -> list[tuple[str, Server]]:
+        """The servers of a text, each behind its name, which is that of the text alone: nothing that the user says changes it."""
         servers = read_launch(text, self.variables, name=name)
-        if not self.settings:
-            return servers
-        return [_with(server, self._of(name)) for server, name in zip(servers, names_of(servers), strict=True)]
+        alone = read_launch(text, name=name) if self.variables else servers
+        names = names_of(alone if len(alone) == len(servers) else servers)
+        return [(called, _with(server, self._of(called))) for called, server in zip(names, servers, strict=True)]
 
     def _of(self, server: str) -> dict[str, Any]:
         """The settings of a server: those of each one, and those that have its name in front, which count more."""

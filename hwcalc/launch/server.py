@@ -81,10 +81,12 @@ class Server(Record):
 
 
 def names_of(servers: Iterable[Server]) -> list[str]:
-    """What the servers of a text are called: by their names there, else by engine and model. The second of one name has ``(2)`` behind it."""
+    """What the servers of a text are called: by their names there, else by engine and model, as it stands there. The second of one name has ``(2)`` behind it."""
     out, known = list[str](), Counter[str]()
     for server in servers:
-        name = printable(server.name) or f"{server.settings.get('engine')} {printable(str(server.model or 'model not known'))}"
+        word = server.places.get("model")
+        model = server.model or (word.text if word is not None else "") or "model not known"
+        name = printable(server.name) or f"{server.settings.get('engine')} {printable(str(model))}"
         known[name] += 1
         out.append(name if known[name] == 1 else f"{name} ({known[name]})")
     return out

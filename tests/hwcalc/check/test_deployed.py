@@ -138,13 +138,35 @@ def test_a_set_without_effect_is_noted(tmp_path: Path, capsys: Capture) -> None:
     """A name that no file has, a variable that the file gives a value itself, and a server that is none; what has an effect is not."""
     path = tmp_path / "serve.sh"
     path.write_text(f"TP=1\nvllm serve {QWEN} -tp $TP --max-model-len $LEN --port $PORT\n", encoding="utf-8")
-    sets = ("TP=4", "NOPE=3", "LEN=4096", "PORT=1", "other.gpu=l4", "gpu=l4")
+    sets = ("TP=4", "NOPE=3", "LEN=4096", "PORT=1", "other.gpu=l4", "gpu=l4", "gpuu=l4")
     status, found = checked(capsys, str(path), *(word for each in sets for word in ("--set", each)))
 
     notes = [note["message"] for note in found["files"][0]["notes"]]
-    assert (status, [note.split()[1] for note in notes]) == (0, ["TP", "NOPE", "other.gpu"])
+    assert (status, [note.split()[1] for note in notes]) == (0, ["TP", "NOPE", "other.gpu", "gpuu"])
+    # What is allowed is named.
     assert "no file has a variable of that name" in notes[1]
-    assert "no server is called other" in notes[2]
+    assert f"Servers: vllm {QWEN}. Left open: nothing." in notes[1]
+    assert f"no server is called other. Servers: vllm {QWEN}." in notes[2]
+    assert "Did you mean gpu?" in notes[3]
+    assert "Left open: LEN." in checked(capsys, str(path), "--set", "LENN=4096")[1]["files"][0]["notes"][0]["message"]
+
+
+def test_the_name_of_a_server_is_that_of_its_text(tmp_path: Path, capsys: Capture) -> None:
+    """Whatever model and variables are given, one name stands in the output and takes the settings of the server."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"vllm serve $MODEL --max-model-len 4096\nvllm serve ${{M:-{QWEN}}} --max-model-len 4096\n", encoding="utf-8")
+    names, gpus = ["vllm $MODEL", f"vllm {QWEN}"], ["l4", "l40s"]
+    own = [word for name, gpu in zip(names, gpus, strict=True) for word in ("--set", f"{name}.gpu={gpu}")]
+    for more in (
+        ("--set", "MODEL=Qwen/Qwen3-0.6B"),
+        ("--set", "model=Qwen/Qwen3-0.6B"),
+        ("--set", f"MODEL={QWEN}", "--set", "M=o/m"),
+    ):
+        checks = checked(capsys, str(path), *own, *more)[1]["checks"]
+        assert [check["name"] for check in checks] == names
+    assert [
+        check["plan"]["fit"]["gpu"] for check in checked(capsys, str(path), *own, "--set", f"MODEL={QWEN}")[1]["checks"]
+    ] == gpus
 
 
 def test_a_model_that_is_a_folder_of_the_server(tmp_path: Path, capsys: Capture) -> None:
