@@ -309,10 +309,14 @@ def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list
 
 
 def rows_of(grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> SettingRows:
-    """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one."""
+    """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one.
+
+    So are all within limits of time: a plan takes the layout that serves the most, and no array says which that is.
+    """
     named = any((asked.get(name) or 1) > 1 for name in _SIZES)
     several = (asked.get("gpus") or 1) > 1 or (asked.get("instance") is not None and asked.get("gpus") is None)
-    chosen = LaidOutRows if several and not named and asked.get("kv_memory") is None else SettingRows
+    by_memory = asked.get("kv_memory") is None and asked.keys().isdisjoint(WITHIN)
+    chosen = LaidOutRows if several and not named and by_memory else SettingRows
     return chosen(grid, model, setting, asked, few=few)
 
 

@@ -135,6 +135,25 @@ def test_verdicts_are_those_of_the_plans(models: tuple[ModelSpec, ...], engine: 
     assert {"fits", "no"} <= seen
 
 
+@pytest.mark.parametrize(("engine", "limits"), [("vllm", {}), ("sglang", {}), ("reference", {}), ("vllm", {"min_rate": 20.0})])
+def test_layouts_are_those_of_the_plans(engine: str, limits: dict[str, float]) -> None:
+    """Several GPUs by their number alone: each point runs in the layout of its plan, held or not, within limits of time or without."""
+    chance, layouts, verdicts = random.Random(7), set(), set()  # noqa: S311 - a sample
+    for name in ("deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b", "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3-30B-A3B"):
+        model, gpus = load_model(name), chance.choice((2, 4, 8, 16))
+        seqs, batches = (1, chance.randrange(2, 20_000), 120_000), (1, chance.randrange(2, 30), chance.randrange(30, 400))
+        gpu = chance.choice(("h100-sxm5-80gb", "h200-sxm-141gb", "l40s"))
+        grid = Grid(models=(model,), seqs=seqs, batches=batches, gpus=(gpu,), options={"engine": engine, "gpus": gpus, **limits})
+        keywords = grid.keywords(next(grid.settings))
+        for row, (seq, batch) in zip(rows(grid), ((seq, batch) for seq in seqs for batch in batches), strict=True):
+            agree(row, planned(model, seq, batch, **keywords))
+            layouts.add((name, row["tp"]))
+            verdicts.add(row["fits"])
+
+    assert {"fits", "no"} <= verdicts
+    assert len(layouts) > 4, "no model ran in two layouts"
+
+
 @pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
 def test_the_ends_of_the_estimate_are_those_of_the_plans(engine: str, tmp_path: Path) -> None:
     """What a verdict rests on, in JSON lines and in Parquet; nothing without an accelerator. Lengths beyond 64 bits of bytes too."""
