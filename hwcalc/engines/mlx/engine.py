@@ -455,12 +455,18 @@ class MlxCommand(Command):
         return [*words, *planned.flags]
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """The commands that bring a model into the planned format, and a comment."""
-        folder = _converted(planned)
+        """The command that brings a model into the planned format, and a comment: what installs mlx-lm, and where converted models are."""
+        folder, source = _converted(planned), planned.path or planned.model
         if not folder:
-            return (), ""
-        bits = folder.rpartition("-")[2].removesuffix("bit")
-        return ("mlx_lm.convert", "--hf-path", planned.path or planned.model, "--mlx-path", folder, "-q", "--q-bits", bits), ""
+            return (), _INSTALLS
+        name, _, width = folder.removeprefix("./").rpartition("-")
+        convert = ("mlx_lm.convert", "--hf-path", source, "--mlx-path", folder, "-q", "--q-bits", width.removesuffix("bit"))
+        if source.startswith(("/", ".")):
+            return convert, _INSTALLS
+        from hwcalc.quantization.planned import HUB_MODELS
+
+        published = f"To download a converted model leave out first, and for {folder} write a {width} one of"
+        return convert, f"{_INSTALLS} {published} {HUB_MODELS}?library=mlx&search={name}"
 
 
 def _converted(planned: CommandInput) -> str:
@@ -472,6 +478,7 @@ def _converted(planned: CommandInput) -> str:
     return f"./{name}-{weights.removeprefix(_QUANTIZED)}" if weights.startswith(_QUANTIZED) else ""
 
 
+_INSTALLS: Final = "Needs pip install mlx-lm."
 _QUANTIZED: Final = "mlx_"
 """How formats of MLX's begin: ``mlx_4bit``."""
 

@@ -213,7 +213,12 @@ def test_the_command_line() -> None:
     assert line("Qwen/Qwen2.5-3B", pp=2).endswith("--pipeline")
     assert line(weights="mlx_4bit") == "mlx_lm.server --model ./Qwen3-8B-4bit"
     first = "First: mlx_lm.convert --hf-path Qwen/Qwen3-8B --mlx-path ./Qwen3-8B-4bit -q --q-bits 4"
-    assert remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx", weights="mlx_4bit"), "mlx") == (first,)
+    said = remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx", weights="mlx_4bit"), "mlx")
+    assert said[0] == first
+    # The Hub finds converted models by their library; a plan as published is of none.
+    assert said[1].startswith("Needs pip install mlx-lm. ")
+    assert said[1].endswith(" a 4bit one of https://huggingface.co/models?library=mlx&search=Qwen3-8B")
+    assert remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx"), "mlx") == ("Needs pip install mlx-lm.",)
     with pytest.raises(UsageError, match="does not make fp8 weights"):
         line(weights="fp8")
     with pytest.raises(UnsupportedError, match="no adapter"):
