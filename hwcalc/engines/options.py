@@ -209,10 +209,6 @@ def parse_lora(text: str) -> Lora:
     return lora
 
 
-TO_MAKE: Final = " (to make it of the downloaded model, which lies in FOLDER: "
-"""Begins the part of a remark that says how a file is made, which a small screen leaves to ``-v``."""
-
-
 class CommandInput(Record):
     """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start.
 

@@ -10,7 +10,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.options import TO_MAKE, CommandInput
+from hwcalc.engines.options import CommandInput
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import WRITTEN
 from hwcalc.planner.command_input import command_input, command_text, environment_of, startable
@@ -98,11 +98,8 @@ def emitted_document(plan: Plan, what: str) -> EmittedDocument:
     )
 
 
-def commands_to_start(plan: Plan, *, brief: bool = False) -> list[tuple[str, str, str]]:
-    """Commands that start a plan, each with its label (``first``, ``start``) and a remark; without a command the remark says why there is none.
-
-    ``brief`` says where the files of the weights are and how a command names them, and leaves how they are made to ``-v``.
-    """
+def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
+    """Commands that start a plan, each with its label (``first``, ``start``) and a remark; without a command the remark says why there is none."""
     engine = plan.request.engine
     try:
         if not find_engine(engine)[0].command.known:
@@ -110,7 +107,6 @@ def commands_to_start(plan: Plan, *, brief: bool = False) -> list[tuple[str, str
             raise UsageError(message, hint="Servers are --engine vllm, --engine llamacpp and others.")
         rules, given = _planned(plan, engine)
         given, remark = startable(rules.command, given)
-        remark = remark.partition(TO_MAKE)[0] if brief else remark
         file = rules.command.file(given)
         words = rules.command.words(given) if file is None else file.command
     except KvplanError as error:

@@ -221,13 +221,13 @@ def _gpu_figures(plan: Plan) -> list[tuple[str, int, str]]:
     return out
 
 
-def start_lines(plan: Plan, *, brief: bool = False) -> list[tuple[str, str, str]]:
+def start_lines(plan: Plan) -> list[tuple[str, str, str]]:
     """Commands that start a plan that fits, each with its label and a remark, or why there is none; nothing without a GPU or an engine."""
     if plan.fit is None or plan.fit.gpu is None or plan.refutes or plan.request.engine == DEFAULT:
         return []
     from hwcalc.report.emit import commands_to_start
 
-    return commands_to_start(plan, brief=brief)
+    return commands_to_start(plan)
 
 
 def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:

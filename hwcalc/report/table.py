@@ -122,7 +122,6 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
 
 _SPARE: Final = ("chunk", "fewest", "cache", "longest", "speed")
 """Lines of the answer that a screen which is too small leaves to ``-v``, in this order: what other lines tell too comes first."""
-_MAKING: Final = "how to make the file"
 
 
 def _answer(
@@ -130,7 +129,7 @@ def _answer(
 ) -> tuple[list[Piece], list[str]]:
     """The lines below the verdict, how to start it and what is ``asked`` at their end; and the names of those that a ``screen`` has no room for.
 
-    How files are made gives way first, then the lines of :data:`_SPARE`.
+    Lines of :data:`_SPARE` give way.
     """
     assert plan.fit is not None
     lines, out, spared = first_lines(plan)[0], list[Piece](), list[str]()
@@ -140,17 +139,16 @@ def _answer(
     counted = min(width, _USUAL_WIDTH)
     # Above is the line that was typed; below are a blank line, how to see the rest, and the next line to type.
     room = screen - 4 - 2 * len(first) - height(others, counted)
-    starts, briefly = start_lines(plan), start_lines(plan, brief=True)
-    for spare in range(-1, len(_SPARE) + 1):
-        gone = _SPARE[: max(0, spare)]
-        spared = [_MAKING] * (spare >= 0 and briefly != starts) + [label for label in gone if label in dict(lines)]
+    ends = [*(piece for line in start_lines(plan) for piece in _command(*line, width)), *asked]
+    for spare in range(len(_SPARE) + 1):
+        gone = _SPARE[:spare]
+        spared = [label for label in gone if label in dict(lines)]
         out = []
         for label, text in lines:
             if label not in gone:
                 out += hanging([(label.ljust(_LABEL), text, "")])
                 out += _stack(plan, width) if label == "needs" else []
-        out += [piece for line in (briefly if spare >= 0 else starts) for piece in _command(*line, width)]
-        out += asked
+        out += ends
         if detail != "screen" or height(out, counted) <= room:
             break
     return out, spared

@@ -15,8 +15,8 @@ from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import ollama_name
-from hwcalc.quantization.planned import HUB_MODELS, REPOSITORY
-from hwcalc.text import brief
+from hwcalc.quantization.planned import HUB_MODELS, REPOSITORY, named_format
+from hwcalc.text import brief, shell_word
 
 _FLAGS: Final = engine_flags("llamacpp")
 _SPELLED: Final = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"}
@@ -84,9 +84,9 @@ def serve(planned: CommandInput) -> list[str]:
 
 
 def _model(planned: CommandInput) -> list[str]:
-    """The file on this machine, the file on the Hub, or the one that llama.cpp's own tools make of a checkpoint."""
+    """The file on this machine, the file on the Hub, one that the user chooses there, or the one that llama.cpp's own tools make of what is here."""
     if planned.made:
-        return _FLAGS.words("model", _made(planned))
+        return _FLAGS.words("model", _made(planned)) if _is_here(planned) else _FLAGS.words("repository", _published(planned))
     if planned.path is not None:
         return _FLAGS.words("model", planned.path)
     repository, _, name = planned.model.partition(":")
@@ -123,17 +123,36 @@ def _made(planned: CommandInput) -> str:
     return f"./{_stem(planned)}-{_file_format(planned)}.gguf"
 
 
-def where_files_are(planned: CommandInput) -> tuple[str, str]:
-    """What names a published file of the planned format, and the address of a search for repositories that have them."""
-    return f"{REPOSITORY}:{_file_format(planned)}", f"{HUB_MODELS}?library=gguf&search={_stem(planned)}"
+def _is_here(planned: CommandInput) -> bool:
+    """True for a folder or a file on this machine, of which nobody need have published another."""
+    return planned.path is not None or planned.model.startswith(("/", "."))
 
 
-def how_to_make(planned: CommandInput) -> str:
-    """The commands of llama.cpp that make the planned file of a checkpoint."""
-    file, form = _made(planned).removeprefix("./"), _file_format(planned)
-    if form in _FLOATS:
-        return f"convert_hf_to_gguf.py FOLDER --outtype {form.lower()} --outfile {file}"
-    return f"convert_hf_to_gguf.py FOLDER --outfile F.gguf, then llama-quantize F.gguf {file} {form}"
+_NAMED_ALONE: Final = "MXFP4"
+"""The format by which publishers name a file whose checkpoint has its experts in it; llama-quantize's name is longer."""
+
+
+def _published(planned: CommandInput) -> str:
+    """The name of a file that others publish, of which the user chooses the repository."""
+    form = _file_format(planned)
+    return f"{REPOSITORY}:{_NAMED_ALONE if form == planned.published and form.startswith(_NAMED_ALONE) else form}"
+
+
+def where_it_comes_from(planned: CommandInput) -> str:
+    """A sentence: where the repositories with the planned file are, or how the file is made of a folder or a file that is here."""
+    if not _is_here(planned):
+        # GGUF files of a checkpoint in another format are named without it.
+        name, of = _stem(planned), named_format(planned.model)
+        name = name if of is None else name.partition(of[0])[0].rstrip("-_.")
+        return f"for {REPOSITORY} write the name of one of {HUB_MODELS}?library=gguf&search={name}"
+    file, form = _made(planned), _file_format(planned)
+    if planned.path is not None:
+        return f"llama-quantize --allow-requantize {shell_word(planned.path)} {shell_word(file)} {form} makes the file."
+    convert = f"convert_hf_to_gguf.py {shell_word(planned.model)}"
+    made = f"{convert} --outtype {form.lower()} --outfile {shell_word(file)}"
+    if form not in _FLOATS:
+        made = f"{convert} --outfile F.gguf, then llama-quantize F.gguf {shell_word(file)} {form}"
+    return f"{made}, both of https://github.com/ggml-org/llama.cpp"
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:
@@ -259,10 +278,9 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
     # A model of Ollama's library, a file here, or a repository of GGUF files on the Hub.
     library = in_library(planned)
-    fetched = library or (None if planned.made or planned.path else f"hf.co/{planned.model}")
-    source = fetched or (_made(planned) if planned.made else planned.path)
-    # The user may choose a repository of the Hub in place of a file that is to be made.
-    run = f"hf.co/{where_files_are(planned)[0]}" if fetched is None and planned.made else fetched
+    of_hub = None if _is_here(planned) else f"hf.co/{_published(planned) if planned.made else planned.model}"
+    run = library or of_hub
+    source = run or (_made(planned) if planned.made else planned.path)
     own = []
     layers, batch = options.get("n_gpu_layers", "auto"), options.get("n_ubatch", options.get("n_batch"))
     if layers not in ("auto", "-1"):

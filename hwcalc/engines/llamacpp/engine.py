@@ -48,7 +48,7 @@ from hwcalc.engines.llamacpp.tensors import (
     with_overrides,
 )
 from hwcalc.engines.memory import BudgetPart, Section, estimated, exact
-from hwcalc.engines.options import TO_MAKE, Choices, is_auto, is_on
+from hwcalc.engines.options import Choices, is_auto, is_on
 from hwcalc.engines.setup import Load, Request, Setup
 from hwcalc.engines.stored import Dtypes
 from hwcalc.engines.subjects import Traits
@@ -459,15 +459,10 @@ class LlamacppCommand(Command):
         return serve(planned)
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """The commands that fetch a file that the model's publisher does not have, and a comment."""
-        from hwcalc.engines.llamacpp.command import how_to_make, where_files_are
-        from hwcalc.quantization.planned import REPOSITORY
+        """A comment on where a file comes from that the model's publisher does not have."""
+        from hwcalc.engines.llamacpp.command import where_it_comes_from
 
-        if not planned.made:
-            return (), ""
-        file, search = where_files_are(planned)
-        published = f"Published: for -m write -hf {file}, for {REPOSITORY} one of {search}"
-        return (), f"{published}{TO_MAKE}{how_to_make(planned)})"
+        return (), where_it_comes_from(planned) if planned.made else ""
 
 
 class LlamacppRequests(RequestRules):

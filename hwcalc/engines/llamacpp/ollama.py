@@ -308,18 +308,16 @@ class OllamaCommand(Command):
         return modelfile(planned)
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """The commands and the comment for a Modelfile that names a file that the model's publisher does not have."""
-        from hwcalc.engines.llamacpp.command import in_library, where_files_are
-        from hwcalc.quantization.planned import REPOSITORY
+        """A comment on where a file comes from that neither the model's publisher nor Ollama's library has."""
+        from hwcalc.engines.llamacpp.command import in_library, where_it_comes_from
 
         if not planned.made or in_library(planned):
             return (), ""
-        file, search = where_files_are(planned)
-        where = f"in place of {REPOSITORY} write the name of one of {search} (a Modelfile takes hf.co/{file} too)"
+        where = where_it_comes_from(planned)
         pulled = None if planned.weights is not None else ollama_name(planned.model, OLLAMA_PULLS)
         return (
             (),
-            where if pulled is None else f"ollama run {pulled} runs other weights: --weights {OLLAMA_PULLS} plans them. {where}",
+            where if pulled is None else f"{where}; ollama run {pulled} runs other weights: --weights {OLLAMA_PULLS} plans them.",
         )
 
 

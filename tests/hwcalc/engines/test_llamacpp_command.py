@@ -65,7 +65,10 @@ COMMANDS: list[tuple[dict[str, Any], str]] = [
     ({"options": {"n_ctx": "1000", "n_seq_max": "3"}}, f"-hf {HUB} -c 1000 -np 3"),
     ({"path": "./my model.gguf", "model": "my model"}, "-m ./my model.gguf -c 8192 -np 1"),
     ({"model": "org/repo:dir/file.gguf"}, "-hf org/repo -hff dir/file.gguf -c 8192 -np 1"),
-    ({"model": "Qwen/Qwen3-32B", "weights": "q4_k_m", "made": True}, "-m ./Qwen3-32B-Q4_K_M.gguf -c 8192 -np 1"),
+    ({"model": "Qwen/Qwen3-32B", "weights": "q4_k_m", "made": True}, "-hf REPOSITORY:Q4_K_M -c 8192 -np 1"),
+    # ggml-org's and others' files are gpt-oss-20b-mxfp4.gguf, which -hf finds by MXFP4 and not by llama-quantize's MXFP4_MOE.
+    ({"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE"}, "-hf REPOSITORY:MXFP4 -c 8192 -np 1"),
+    ({"model": "./my-model", "weights": "q4_k_m", "made": True}, "-m ./my-model-Q4_K_M.gguf -c 8192 -np 1"),
 ]
 
 

@@ -139,8 +139,8 @@ def test_what_starts_an_engine_is_what_the_plan_says(engine: str) -> None:
             line = line.replace(hole, filled)
         assert [("start", line, texts[starts["remarks"][place]])] == commands_to_start(made), name
     if engine == "llamacpp":
-        assert "gpt-oss-20b-MXFP4_MOE.gguf" in texts[grid_at(starts["commands"], (0, 0, 0)) or 0]
-        assert "REPOSITORY:Q4_K_M" in texts[starts["remarks"][names.index("q4_k_m")]]
+        assert "REPOSITORY:MXFP4 " in texts[grid_at(starts["commands"], (0, 0, 0)) or 0]
+        assert "search=gpt-oss-20b" in texts[starts["remarks"][names.index("q4_k_m")]]
 
 
 def test_the_same_models_give_the_same_text() -> None:

@@ -139,7 +139,7 @@ def test_whole_files(mix: str, published: float) -> None:
 
 
 def test_a_plan_without_a_format_is_of_the_published_file() -> None:
-    """The start line names gpt-oss-20b-MXFP4_MOE.gguf, so that its bytes are planned, with --weights mxfp4_moe or without.
+    """The start line names the published MXFP4 file, so that its bytes are planned, with --weights mxfp4_moe or without.
 
     Ollama's own gpt-oss:20b keeps 16 bits beside the experts, and its plan does too.
     """
@@ -160,7 +160,7 @@ def test_ollamas_own_file_is_planned_everywhere() -> None:
     assert plain.memory.per_gpu == auto.memory.per_gpu
     assert (listed.weights, listed.needed_bytes) == (None, plain.memory.per_gpu.total)
     assert [commands_to_start(one)[-1][1] for one in (plain, auto)] == ["ollama run gpt-oss:20b"] * 2
-    assert commands_to_start(other)[-1][1] == "ollama run hf.co/REPOSITORY:MXFP4_MOE"
+    assert commands_to_start(other)[-1][1] == "ollama run hf.co/REPOSITORY:MXFP4"
 
 
 def test_a_format_that_no_model_can_have_is_an_error_of_the_list() -> None:

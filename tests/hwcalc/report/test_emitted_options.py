@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,6 +16,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.report.emit import commands_to_start, emitted, emitters, remarks_on
 from hwcalc.report.plan import plan_report
 from tests.hwcalc.command import QWEN, Capture, run
+from tests.tiny_configs import TINY_LLAMA
 
 VALUES: Final = (
     "true", "false", "on", "off", "2", "8", "16", "32", "64", "4k", "0.5", "32k", "64GiB", "fp8", "float32", "auto", "ngram:4", "1,1", "v1",
@@ -157,17 +160,25 @@ def test_a_plan_that_no_command_starts_says_why(engine: str, asked: dict[str, An
 
 
 @pytest.mark.parametrize(("weights", "form"), [("q4_k_m", "Q4_K_M"), ("fp16", "F16"), (None, "BF16")])
-def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str) -> None:
-    """The Hub finds repositories of GGUF files by library and name; convert_hf_to_gguf.py writes 16 bits, of which llama-quantize makes mixes."""
-    [(_, command, remark)] = commands_to_start(plan(QWEN, engine="llamacpp", gpu="l4", seq=4096, weights=weights))
+def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str, tmp_path: Path) -> None:
+    """The Hub finds repositories of GGUF files by library and name, and of a folder here nobody published one.
 
-    assert command == f"llama-server -m ./Qwen3-8B-{form}.gguf -c 4096 -np 1"
-    assert "https://huggingface.co/models?library=gguf&search=Qwen3-8B" in remark
-    assert f"for -m write -hf REPOSITORY:{form}, for REPOSITORY one of https://" in remark
-    made = f"convert_hf_to_gguf.py FOLDER --outtype {form.lower()} --outfile Qwen3-8B-{form}.gguf"
-    mixed = "convert_hf_to_gguf.py FOLDER --outfile F.gguf, then llama-quantize F.gguf Qwen3-8B-Q4_K_M.gguf Q4_K_M"
-    how = mixed if weights == "q4_k_m" else made
-    assert remark.endswith(f" (to make it of the downloaded model, which lies in FOLDER: {how})")
+    There convert_hf_to_gguf.py writes 16 bits, of which llama-quantize makes mixes.
+    """
+    asked: dict[str, Any] = {"engine": "llamacpp", "gpu": "l4", "seq": 4096, "weights": weights}
+    [(_, command, remark)] = commands_to_start(plan(QWEN, **asked))
+
+    assert command == f"llama-server -hf REPOSITORY:{form} -c 4096 -np 1"
+    assert remark == "for REPOSITORY write the name of one of https://huggingface.co/models?library=gguf&search=Qwen3-8B"
+
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY_LLAMA), encoding="utf-8")
+    [(_, command, remark)] = commands_to_start(plan(folder, **asked))
+    assert command == f"llama-server -m ./mine-{form}.gguf -c 4096 -np 1"
+    made = f"convert_hf_to_gguf.py {folder} --outtype {form.lower()} --outfile ./mine-{form}.gguf"
+    mixed = f"convert_hf_to_gguf.py {folder} --outfile F.gguf, then llama-quantize F.gguf ./mine-Q4_K_M.gguf Q4_K_M"
+    assert remark == f"{mixed if weights == 'q4_k_m' else made}, both of https://github.com/ggml-org/llama.cpp"
 
 
 def test_ollama_says_what_its_library_runs() -> None:

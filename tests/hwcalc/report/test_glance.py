@@ -102,22 +102,6 @@ def test_a_terminal_shows_the_answer_and_the_line_that_was_typed() -> None:
         assert plan_table(one, width=COLUMNS, detail="screen", quiet=True) in text
 
 
-def test_the_speed_comes_before_how_a_file_is_made() -> None:
-    """With experts in host memory there is no room for both on 24 lines: where files are stays, and ``-v`` says how one is made."""
-    asked: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-3060", "ram": "64GB", "weights": "q4_k_m", "seq": "16k"}
-    one = plan("Qwen/Qwen3-30B-A3B", **asked)
-    small, whole = (plan_table(one, width=COLUMNS, detail=detail) for detail in ("screen", "full"))
-
-    assert len(screen(small)) <= LINES - 2
-    assert "\n  speed    decodes " in small
-    assert "\n  start    llama-server " in small
-    assert "Published: for -m write -hf REPOSITORY:Q4_K_M, for REPOSITORY one of" in small
-    assert "convert_hf_to_gguf.py" not in small
-    # Each is one command to copy.
-    assert "convert_hf_to_gguf.py FOLDER --outfile F.gguf, then" in whole
-    assert "llama-quantize F.gguf Qwen3-30B-A3B-Q4_K_M.gguf Q4_K_M)" in whole
-
-
 @pytest.mark.parametrize(
     ("model", "weights", "engine"),
     [
@@ -138,7 +122,6 @@ def test_the_speed_is_on_the_smallest_screen_and_what_gave_way_is_named(model: s
     last = small.splitlines()[-1].removeprefix("-v: ").split(", ")
     assert labels[0] | ({*last} & {"fewest", "cache", "longest", "chunk"}) >= labels[2] - {"try"}
     assert labels[1] == labels[2]
-    assert ("how to make the file" in last) == ("convert_hf_to_gguf.py" in whole)
 
 
 def test_one_bar_has_the_parts_and_the_limit() -> None:

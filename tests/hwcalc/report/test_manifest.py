@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hwcalc.launch.planned import planned
 from hwcalc.profiles.gpus import built_in_gpus, product_name
 from hwcalc.report.emit import emitted, remarks_on
 from tests.hwcalc.command import QWEN, Capture, run
+from tests.tiny_configs import TINY_LLAMA
 
 
 def written(form: str, engine: str = "vllm", model: str = QWEN, **options: Any) -> Any:
@@ -105,18 +108,23 @@ def test_downloads_are_kept_whoever_the_image_runs_as(engine: str, variable: str
     assert f"models:{service['environment'][variable]}" in service["volumes"]
 
 
-def test_settings_in_a_file_come_with_it() -> None:
+def test_settings_in_a_file_come_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorRT-LLM reads tokens of a block from a file; Ollama its Modelfile, from which the model is made once the server is there."""
     config, deployment, _ = written("kubernetes", "tensorrt-llm", engine_options={"tokens_per_block": "64"})
     assert config["data"] == {"kvplan.yaml": "kv_cache_config:\n  tokens_per_block: 64\n"}
     (server,) = deployment["spec"]["template"]["spec"]["containers"]
     assert server["args"][-4:-2] == ["--config", "/etc/kvplan/kvplan.yaml"]
-    (document,) = written("compose", "ollama", weights="q6_k")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.json").write_text(json.dumps(TINY_LLAMA), encoding="utf-8")
+    (document,) = written("compose", "ollama", "mine", weights="q6_k")
     (service,) = document["services"].values()
     assert service["configs"] == [{"source": "settings", "target": "/etc/kvplan/Modelfile"}]
     assert service["command"][-1].endswith(" -f /etc/kvplan/Modelfile; wait")
-    assert "./Qwen3-8B-Q6_K.gguf:/models/Qwen3-8B-Q6_K.gguf:ro" in service["volumes"]
-    assert document["configs"]["settings"]["content"].startswith("FROM /models/Qwen3-8B-Q6_K.gguf\n")
+    assert "./mine-Q6_K.gguf:/models/mine-Q6_K.gguf:ro" in service["volumes"]
+    assert document["configs"]["settings"]["content"].startswith("FROM /models/mine-Q6_K.gguf\n")
+    (document,) = written("compose", "ollama", weights="q6_k")
+    assert document["configs"]["settings"]["content"].startswith("FROM hf.co/REPOSITORY:Q6_K\n")
 
 
 def test_a_dollar_is_one_where_manifests_fill_in_values() -> None:
