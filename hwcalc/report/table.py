@@ -120,7 +120,7 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
     return parts
 
 
-_SPARE: Final = ("chunk", "fewest", "cache", "longest", "speed")
+_SPARE: Final = ("chunk", "fewest", "cache", "longest", "host", "at once", "speed")
 """Lines of the answer that a screen which is too small leaves to ``-v``, in this order: what other lines tell too comes first."""
 
 
