@@ -349,8 +349,20 @@ def heeded(plan: Plan, variables: Container[str]) -> Plan:
 
 
 def warned(server: Server) -> list[str]:
-    """Sentences on keys that stand twice, and on the flags that a plan is without, one for each reason."""
-    return [*server.repeated, *without(server.unplanned)]
+    """Sentences on keys that stand twice, on variables that the release does not read any more, and on the flags that a plan is without."""
+    return [*server.repeated, *_unread(server), *without(server.unplanned)]
+
+
+def _unread(server: Server) -> Iterator[str]:
+    """A sentence for each variable that only older releases read, with the flag that took its place."""
+    with suppress(UsageError):
+        flags = flags_of(server)
+        for row in flags.environment:
+            value = server.extra.get(row.name)
+            if value is not None and not _reads(row, flags, server):
+                said = said_as(flags, server, row.engine_option or "", str(value))
+                label = find_engine(flags.engine)[0].label
+                yield f"{row.name}={brief(str(value), 40)} has no effect: {label} from {row.until} on does not read it. Write: {said}"
 
 
 def flags_of(server: Server) -> EngineFlags:
