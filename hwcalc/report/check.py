@@ -185,11 +185,17 @@ def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
     return [check for check in document.checks if not (quiet and check.status == "pass" and not check.warnings)]
 
 
+def _called(check: Checked) -> str:
+    """The name of a check; that of a server with its model, if the name does not say it."""
+    model = check.model or ""
+    return check.name if check.server is None or not model or model in check.name else f"{check.name} ({model})"
+
+
 def _named(check: Checked, document: CheckDocument) -> str:
-    """The name of a check; of several files, with its place."""
+    """What a check is called; of several files, with its place."""
     # The fault of a file has its place in its name.
     alone = len(document.files) == 1 or not check.line or check.name.startswith(check.file)
-    return check.name if alone else f"{place(check, check.line)}: {check.name}"
+    return _called(check) if alone else f"{place(check, check.line)}: {_called(check)}"
 
 
 def _remarks(check: Checked, *, quiet: bool) -> list[str]:
@@ -222,9 +228,7 @@ def check_table(document: CheckDocument, view: View) -> str:
         # Where something fails, the verdict does not stand beside FAIL: that it fits is not the reason.
         verdict, failed = headline(check, wrong), check.status == "fail"
         passed = check.status == "pass"
-        name = (
-            f"{clean(cut(_named(check, document) if passed else check.name, LONGEST_WORD))}  {'' if failed else verdict}".rstrip()
-        )
+        name = f"{clean(cut(_named(check, document) if passed else _called(check), LONGEST_WORD))}  {'' if failed else verdict}".rstrip()
         lines += _wrapped(name, width, colored(f"{_WORDS[check.status]:<{_INDENT - 1}} ", check.status), 0)
         below = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines)]
         below += [*([verdict] if failed and verdict else []), *_remarks(check, quiet=quiet)]
@@ -270,7 +274,7 @@ def check_markdown(document: CheckDocument, view: View) -> str:
         said += _remarks(check, quiet=quiet)
         if said:
             where = f" at {', '.join(map(escaped, places(check, wrong)))}" if wrong and check.line else ""
-            lists.append(f"- {escaped(_WORDS[check.status])} {escaped(check.name)}{where}\n")
+            lists.append(f"- {escaped(_WORDS[check.status])} {escaped(_called(check))}{where}\n")
             lists += [f"  - {escaped(line)}\n" for line in said]
     notes = [] if quiet else [f"- {escaped(note.message)}\n" for info in document.files for note in info.notes]
     out += [text for text in ("".join(lists), "".join(notes), _definitions(document, view)) if text]
