@@ -844,7 +844,7 @@ def test_an_edit_says_what_still_fails(more: tuple[str, ...], tmp_path: Path, ca
 
 @pytest.mark.parametrize(("version", "warned"), [("0.13.0", False), ("0.14.0", True), ("0.33.0", True)])
 def test_a_variable_that_a_release_does_not_read_any_more(version: str, warned: bool, tmp_path: Path, capsys: Capture) -> None:
-    """vLLM 0.14 has no VLLM_ATTENTION_BACKEND in vllm/envs.py: the warning names the flag, with which there is none."""
+    """Release 0.14 of vLLM has no VLLM_ATTENTION_BACKEND in vllm/envs.py: the warning names the flag, with which there is none."""
     text = f"services: {{a: {{image: 'vllm/vllm-openai:v{version}', environment: {{VLLM_ATTENTION_BACKEND: FLASHINFER}}, command: --model {QWEN} --max-model-len 4096}}}}"
     (tmp_path / "compose.yaml").write_text(text, encoding="utf-8")
     told = checked(capsys, str(tmp_path / "compose.yaml"), "--gpu", "l40s")[1]["checks"][0]["warnings"]
