@@ -65,14 +65,6 @@ class UsageError(KvplanError, ValueError):
     type = "usage"
 
 
-class TooLongError(UsageError):
-    """Sequences of ``tokens`` are longer than the server is told to allow. Exit 2."""
-
-    def __init__(self, message: str, *, tokens: int, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.tokens = tokens
-
-
 class UnmadeFormatError(UsageError):
     """An engine does not make the planned format of the published weights: a checkpoint has to have it. Exit 2. ``weights`` is its name."""
 

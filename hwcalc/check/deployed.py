@@ -26,7 +26,6 @@ from hwcalc.errors import (
     ConfigError,
     KvplanError,
     ModelNotFoundError,
-    TooLongError,
     UncountedError,
     UnsupportedError,
     UsageError,
@@ -65,6 +64,7 @@ from hwcalc.launch.server import KEYS, Server
 from hwcalc.launch.words import Word
 from hwcalc.masking import masked
 from hwcalc.model import OLLAMA, Note
+from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.options import read_options
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
@@ -243,10 +243,8 @@ class ServerCheck(Check):
     def refusal(self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]]) -> Judged | None:
         """The finding at the first flag of the text without which the engine would start, or else refuse another one; ``None`` where there is none.
 
-        Requests that are longer than the text allows are one. What kvplan does not know, and an option that the user gave, are none.
+        What kvplan does not know, and an option that the user gave, are none.
         """
-        if isinstance(error, TooLongError):
-            return self._too_long(error.tokens, planner(self))
         if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
             return None
         flags, culprit = flags_of(self.server), None
@@ -292,22 +290,6 @@ class ServerCheck(Check):
                 planner(replace(self, options=planned(server, self.given).options))()
                 yield size
 
-    def _too_long(self, tokens: int, replan: Callable[..., Plan]) -> Judged | None:
-        """The finding of requests of so many tokens at the flag that allows fewer, with both changes that fit; ``None`` where no flag says it."""
-        flag = flags_of(self.server).flag_of.get("seq")
-        word = None if flag is None else word_of(self.server, flag)
-        if flag is None or word is None:
-            return None
-        allowed, longer = self.server.max_model_len, f"{flag.spelled} {tokens}"
-        held = self._held_with(longer, {}, replan)
-        edits = [self._told_with(Edit(yaml=f"seq: {tokens}", effect="", flags=longer), {}, held)] if held.gpus else []
-        fit = self._replanned({**self.options, "seq": allowed}, replan).fit
-        shorter = self._command({"seq": str(allowed)})
-        edits += [Edit(yaml=shorter, effect="")] if fit is not None and fit.verdict is Verdict.FITS else []
-        said = f"{flag.spelled} {brief(word.text, 40)} refuses requests of {tokens:,} tokens"
-        said += "" if edits else f". Shorter ones: {shorter}"
-        return replace(_at(_judged("length", said, holds=False), _place(self.server, flag, word)), edits=tuple(edits))
-
     def warned(self, plan: Plan) -> list[Note]:
         """The warnings, without the one that is a finding here."""
         refused = bool(self._refused(plan))
@@ -326,52 +308,36 @@ class ServerCheck(Check):
         return longer if plan.request.environment and heeded(plan, server.variables) is plan else ""
 
     def _shorter(self, refused: str, plan: Plan, replan: Callable[..., Plan]) -> Judged:
-        """The finding of a length that the engine refuses, with the largest that it takes and that fits."""
+        """The finding of a length that the engine refuses, with the largest that it takes and that fits; where none does, with what is said then."""
         engine, longest = find_engine(plan.request.engine)[0], plan.model.max_position_embeddings or 0
         option, knobs = engine.facts.longest_option, self.options.get("engine_options", {})
-        flag = engine.command.flag("seq", longest)
-        # What users send stays as it is, if it is no longer than that; and so does what the server allows.
-        typed = {"seq": str(longest)} if "seq" in self.given and plan.request.seq > longest else {}
-        also = flag if "seq" not in self.given or int(knobs.get(option, 0)) > longest else ""
-        of_server: dict[str, Any] = {"engine_options": {**knobs, option: str(longest)}} if option in knobs else {}
-        of_server |= {"seq": longest} if not of_server or plan.request.seq > longest else {}
-        edits: tuple[Edit, ...] = (self._told_with(Edit(yaml=f"seq: {longest}", effect="", flags=also), typed),)
-        shorter = replan(advise=True, **of_server)
+        allowed = int(knobs.get(option, 0))
+
+        def of_length(tokens: int) -> tuple[Edit, Mapping[str, str], Plan]:
+            # What users send stays as it is, if it is no longer than that; and so does what the server allows.
+            typed = {"seq": str(tokens)} if "seq" in self.given and plan.request.seq > tokens else {}
+            flag = engine.command.flag("seq", tokens) if "seq" not in self.given or allowed > tokens else ""
+            of_server: dict[str, Any] = {"engine_options": {**knobs, option: str(tokens)}} if option in knobs else {}
+            of_server |= {"seq": tokens} if not of_server or plan.request.seq > tokens else {}
+            return Edit(yaml=f"seq: {tokens}", effect="", flags=flag), typed, replan(**of_server)
+
+        edit, typed, shorter = of_length(longest)
         if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
-            asking = replace(self, given={**self.given, **typed})
-            [item] = (
-                asking.blamed(each, shorter, replan, also)
-                for each in judge(self.required, shorter, replan, self.places, sure=True)
-            )
+            [item] = judge(self.required, shorter, replan, self.places, sure=True)
             refused += f" With {longest:,} tokens it {item.message}"
-            length = flag.partition(" ")[0]
-            with_length = tuple(edit for edit in item.edits if length in edit.flags.split())
-            # Where no length fits, a single change says both.
-            idle = tuple(self._both(edit, also, typed) for edit in self._on_all_gpus(replan, also))
-            edits = (*idle, *(with_length[:1] or (() if idle else tuple(self._both(edit, also, typed) for edit in item.edits))))
-        return replace(_at(_judged("length", refused, holds=False), self.places.get("seq")), edits=edits)
+            edit = replace(edit, effect=f"then: {shorter.fit.verdict.text}")
+            most = shorter.fit.max_seq or 0
+            if least_sensible(longest) <= most < longest:
+                edit, typed, shorter = of_length(most)
+        edit = self._told_with(edit, typed)
+        return replace(_at(_judged("length", refused, holds=False), self.places.get("seq")), edits=(edit,))
 
-    def _both(self, edit: Edit, also: str, typed: Mapping[str, str]) -> Edit:
-        """The edit together with a flag that is set ``also``, and with what is ``typed`` of the load."""
-        if edit.flags:
-            return self._told_with(replace(edit, flags=f"{edit.flags} {also}".strip()), typed)
-        if "kvplan check" not in edit.yaml:
-            said = ", ".join(filter(None, (edit.yaml, also)))
-            return replace(edit, yaml=f"{said} in the file and {self._command(typed)}" if typed else said)
-        in_text = " " if " in the file and " in edit.yaml else " in the file and "
-        return replace(edit, yaml=f"{also}{in_text}{edit.yaml}") if also else edit
-
-    def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan], also: str = "") -> Judged:
-        """The verdict at the first flag of the text that one of its edits changes, else at the server.
-
-        Each edit holds as it is told, together with the flag that is set ``also``.
-        """
+    def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan]) -> Judged:
+        """The verdict at the first flag of the text that one of its edits changes, else at the server. Each edit holds as it is told."""
         flags = flags_of(self.server)
         if item.name.startswith(GROWTH):
             # Less than before is said by flags too; what accepts the growth is an option of the check.
-            tried = (
-                (each, self._holding(self._in_flags(each, flags), replan, also) if each.yaml else each) for each in item.edits
-            )
+            tried = ((each, self._holding(self._in_flags(each, flags), replan) if each.yaml else each) for each in item.edits)
             # One that grows all the same is none.
             kept = (edit for each, edit in tried if edit is not None and (each.accepting or not edit.accepting))
             return replace(item, edits=tuple(kept))
@@ -380,8 +346,8 @@ class ServerCheck(Check):
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (edit for edit in item.edits if users is None or users.spelled not in edit.flags.split())
-        told = (self._holding(self._in_flags(_spoken(edit, flags), flags), replan, also) for edit in asked)
-        held = [*self._on_all_gpus(replan, also), *(edit for edit in told if edit is not None)]
+        told = (self._holding(self._in_flags(_spoken(edit, flags), flags), replan) for edit in asked)
+        held = [*self._on_all_gpus(replan), *(edit for edit in told if edit is not None)]
         edits = tuple({edit.flags or edit.yaml: edit for edit in held}.values())
         words = (word for edit in edits for word in edit.flags.split() if word.startswith("-"))
         blamed = ((flag, word_of(self.server, flag)) for flag in (flags.find(word)[0] for word in words) if flag is not None)
@@ -399,7 +365,7 @@ class ServerCheck(Check):
             return replace(edit, flags=engine.command.flag(option, length * self.options.get("batch", 1)))
         return replace(edit, flags=engine.command.flag("seq", length))
 
-    def _on_all_gpus(self, replan: Callable[..., Plan], also: str) -> Iterator[Edit]:
+    def _on_all_gpus(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""
         given, taken = self.server.settings.get("gpus_per_replica"), gpus_taken(self.server.settings)
         engine = find_engine(flags_of(self.server).engine)[0]
@@ -413,17 +379,17 @@ class ServerCheck(Check):
             return
         size = self.server.settings.get("tp", 1) * given // taken
         flag = engine.command.flag("tp", size)
-        held = self._held_with(f"{also} {flag}", {}, replan)
+        held = self._held_with(flag, {}, replan)
         if held.gpus:
             yield Edit(yaml=f"tp: {size}", effect=f"all {given:,} GPUs of the file", flags=flag, accepting=held.accepting)
 
-    def _holding(self, edit: Edit, replan: Callable[..., Plan], also: str) -> Edit | None:
+    def _holding(self, edit: Edit, replan: Callable[..., Plan]) -> Edit | None:
         """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
 
         The user types the load, and hardware that the text does not name. What only another checkpoint or another text does is told in words. ``None``
         for what can be told in none of these ways.
         """
-        held = self._held_with(f"{also} {edit.flags}", {}, replan) if edit.flags else Held()
+        held = self._held_with(edit.flags, {}, replan) if edit.flags else Held()
         if held.gpus:
             return self._told_with(edit, {}, held)
         parts = dict(part.partition(": ")[::2] for part in edit.yaml.splitlines())
@@ -434,7 +400,7 @@ class ServerCheck(Check):
             held = self._held_with("", typed, replan)
             return replace(edit, yaml=self._command(typed), flags="", accepting=held.accepting) if held.gpus else None
         if typed:
-            held = self._held_with(f"{also} {edit.flags}", typed, replan) if edit.flags else Held()
+            held = self._held_with(edit.flags, typed, replan) if edit.flags else Held()
             return self._told_with(edit, typed, held) if held.gpus else None
         return self._in_words(edit, parts)
 

@@ -106,8 +106,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
             continue
         now = judge(replace(after, checks=(after.checks[number],)))[-1]
         same = all(item.holds and (item.certain or not failing.holds) for item in now.requirements if item.name == failing.name)
-        # With too few GPUs nothing else was looked at.
-        worse = _failing(now) - _failing(result) if failing.name != "gpus" else set()
+        # With too few GPUs, or a length that the engine refuses, nothing else was looked at.
+        worse = _failing(now) - _failing(result) if failing.name not in ("gpus", "length") else set()
         # Nobody is given a warning that was not there, such as of layers in host memory.
         known = {note.code for note in (now if result.plan is None else result).warnings}
         told = next((note.message for note in now.warnings if note.code not in known), "")

@@ -23,7 +23,7 @@ from hwcalc.engines.stored import (
     of_stack,
 )
 from hwcalc.engines.subjects import AdapterRules, Devices, PolicyRules, Reported, Traits
-from hwcalc.errors import TooLongError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.model import Noted
 
 if TYPE_CHECKING:
@@ -408,11 +408,11 @@ class Occupancy:
         return Reported()
 
     def check_length(self) -> None:
-        """Raise :class:`~hwcalc.errors.TooLongError` if the sequences are longer than the server allows."""
+        """Raise :class:`~hwcalc.errors.UsageError` if the sequences are longer than the server allows."""
         allowed, name = self.deployment.max_length, self.engine.facts.longest_option
         if allowed is not None and self.tokens > allowed:
             message = f"seq is {self.tokens:,} tokens, and {name} allows {allowed:,}."
-            raise TooLongError(message, tokens=self.tokens, hint=f"Use: --engine-option {name}={self.tokens}")
+            raise UsageError(message, hint=f"Use: --engine-option {name}={self.tokens}")
 
     def check(self) -> None:
         """Raise an error if the engine refuses the model or the request; add notes with :meth:`Occupancy.tell`."""

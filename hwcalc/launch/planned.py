@@ -170,13 +170,11 @@ def _take_load(
 ) -> list[str]:
     """Take the load out of ``more`` where the text starts slots that have their memory whatever users send, with a remark where that is more.
 
-    Raises :class:`BeyondError` for requests that are longer or more than the text allows. An engine with an option for that refuses them itself.
+    Raises :class:`BeyondError` for requests that are longer or more than the text allows.
     """
     facts = find_engine(flags.engine)[0].facts
-    if facts.longest_option:
-        return []
     seq, users = _number("seq", more), _number("batch", more)
-    length, slots = _number("seq", options), _number("batch", options)
+    length, slots = _number("seq", options), 0 if facts.longest_option else _number("batch", options)
     # One buffer for all slots: one of them may fill it.
     shared = str(options.get("engine_options", {}).get(_SHARED, "")) == "true"
     allowed = length * slots // (users or 1) if shared and slots else length
