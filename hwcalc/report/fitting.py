@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.hardware.candidates import Availability
+from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
 from hwcalc.planner.result import COST_COLUMNS, SPEED_COLUMNS, cost_row
 from hwcalc.planner.runnables import Runnable, Runnables
@@ -310,7 +311,9 @@ def fit_text(runnables: Runnables, view: View) -> str:
     what = (
         f"{plural(runnables.batch, 'sequence')} of {plural(runnables.seq, 'token')}, {engine}, {' and '.join(runnables.sources)}"
     )
-    blocks = [view.paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"])]
+    # Which machine it is, where the name leaves that open, bears on all that follows.
+    sizes = [note.message for note in runnables.notes if note.code == MEMORY_OPTION]
+    blocks = [view.paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}", *sizes])]
     header, dropped = list[str](), list[str]()
     if runnables.models:
         timed = any(row.users is not None for row in runnables.models)
@@ -335,7 +338,7 @@ def fit_text(runnables: Runnables, view: View) -> str:
             *([left_out(dropped)] if dropped else []),
             *lines,
             *models_left_out(runnables),
-            *(note.message for note in runnables.notes),
+            *(note.message for note in runnables.notes if note.code != MEMORY_OPTION),
         ]
     if lines:
         blocks.append(view.paragraphs(lines))

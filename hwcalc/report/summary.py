@@ -17,6 +17,7 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas import LayerNumbers, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
+from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import NO_WEIGHTS, Note
 from hwcalc.planner.result import (
@@ -121,6 +122,8 @@ def request_line(plan: Plan) -> str:
     several = (("samples", request.samples), ("beams", request.beams))
     parts += [f"{number:,} {name} of each" for name, number in several if number > 1]
     parts += [f"{name}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
+    # Which machine it is, where the name leaves that open, bears on all that follows.
+    parts += [clean(note.message).removesuffix(".") for note in plan.notes if note.code == MEMORY_OPTION]
     return " · ".join(parts)
 
 
@@ -377,7 +380,7 @@ FEW_NOTES: Final = 3
 _WEIGHTY: Final = frozenset(
     {
         "assumed", "unread-keys", "hub-unreachable", "user-profile", "unpinned", "version-unknown", "weights-unknown",
-        "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gguf-not-read", "memory-option", "metal-limit",
+        "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gguf-not-read", "metal-limit",
         "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context", "default-weights",
     }
 )  # fmt: skip
@@ -395,7 +398,9 @@ def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:
             return 0
         return 2 + _DEFAULTS.index(note.code) if note.code in _DEFAULTS else 1
 
-    texts = [*(clean(note.message) for note in sorted(plan.notes, key=rank)), source_line(plan)]
+    # The line of the request has the sizes of memory.
+    others = sorted((note for note in plan.notes if note.code != MEMORY_OPTION), key=rank)
+    texts = [*(clean(note.message) for note in others), source_line(plan)]
     few = len(texts) if full or len(texts) <= FEW_NOTES + 1 else FEW_NOTES
     return texts[:few], len(texts) - few
 

@@ -44,7 +44,7 @@ from tests.paths import TESTS
         ),
         (
             ["Qwen/Qwen3-8B", "--engine", "mlx", "--gpu", "m3-pro-18gb", "--ram", "64"],
-            "the machine that has so much: kvplan gpus",
+            "the machine that has so much: --gpu apple-m3-pro-36gb",
         ),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "q8"], "Nearest: q8_0."),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "fp8"], "Nearest: q8_0."),

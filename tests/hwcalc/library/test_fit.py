@@ -558,5 +558,9 @@ def test_memory_of_a_host_is_refused_by_the_name_that_was_typed() -> None:
     for engine in ("mlx", "llamacpp"):
         with pytest.raises(UsageError, match=r"^(--)?ram: the memory of apple-m3-pro-18gb is the host's, 18 GB"):
             fit(gpu="m3-pro-18gb", engine=engine, ram=64)
+    # The other size that it is sold with.
+    with pytest.raises(UsageError) as raised:
+        fit(gpu="m3-pro", engine="llamacpp", ram=18)
+    assert raised.value.hint.endswith("name the machine that has so much: --gpu apple-m3-pro-18gb")
     with pytest.raises(UsageError, match="ram: vLLM is planned on the GPU alone"):
         fit(gpu="l4", engine="vllm", ram=64)

@@ -269,7 +269,7 @@ def test_words_of_a_layout() -> None:
 def test_an_assumed_size_of_memory_is_said(words: tuple[str, ...], capsys: Capture) -> None:
     """And the others by names that can be given; not where the size is in the name."""
     _, out, err = run(capsys, *words, "--seq", "4k", "--gpu", "m4")
-    said = "m4: planned 32 GB of memory; also m4-16gb, m4-24gb."
+    said = "m4: planned 32 GB of memory; also m4-16gb, m4-24gb"
 
     assert said in " ".join((out + err).split())
     _, out, err = run(capsys, *words, "--seq", "4k", "--gpu", "m4-16gb")
