@@ -11,7 +11,7 @@ import pytest
 
 import hwcalc
 from hwcalc import plan
-from hwcalc.report.summary import notes_of
+from hwcalc.report.summary import notes_of, request_line
 from tests.hwcalc.command import Capture, run
 from tests.paths import TESTS
 
@@ -60,11 +60,11 @@ def test_the_hint_is_what_to_type(words: list[str], hint: str, capsys: Capture) 
 
 
 def test_the_first_notes_are_those_that_change_the_answer() -> None:
-    """A card with two sizes of memory, and a context that nobody asked for, stand before what is always so."""
+    """A context that nobody asked for stands before what is always so, and at the head a card with two sizes of memory."""
     planned = plan("Qwen/Qwen3-32B", engine="llamacpp", weights="q4_k_m", gpu="rtx-4060-ti", offline=True)
     notes, _ = notes_of(planned)
 
-    assert any("is taken as rtx-4060-ti-16gb; also known: rtx-4060-ti-8gb" in note for note in notes[:2])
+    assert request_line(planned).endswith(" · 'rtx-4060-ti' is taken as rtx-4060-ti-16gb; also known: rtx-4060-ti-8gb")
     assert any("llama.cpp shortens a context" in note for note in notes[:2])
 
 
