@@ -57,7 +57,9 @@ def _anchor(word: str) -> str:
 
 def _code(text: str) -> str:
     """The text with options as code."""
-    return re.sub(r"(?<![\w`-])--?[a-z][a-z0-9-]+(?: (?:'[^']*'|\d+(?:GB|GiB|ms|s)?\b))?", lambda match: f"`{match[0]}`", text)
+    return re.sub(
+        r"(?<![\w`-])--?[a-z][a-z0-9-]+(?: (?:'[^']*'|\w+:[\w.]+|\d+(?:GB|GiB|ms|s)?\b))?", lambda match: f"`{match[0]}`", text
+    )
 
 
 if __name__ == "__main__":
