@@ -512,7 +512,7 @@ def table() -> str:
     }
     lines = [
         "| class | predicted | rows | error | bias | other machines | other sources | range | holds |",
-        "| --- | --- | --: | --: | --: | --: | --: | --- | --: |",
+        "| --- | --- | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for name, data in files.items():
         for kind, rows in data["rows"].items():
@@ -522,7 +522,7 @@ def table() -> str:
             holds = f"{100 * error['part_held']:.0f} %" + ("" if alone else f", {100 * error['apart_held']:.0f} %")
             lines.append(
                 f"| {name} | {kind} | {rows:,} | {100 * error['median']:.0f} % | {error['bias']:.2f} | {100 * error['part_median']:.0f} % | {apart}"
-                f" | {spread['low']:.2f} to {spread['high']:.2f} | {holds} |"
+                f" | {spread['low']:.2f}\N{EN DASH}{spread['high']:.2f} | {holds} |"
             )
     return "\n".join(lines)
 
