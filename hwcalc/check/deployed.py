@@ -188,6 +188,8 @@ class ServerCheck(Check):
 
     def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
+        from hwcalc.planner.advice import least_sensible
+
         flags, option = flags_of(self.server), error.option
         engine = find_engine(flags.engine)[0]
         said, facts = {option: error.sizes[option]}, engine.facts
@@ -200,9 +202,11 @@ class ServerCheck(Check):
         edits = [self._told_with(Edit(yaml=larger, effect=held.slower, flags=larger), {}, held)] if held.gpus else []
         smaller = {option: str(error.allowed)}
         held = self._held_with("", smaller, replan)
-        edits += [Edit(yaml=self._command(smaller), effect="", accepting=held.accepting)] if held.gpus else []
+        sensible = error.allowed >= least_sensible(error.sizes[option])
+        edits += [Edit(yaml=self._command(smaller), effect="", accepting=held.accepting)] if held.gpus and sensible else []
         word = words_for(flags, self.server, option)[1]
-        item = _judged("length" if option == "seq" else "users", error.message, holds=False)
+        message = error.message if edits else f"{error.message}; no single change was found with which it holds them"
+        item = _judged("length" if option == "seq" else "users", message, holds=False)
         place = None if word is None or not word.line else _place(self.server, flags.flag_of.get(option), word)
         return replace(_at(item, place), edits=tuple(edits))
 

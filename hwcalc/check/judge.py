@@ -465,7 +465,8 @@ class _Offers:
         one = replace(one, accepting=next((each.accepting for item in grown for each in item.edits), ""))
         still = [_rule(name).rstrip(".") for name in (changed.failing() if changed is not None and but else ())]
         still = [name for name in still if not one.accepting or name != _rule(GROWTH).rstrip(".")]
-        still += [other.name for other in self.failed if not _is_mendable(other)]
+        # A missing baseline is no matter of sizes, and has its own command.
+        still += [other.name for other in self.failed if not _is_mendable(other) and other.name != "baseline"]
         return then_fail(one, still)
 
     def _at(self, settings: Mapping[str, str | None]) -> Case | None:

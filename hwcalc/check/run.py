@@ -614,7 +614,11 @@ def _compared(
             left = {str(item.file) for item in of_name.get(subject.name, ()) if (item.name, item.place) not in kept}
             said = brief(" and ".join(map(printable, sorted(left))), _LONGEST_NAME)
             message = _UNCERTAIN.format(said) if left else _NEW_NAMELESS if subject.check.nameless else _NEW
-            failed = replace(_NO_BASELINE, message=message) if left else _NO_BASELINE
+            demanded = message if left else _NOT_IN_BASELINE + (_NAMED_KEEPS if subject.check.document is None else "")
+            renewal = (
+                f"{demanded.rstrip('.')}. Renew the baseline: {options.growth.renewal}" if options.growth.renewal else demanded
+            )
+            failed = replace(_NO_BASELINE, message=renewal)
             note = Note(code="no-baseline", message=message)
             more = {"requirements": (*check.requirements, failed)} if options.strict else {"warnings": (*check.warnings, note)}
             done.append((replace(check, **more), subject))
@@ -666,6 +670,8 @@ def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject |
     return out
 
 
+_NOT_IN_BASELINE: Final = "no baseline has this check, which --strict demands"
+_NAMED_KEEPS: Final = ". A check with a name keeps its baseline when what it plans changes"
 _NO_BASELINE: Final = Judged(
     name="baseline",
     unit="plans",
@@ -673,7 +679,7 @@ _NO_BASELINE: Final = Judged(
     got=0,
     holds=False,
     certain=True,
-    message="no baseline has this check, which --strict demands. A check with a name keeps its baseline when what it plans changes",
+    message="",
 )
 
 

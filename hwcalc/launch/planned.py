@@ -180,6 +180,7 @@ def _take_load(
     allowed = length * slots // (users or 1) if shared and slots else length
     if slots and users > slots:
         said = f"{words_for(flags, server, 'batch')[0]} serves {slots:,} requests at once, not {users:,}"
+        said += f", each of {length:,} tokens, not {seq:,}" if 0 < length < seq and not shared else ""
         raise BeyondError(said, option="batch", allowed=slots, sizes={"seq": max(seq, length), "batch": users})
     if length and seq > allowed:
         said = words_for(flags, server, "seq")[0]

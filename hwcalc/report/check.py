@@ -105,7 +105,7 @@ class Finding(Record):
 def _apart(here: Iterable[Finding], wrong: Iterable[Finding]) -> list[str]:
     """The lines of findings that stand apart from the others of their check, with the edits that only another one has."""
     said = [line for one in here for line in one.lines]
-    fails, told = any(one.fails for one in here), any(one.edits for one in here)
+    fails, told = any(one.fails for one in here), any(one.edits or one.rule == "baseline" for one in here)
     return said + list(next((one.edits for one in wrong if one.edits and fails and not told), ()))
 
 

@@ -106,6 +106,27 @@ def test_strict_and_a_new_check_are_exit_1(tmp_path: Path, capsys: Capture) -> N
     assert (status, [rule["id"] for rule in run["tool"]["driver"]["rules"]]) == (1, ["baseline"])
 
 
+def test_a_new_server_has_the_command_that_renews_the_baseline(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest has no name to give: the command that is told makes a baseline with which nothing is missing. Edits of sizes are not tied to it."""
+    monkeypatch.chdir(tmp_path)
+    Path("serve.sh").write_text("vllm serve Qwen/Qwen3-8B --max-model-len 32768\n", encoding="utf-8")
+    words = ("check", "serve.sh", "--gpu", "l4", "--strict", "--baseline", saved(tmp_path, CHECK))
+    status, out, _ = command(capsys, *words)
+    assert status == 1
+    assert "then baseline" not in out
+    made, _, target = out.partition("Renew the baseline: kvplan ")[2].splitlines()[0].rpartition(" > ")
+    annotations = [line for line in command(capsys, *words, "--format", "github")[1].splitlines() if line.startswith("::error")]
+    assert [line.count("--max-model-len") for line in annotations if "Renew the baseline" in line] == [0]
+    Path(target).write_text(command(capsys, *made.split())[1], encoding="utf-8")
+    again = command(capsys, *words)[1]
+
+    assert "no baseline has" in out
+    assert "no baseline has" not in again
+    assert "A check with a name" not in out
+
+
 WAYS: tuple[dict[str, Any], ...] = (
     {"dtype": "fp32"},
     {"dtype": "fp16"},  # as many bytes

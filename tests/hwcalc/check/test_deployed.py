@@ -619,6 +619,30 @@ def test_a_load_changes_nothing_of_the_slots_that_a_text_starts(
 
 
 @pytest.mark.parametrize(
+    ("words", "said", "edits"),
+    [
+        # An eighth of what was asked, or less, is not offered: 50 / 8 = 6.25. 50 slots of 16 Ki have 100 GiB of cache.
+        (["--users", "50", "--seq", "16k"], "not 50; no single change was found", 0),
+        (["--users", "50", "--seq", "32k"], "not 50, each of 16,384 tokens, not 32,768; no single change was found", 0),
+        # 2 of 15 are more than an eighth; 15 slots have 30 GiB.
+        (["--users", "15"], "not 15", 1),
+    ],
+)
+def test_a_load_beyond_the_slots_has_a_remedy_or_says_that_there_is_none(
+    words: list[str], said: str, edits: int, tmp_path: Path, capsys: Capture
+) -> None:
+    """Both the requests at once and the tokens of each are told, so that a mended number brings no other finding."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{LLAMA_SERVER} -c 32768 -np 2", encoding="utf-8")
+    found, document = checked(capsys, str(path), "--gpu", "l4", *words)
+    told = document["checks"][0]["requirements"][0]
+
+    assert (found, len(told["edits"])) == (1, edits)
+    assert said in told["message"]
+    assert ("no single change" in told["message"]) is (edits == 0)
+
+
+@pytest.mark.parametrize(
     ("image", "flag", "said", "status"),
     [
         # argparse: "unrecognized arguments", and the server ends.
