@@ -359,11 +359,18 @@ class ServerCheck(Check):
         return replace(_at(item, first or self.places.get("model")), edits=edits)
 
     def _in_flags(self, edit: Edit, flags: EngineFlags) -> Edit:
-        """The edit of a length by the flag that says it, where the text does, and not the user."""
+        """The edit with the flags of all its parallel sizes, and that of a length by the flag that says it, where the text does, and not the user."""
+        engine = find_engine(flags.engine)[0]
+        # A command leaves out sizes of 1, and the text may have others.
+        parts = dict(part.partition(": ")[::2] for part in edit.yaml.splitlines())
+        ones = [name for name in LAYOUT if parts.get(name) == "1" and self.server.settings.get(name, 1) != 1]
+        if edit.flags and ones:
+            said = " ".join(engine.command.flag(name, 1) for name in ones)
+            return replace(edit, flags=f"{edit.flags} {said}")
         key, _, value = edit.yaml.partition(": ")
         if key != "seq" or "\n" in value or edit.flags or key in self.given:
             return edit
-        engine, length = find_engine(flags.engine)[0], read_options({"seq": value}).values["seq"]
+        length = read_options({"seq": value}).values["seq"]
         option = engine.facts.slots_option
         if option in flags.flag_of:
             return replace(edit, flags=engine.command.flag(option, length * self.options.get("batch", 1)))
@@ -432,6 +439,8 @@ class ServerCheck(Check):
             typed = {**typed, "gpus": str(gpus)}
         elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the file"))))
+        elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus) > 1:
+            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
         said = " in the file and ".join(filter(None, (edit.flags, self._command(typed))))
         return replace(edit, yaml=said, flags="") if typed else edit
 

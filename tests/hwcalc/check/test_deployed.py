@@ -731,6 +731,11 @@ def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> N
         ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --max-num-seqs 64", {"gpu": "l4", "users": "50", "seq": "16k"}),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --kv-cache-dtype fp8", {"gpu": "l4", "users": "12", "seq": "16k"}),
         ("vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 2", {"gpu": "h100", "users": "50", "seq": "16k"}),
+        # Its own tp stays, unless an edit says another: 8 replicas of 2 GPUs, each for 8 requests, hold 64.
+        (
+            "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-num-seqs 8",
+            {"gpu": "a100-80gb", "users": "40", "seq": "32k"},
+        ),
         ("vllm serve Qwen/Qwen3-8B", {"gpu": "rtx-4090"}),
         ("vllm serve Qwen/Qwen3-32B --max-model-len 32768", {"gpu": "1xl4", "users": "8"}),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 16384", {"gpu": "l40s", "seq": "32k"}),
@@ -777,6 +782,10 @@ def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
             assert (left["name"], left["message"].partition(":")[0]) == ("fits", edit["effect"].removeprefix("then: "))
         else:
             assert (again, found["status"]) == (0, "pass"), edit
+        # What is named of it is what the check has then.
+        fit = found["plan"]["fit"]
+        for said, figure in ((r"holds ([\d,]+)", fit["max_batch"]), (r"with ([\d,]+) GPUs", fit["gpus"])):
+            assert {int(each.replace(",", "")) for each in re.findall(said, edit["effect"])} <= {figure}, edit
         pasted += 1
 
     assert status == 1
