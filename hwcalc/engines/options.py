@@ -238,6 +238,8 @@ class CommandInput(Record):
     made: bool = False
     on_host: bool = False
     """True if everything lies in the memory of a machine without a GPU."""
+    partly_on_host: bool = False
+    """True if a part lies in the memory of the host, beside a GPU."""
     flags: tuple[str, ...] = ()
     """Further words, which a cache policy needs."""
     layers: int = 0

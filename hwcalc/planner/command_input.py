@@ -60,6 +60,7 @@ def command_input(plan: Plan) -> CommandInput:
         layers=len({number for kind in plan.model.layers for number in kind.layers}),
         environment=environment_of(plan),
         on_host=bool(plan.memory.devices) and all(device.device == HOST for device in plan.memory.devices),
+        partly_on_host=plan.partly_on_host,
         **_model(plan),
     )
 

@@ -459,10 +459,12 @@ class LlamacppCommand(Command):
         return serve(planned)
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """A comment on where a file comes from that the model's publisher does not have."""
+        """A comment on what has no flag, and on where a file comes from that the model's publisher does not have."""
         from hwcalc.engines.llamacpp.command import where_it_comes_from
 
-        return (), where_it_comes_from(planned) if planned.made else ""
+        by_itself = planned.partly_on_host and not _OF_THE_FILE & planned.options.keys()
+        said = ["the part in host memory has no flag: llama-server puts it there by itself"] if by_itself else []
+        return (), "; ".join([*said, *([where_it_comes_from(planned)] if planned.made else [])])
 
 
 class LlamacppRequests(RequestRules):

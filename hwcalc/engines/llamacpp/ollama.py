@@ -317,7 +317,7 @@ class OllamaCommand(Command):
         pulled = None if planned.weights is not None else ollama_name(planned.model, OLLAMA_PULLS)
         return (
             (),
-            where if pulled is None else f"{where}; ollama run {pulled} runs other weights: --weights {OLLAMA_PULLS} plans them.",
+            where if pulled is None else f"ollama run {pulled} runs other weights: --weights {OLLAMA_PULLS} plans them. {where}",
         )
 
 
