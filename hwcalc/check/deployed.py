@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from types import MappingProxyType
@@ -91,10 +91,11 @@ _OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
+_OF_HARDWARE: Final = {"gpu": "gpu", "gpus": "gpus_per_replica"}
+"""Options of a plan, and the settings of servers that say the same."""
 _VARIABLE: Final = re.compile(r"(?<!\S)[A-Z_]+=\S+")
 _CHECKPOINT: Final = re.compile(r"a checkpoint in \S+?(?:, |; |$)")
 """In the effect of an edit whose words say it already."""
-_NO_SHARE: Final = "without memory_utilization"
 _SECRET: Final = ("key", "pass")
 """Ends of the names of secrets, beside those that :func:`~hwcalc.masking.masked` knows."""
 _SET: Final = re.compile(r"--set (\w+=\S*[\w/])")
@@ -129,8 +130,9 @@ class Held(Record):
 class ServerCheck(Check):
     """The check of a server. ``remarks`` are warnings.
 
-    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text, and ``command``
-    is the command that checks the text without them. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one with
+    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. ``command`` makes the
+    command that checks the text with options and values of ``--set``; ``own`` are the options that ``--set`` says of this server alone, and ``shared``
+    those that the user gave for all. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one with
     too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares its
     figures with a baseline.
     """
@@ -140,7 +142,9 @@ class ServerCheck(Check):
     without_gpu: bool = False
     fitted: bool = False
     given: Mapping[str, Any] = MappingProxyType({})
-    command: str = ""
+    command: Callable[..., str] = str
+    own: Collection[str] = ()
+    shared: Mapping[str, Any] = MappingProxyType({})
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
     grown: Grown = no_growth
@@ -350,7 +354,7 @@ class ServerCheck(Check):
         users = flags.flag_of.get(find_engine(flags.engine)[0].facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (edit for edit in item.edits if users is None or users.spelled not in edit.flags.split())
-        told = (self._holding(self._in_flags(_spoken(edit, flags), flags), replan) for edit in asked)
+        told = (self._holding(self._in_flags(edit, flags), replan) for edit in asked)
         held = [*self._on_all_gpus(replan), *(edit for edit in told if edit is not None)]
         edits = tuple({edit.flags or edit.yaml: edit for edit in held}.values())
         words = (word for edit in edits for word in edit.flags.split() if word.startswith("-"))
@@ -419,7 +423,10 @@ class ServerCheck(Check):
         """The edit of another checkpoint, or of other accelerators in the file, in words, with flags for the rest; ``None`` for flags that do not hold."""
         flags = flags_of(self.server).flag_of
         names = [key.removeprefix("without ") for key in parts if key.startswith("without ")]
-        said = [f"a checkpoint in {parts['weights'].upper()}"] if _CHECKPOINT.search(edit.effect) and "weights" in parts else []
+        said = []
+        if _CHECKPOINT.search(edit.effect) and "weights" in parts:
+            format_ = parts["weights"].upper()
+            said = [f"a checkpoint in {format_}: search the Hub for {self.model.rpartition('/')[2]}-{format_}"]
         many, of_text = int(parts.get("gpus", 0)), self.server.settings.get("gpus_per_replica")
         if "gpu" in parts:
             said.append(f"{f'{many} x ' if many else ''}{parts['gpu']} in the file")
@@ -446,7 +453,8 @@ class ServerCheck(Check):
 
     def _command(self, typed: Mapping[str, str]) -> str:
         """The command that checks the text with options that are ``typed``, beside what the user gave."""
-        return self.command + _typed({**self.given, **typed})
+        sets = {f"{self.name}.{_OF_HARDWARE[name]}": text for name, text in typed.items() if name in self.own}
+        return self.command({**self.shared, **{name: text for name, text in typed.items() if name not in self.own}}, sets)
 
     def _held_with(self, flags: str, typed: Mapping[str, str], replan: Callable[..., Plan]) -> Held:
         """How the server fits with these flags, and with what is typed in place of what the user gave."""
@@ -537,21 +545,30 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     checks, notes = list[ServerCheck](), list[Note]()
     against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines)
     against += f" --max-growth {told.growth}" if against and told.growth else ""
-    command = typed_command([path], [text], told, {}) + against
+
+    def command(options: Mapping[str, Any], sets: Mapping[str, Any]) -> str:
+        return typed_command([path], [text], told, {}, sets) + against + _typed(options)
+
     for name, server in servers:
         try:
             flags = flags_of(server)
         except UsageError as error:
             notes.append(Note(code="unplanned", message=f"{printable(path)}:{server.line}: {error.message}"))
             continue
-        checks.append(_check(server, flags, told, name, command))
+        checks.append(_check(server, flags, told, name, command, alone=len(servers) == 1))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
 
 
-def typed_command(paths: Sequence[str], texts: Sequence[str], told: Told, options: Mapping[str, Any]) -> str:
-    """The command that checks these files, with what the user says of their variables and servers, and options of plans.
+def typed_command(
+    paths: Sequence[str],
+    texts: Sequence[str],
+    told: Told,
+    options: Mapping[str, Any],
+    sets: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """The command that checks these files, with what the user says of their variables and servers, more values of ``--set``, and options of plans.
 
     What looks like a secret is left out: a log shows the command, and no plan needs it.
     """
@@ -559,11 +576,11 @@ def typed_command(paths: Sequence[str], texts: Sequence[str], told: Told, option
     names = (shell_word(f"./{path}" if path.startswith("-") and path != "-" else path) for path in paths)
     said = (
         f"{name}={value}"
-        for name, value in given.variables.items()
-        if name in given.settings or (any(name in text for text in texts) and not name.lower().endswith(_SECRET))
+        for name, value in {**given.variables, **sets}.items()
+        if name in given.settings or name in sets or (any(name in text for text in texts) and not name.lower().endswith(_SECRET))
     )
-    sets = (f"--set {shell_word(pair)}" for pair in said if masked(pair) == pair)
-    return " ".join(("kvplan check", *names, *sets)) + _typed(options)
+    words = (f"--set {shell_word(pair)}" for pair in said if masked(pair) == pair)
+    return " ".join(("kvplan check", *names, *words)) + _typed(options)
 
 
 def _typed(options: Mapping[str, Any]) -> str:
@@ -604,8 +621,14 @@ def _meant_as_checks(path: str, text: str) -> bool:
     return False
 
 
-def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: str) -> ServerCheck:
-    """The check of a server of this name. ``command`` checks its text without options of plans."""
+def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: Callable[..., str], *, alone: bool) -> ServerCheck:
+    """The check of a server of this name, which may be ``alone`` in its text."""
+    set_ = {
+        option: told.given.settings_of(name)[key] for option, key in _OF_HARDWARE.items() if key in told.given.settings_of(name)
+    }
+    # What the user sets is none of the text's.
+    stated = {key: value for key, value in server.settings.items() if key not in {_OF_HARDWARE[option] for option in set_}}
+    server, shared = replace(server, settings=stated), dict[str, Any]()
     places, judged = _places(server, flags), list(_told(server, flags))
     faults = list(_open(server, flags))
     made = Planned(model=str(server.model or ""), options={})
@@ -613,7 +636,8 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: s
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
     without_gpu, given, few, beyond = False, dict[str, Any](), None, None
     try:
-        given = not_named(server, told.options)
+        shared = not_named(server, {key: value for key, value in told.options.items() if key not in set_})
+        given = {**shared, **set_}
         try:
             made = planned(server, given)
         except BeyondError as error:
@@ -621,8 +645,10 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: s
         if not {"gpu", "instance", "kv_memory"} & made.options.keys():
             # Of the remarks, those that say why the accelerator is not known.
             said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the file names no accelerator."
-            name_one = command + _typed({**told.options, "gpu": "h100"})
-            open_ = OpenError(f"whether it fits is not known: {said}", hint=f"Name it, such as: {name_one}")
+            for_all = f"such as: {command({**told.options, 'gpu': 'h100'}, {})}"
+            one = shell_word(f"{name}.gpu=h100")
+            hint = f"Name it, {for_all}" if alone else f"Add --set {one} for this server alone, or name that of all, {for_all}"
+            open_ = OpenError(f"whether it fits is not known: {said}", hint=hint)
             faults.append(Fault(line=server.line, column=1, error=open_))
             without_gpu = True
     except TooFewGpusError as error:
@@ -649,6 +675,8 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: s
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,
         given=given,
+        own=set_ if alone else _OF_HARDWARE,
+        shared=shared,
         few=few,
         beyond=beyond,
     )
@@ -683,19 +711,6 @@ def _place(server: Server, flag: Flag | None, word: Word, name: str = "") -> Pla
     if flag is not None and before.text.startswith("-") and flags_of(server).find(before.text)[0] is flag:
         word = before
     return Place(line=word.line, column=max(1, word.spot.column), word=name)
-
-
-def _spoken(edit: Edit, flags: EngineFlags) -> Edit:
-    """An edit in words of the engine, where it takes a share of the memory back and the engine has no fixed default to write."""
-    flag = flags.flag_of.get("memory_utilization")
-    if flag is None or _NO_SHARE not in edit.yaml:
-        return edit
-    edit = replace(edit, effect=edit.effect.replace("--memory-utilization", flag.spelled))
-    if flag.spelled in edit.flags.split():
-        return edit
-    # The load has no flag with every engine.
-    load = [part for part in edit.yaml.splitlines() if part.startswith(("seq:", "batch:")) and not edit.flags]
-    return replace(edit, yaml="\n".join((*load, f"{edit.flags} without {flag.spelled}".strip())), flags="")
 
 
 def _judged(name: str, message: str, *, holds: bool) -> Judged:

@@ -132,9 +132,9 @@ class Given(Record):
         servers = read_launch(text, self.variables, name=name)
         alone = read_launch(text, name=name) if self.variables else servers
         names = names_of(alone if len(alone) == len(servers) else servers)
-        return [(called, _with(server, self._of(called))) for called, server in zip(names, servers, strict=True)]
+        return [(called, _with(server, self.settings_of(called))) for called, server in zip(names, servers, strict=True)]
 
-    def _of(self, server: str) -> dict[str, Any]:
+    def settings_of(self, server: str) -> dict[str, Any]:
         """The settings of a server: those of each one, and those that have its name in front, which count more."""
         own = {key.removeprefix(f"{server}."): value for key, value in self.settings.items() if key.startswith(f"{server}.")}
         return {key: value for key, value in {**self.settings, **own}.items() if key in KEYS}

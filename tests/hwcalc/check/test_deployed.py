@@ -773,7 +773,7 @@ def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
         flags, kvplan, words = (edit["flags"] or edit["yaml"]).partition("kvplan ")
         if not kvplan and not edit["flags"]:
             # Another checkpoint, in words that nobody could take for flags.
-            assert re.fullmatch(r"a checkpoint in [A-Z0-9_]+(, --.*)?", edit["yaml"]), edit
+            assert re.fullmatch(r"a checkpoint in ([A-Z0-9_]+): search the Hub for [\w.-]+-\1(, --.*)?", edit["yaml"]), edit
             continue
         again, found = checked(flags.removesuffix(" in the file and "), *(shlex.split(words) if kvplan else typed))
         if edit["effect"].startswith("then: "):
