@@ -7,8 +7,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.check.file import CheckFile, parse_check_file, read_text
+from tests.hwcalc.command import QWEN, Capture, run
 
-__all__ = ["PER_TOKEN", "TINY", "WEIGHTS", "check_file", "read_check_file", "tiny_model", "write"]
+__all__ = [
+    "DEPLOYMENT",
+    "LLAMA_SERVER",
+    "PER_TOKEN",
+    "SERVICE",
+    "TINY",
+    "WEIGHTS",
+    "check_file",
+    "checked",
+    "read_check_file",
+    "tiny_model",
+    "write",
+]
 
 TINY: Final = {
     "model_type": "llama",
@@ -55,3 +68,31 @@ def check_file(folder: Path, *checks: dict[str, Any], defaults: dict[str, Any] |
     if defaults is not None:
         document["defaults"] = defaults
     return str(write(folder / name, document))
+
+
+DEPLOYMENT: Final = f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: chat}}
+spec:
+  template:
+    spec:
+      nodeSelector: {{nvidia.com/gpu.product: NVIDIA-L4}}
+      containers:
+      - image: vllm/vllm-openai:v0.11.0
+        args: [--model={QWEN}, --max-model-len=8192, --tensor-parallel-size, "2"]
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+
+
+SERVICE: Final = "apiVersion: v1\nkind: Service\nmetadata: {name: chat}\n"
+
+
+LLAMA_SERVER: Final = "llama-server -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M -ngl 99"
+
+
+def checked(capsys: Capture, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit status and JSON document of ``kvplan check``."""
+    status, out, err = run(capsys, "check", *words, "--json")
+    assert err == ""
+    return status, json.loads(out)

@@ -1,0 +1,320 @@
+"""What ``kvplan check`` offers of a deployment: applied, it does what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.hwcalc.check.files import LLAMA_SERVER, checked
+from tests.hwcalc.command import QWEN, Capture, run
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_llama_server_is_offered_its_largest_context(tmp_path: Path, capsys: Capture, slots: int) -> None:
+    """By its own flag: it holds, and slots with another 4,096 tokens each do not."""
+    path = tmp_path / "serve.sh"
+
+    def of(context: int) -> tuple[int, dict[str, Any]]:
+        path.write_text(f"llama-server -hf Qwen/Qwen3-14B-GGUF:Q4_K_M -c {context} -np {slots} -ngl 99\n", encoding="utf-8")
+        status, found = checked(capsys, str(path), "--gpu", "rtx-4070")
+        return status, found["checks"][0]
+
+    status, check = of(32_768)
+    flags = [edit["flags"] for item in check["requirements"] for edit in item["edits"] if edit["flags"].startswith("-c ")]
+    context = int(flags[0].split()[1])
+
+    assert status == 1
+    assert of(context)[0] == 0
+    assert of(context + 4096 * slots)[0] == 1
+
+
+def test_a_length_that_the_engine_refuses(tmp_path: Path, capsys: Capture) -> None:
+    """A single finding with the largest length that vLLM takes (40,960 by the config) and that the GPU holds; FAIL does not stand beside "fits"."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"vllm serve {QWEN} --max-model-len 200000\n", encoding="utf-8")
+    _, found = checked(capsys, str(path), "--gpu", "h100")
+    [large] = found["checks"][0]["requirements"]
+    _, found = checked(capsys, str(path), "--gpu", "l4")
+    [small] = found["checks"][0]["requirements"]
+
+    assert (large["name"], [edit["flags"] for edit in large["edits"]]) == ("length", ["--max-model-len 40960"])
+    assert "With 40,960 tokens it does not fit" in small["message"]
+    [edit] = small["edits"]
+    length = int(edit["flags"].removeprefix("--max-model-len "))
+    path.write_text(f"vllm serve {QWEN} --max-model-len {length}\n", encoding="utf-8")
+    assert checked(capsys, str(path), "--gpu", "l4")[0] == 0
+
+    path.write_text(f"vllm serve {QWEN} --max-model-len 200000\n", encoding="utf-8")
+    _, out, _ = run(capsys, "check", str(path), "--gpu", "h100")
+    assert out.splitlines()[0] == f"FAIL     vllm {QWEN}"
+    status, found = checked(capsys, str(path))
+    assert (status, found["checks"][0]["requirements"][0]["edits"][0]["flags"]) == (2, "--max-model-len 40960")
+
+    path.write_text(f"python -m sglang.launch_server --model-path {QWEN} --context-length 50000\n", encoding="utf-8")
+    [item] = checked(capsys, str(path), "--gpu", "l40s")[1]["checks"][0]["requirements"]
+    assert (item["name"], [edit["flags"] for edit in item["edits"]]) == ("length", ["--context-length 40960"])
+    assert "SGLang refuses that without SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1" in item["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "edits"),
+    [
+        # An eighth of what was asked, or less, is not offered: 50 / 8 = 6.25. 50 slots of 16 Ki have 100 GiB of cache.
+        (["--users", "50", "--seq", "16k"], "not 50; no single change was found", 0),
+        (["--users", "50", "--seq", "32k"], "not 50, each of 16,384 tokens, not 32,768; no single change was found", 0),
+        # 2 of 15 are more than an eighth; 15 slots have 30 GiB.
+        (["--users", "15"], "not 15", 1),
+    ],
+)
+def test_a_load_beyond_the_slots_has_a_remedy_or_says_that_there_is_none(
+    words: list[str], said: str, edits: int, tmp_path: Path, capsys: Capture
+) -> None:
+    """Both the requests at once and the tokens of each are told, so that a mended number brings no other finding."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{LLAMA_SERVER} -c 32768 -np 2", encoding="utf-8")
+    found, document = checked(capsys, str(path), "--gpu", "l4", *words)
+    told = document["checks"][0]["requirements"][0]
+
+    assert (found, len(told["edits"])) == (1, edits)
+    assert said in told["message"]
+    assert ("no single change" in told["message"]) is (edits == 0)
+
+
+def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> None:
+    """Each slot has the tokens that the text says, and the finding names the variable."""
+    path = tmp_path / "compose.yaml"
+    said = "environment: [OLLAMA_NUM_PARALLEL=2, OLLAMA_CONTEXT_LENGTH=8192]"
+    path.write_text(f"services: {{o: {{image: ollama/ollama, {said}}}}}\n", encoding="utf-8")
+    for words, name, message in (
+        (["--users", "3"], "users", "OLLAMA_NUM_PARALLEL=2 serves 2 requests at once, not 3"),
+        (["--seq", "9k"], "length", "OLLAMA_CONTEXT_LENGTH=8192 allows requests of 8,192 tokens, not 9,216"),
+    ):
+        status, found = checked(capsys, str(path), "--gpu", "h100", "--set", f"model={QWEN}", *words)
+        items = [(item["name"], item["message"]) for item in found["checks"][0]["requirements"] if not item["holds"]]
+        assert (status, items) == (1, [(name, message)])
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768", {"gpu": "l4", "users": "12", "seq": "16k"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768", {"gpu": "l4", "users": "4"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --max-num-seqs 64", {"gpu": "l4", "users": "50", "seq": "16k"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --kv-cache-dtype fp8", {"gpu": "l4", "users": "12", "seq": "16k"}),
+        ("vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 2", {"gpu": "h100", "users": "50", "seq": "16k"}),
+        # Its own tp stays, unless an edit says another: 8 replicas of 2 GPUs, each for 8 requests, hold 64.
+        (
+            "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-num-seqs 8",
+            {"gpu": "a100-80gb", "users": "40", "seq": "32k"},
+        ),
+        ("vllm serve Qwen/Qwen3-8B", {"gpu": "rtx-4090"}),
+        ("vllm serve Qwen/Qwen3-32B --max-model-len 32768", {"gpu": "1xl4", "users": "8"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 16384", {"gpu": "l40s", "seq": "32k"}),
+        # 40,960 tokens are the most of the model, and the L40S holds six such requests.
+        ("vllm serve Qwen/Qwen3-8B", {"gpu": "l40s", "users": "2", "seq": "64k"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 65536", {"gpu": "l40s", "users": "2", "seq": "64k"}),
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 65536", {"gpu": "l4", "users": "8", "seq": "64k"}),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --context-length 32768",
+            {"gpu": "l4", "users": "8", "seq": "16k"},
+        ),
+        (f"{LLAMA_SERVER} -c 524288 -np 4", {"gpu": "l4"}),
+        (f"{LLAMA_SERVER} -c 524288 -np 4", {"gpu": "l4", "seq": "8k", "users": "1"}),
+        (f"{LLAMA_SERVER} -c 32768 -np 2", {"gpu": "l4", "users": "8"}),
+        (f"{LLAMA_SERVER} -c 32768 -np 2", {"gpu": "l4", "users": "1", "seq": "32k"}),
+        ("lmdeploy serve api_server Qwen/Qwen3-8B --session-len 8192", {"gpu": "l4", "seq": "16k"}),
+    ],
+)
+def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
+    command: str, given: dict[str, str], tmp_path: Path, capsys: Capture
+) -> None:
+    """Flags behind the others of the command, of which the last counts, and options of the check in place of those that were given: for sure."""
+    file = tmp_path / "serve.sh"
+
+    def checked(flags: str, *words: str) -> tuple[int, Any]:
+        file.write_text(f"{command} {flags}\n", encoding="utf-8")
+        status, out, _ = run(capsys, *words, "--offline", "--json")
+        return status, json.loads(out)["checks"][0]
+
+    typed = ["check", str(file), *(word for name, value in given.items() for word in (f"--{name}", value))]
+    status, check = checked("", *typed)
+    edits = [edit for item in check["requirements"] for edit in item["edits"]]
+    pasted = 0
+    for edit in edits:
+        flags, kvplan, words = (edit["flags"] or edit["yaml"]).partition("kvplan ")
+        if not kvplan and not edit["flags"]:
+            # Another checkpoint, in words that nobody could take for flags.
+            assert re.fullmatch(r"a checkpoint in ([A-Z0-9_]+): search the Hub for [\w.-]+-\1(, --.*)?", edit["yaml"]), edit
+            continue
+        again, found = checked(flags.removesuffix(" in the file and "), *(shlex.split(words) if kvplan else typed))
+        if edit["effect"].startswith("then: "):
+            # The longest that the model has, where no length of it fits.
+            [left] = found["requirements"]
+            assert (left["name"], left["message"].partition(":")[0]) == ("fits", edit["effect"].removeprefix("then: "))
+        else:
+            assert (again, found["status"]) == (0, "pass"), edit
+        # What is named of it is what the check has then.
+        fit = found["plan"]["fit"]
+        for said, figure in ((r"holds ([\d,]+)", fit["max_batch"]), (r"with ([\d,]+) GPUs", fit["gpus"])):
+            assert {int(each.replace(",", "")) for each in re.findall(said, edit["effect"])} <= {figure}, edit
+        pasted += 1
+
+    assert status == 1
+    assert pasted
+    assert all("probably" not in edit["effect"] for edit in edits)
+
+
+def test_idle_gpus_of_a_text_are_used_first(tmp_path: Path, capsys: Capture) -> None:
+    """Qwen3-8B has 16.4 GB of weights and 144 KiB a token: 40,960 tokens are 5.6 GiB, which two L4 hold and one does not."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(counted("device_ids", QWEN, "", 2), encoding="utf-8")
+    status, found = checked(capsys, str(path), "--gpu", "l4")
+    [item] = found["checks"][0]["requirements"]
+
+    assert (status, item["edits"][0]["flags"]) == (1, "--tensor-parallel-size 2")
+
+    # Of a length beyond the model's, the one that fits as it is started.
+    path.write_text(counted("device_ids", QWEN, "--max-model-len 65536", 2), encoding="utf-8")
+    [item] = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]
+    [edit] = item["edits"]
+    path.write_text(counted("device_ids", QWEN, edit["flags"], 2), encoding="utf-8")
+    assert (checked(capsys, str(path), "--gpu", "l4")[0], edit["effect"]) == (0, "")
+
+
+COUNTED: Final = """\
+services:
+  chat:
+    image: vllm/vllm-openai:v0.11.0
+    command: --model {model} --max-model-len 32768 {sizes}
+    deploy: {{resources: {{reservations: {{devices: [{{driver: nvidia, {gpus}}}]}}}}}}
+"""
+
+
+POD: Final = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: chat}}
+spec:
+  containers:
+  - image: vllm/vllm-openai:v0.11.0
+    args: [{args}]
+    resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
+"""
+
+
+def counted(kind: str, model: str, sizes: str, gpus: int) -> str:
+    """A manifest that gives its server so many GPUs."""
+    if kind == "pod":
+        words = f"--model {model} --max-model-len 32768 {sizes}".split()
+        return POD.format(args=", ".join(json.dumps(word) for word in words), gpus=gpus)
+    of_gpus = f"count: {gpus}" if kind == "count" else f"device_ids: {json.dumps([str(gpu) for gpu in range(gpus)])}"
+    return COUNTED.format(model=model, sizes=sizes, gpus=of_gpus)
+
+
+@pytest.mark.parametrize("kind", ["count", "device_ids", "pod"])
+@pytest.mark.parametrize(
+    ("model", "sizes", "gpus", "gpu"),
+    [
+        ("Qwen/Qwen3-32B", "", 1, "l40s"),
+        ("Qwen/Qwen3-32B", "--tensor-parallel-size 4", 2, "l40s"),
+        ("Qwen/Qwen3-32B", "--tensor-parallel-size 2", 2, "l4"),
+        ("Qwen/Qwen3-32B", "--pipeline-parallel-size 2", 1, "h100"),
+        ("Qwen/Qwen3-32B", "--tensor-parallel-size 4 --pipeline-parallel-size 2", 4, "l4"),
+    ],
+)
+def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
+    kind: str, model: str, sizes: str, gpus: int, gpu: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """With the flags in the file and as many GPUs in it as the offer says the requirement holds, or the offer says what the verdict is then."""
+    file = tmp_path / "serve.yaml"
+    file.write_text(counted(kind, model, sizes, gpus), encoding="utf-8")
+    status, document = checked(capsys, str(file), "--gpu", gpu)
+    [item] = [item for item in document["checks"][0]["requirements"] if not item["holds"]]
+
+    assert status == 1
+    assert item["edits"]
+    for edit in (edit for edit in item["edits"] if edit["flags"]):
+        more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
+        file.write_text(counted(kind, model, f"{sizes} {edit['flags']}", int(more[1]) if more else gpus), encoding="utf-8")
+        status, document = checked(capsys, str(file), "--gpu", gpu)
+        found = document["checks"][0]
+        failing = [each["message"].partition(":")[0] for each in found["requirements"] if not each["holds"]]
+        assert failing == [each for each in [edit["effect"].removeprefix("then: ")] if "then: " in edit["effect"]], edit
+        assert not [each for each in found["warnings"] if "idle" in each["message"] and more]
+
+
+@pytest.mark.parametrize("more", [(), ("--gpus", "1")])
+def test_an_edit_says_what_still_fails(more: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
+    """A flag that no release has fails with every edit for the memory, or for the number of GPUs."""
+    tp = " --tensor-parallel-size 2" if more else ""
+    (tmp_path / "serve.sh").write_text(f"vllm serve {QWEN} --max-model-len=40960 --max-modl-len=3{tp}\n", encoding="utf-8")
+    _, document = checked(capsys, str(tmp_path / "serve.sh"), "--gpu", "l4", *more)
+    *_, item = document["checks"][0]["requirements"]
+    assert item["name"] == ("gpus" if more else "fits")
+    assert item["edits"]
+    assert all(edit["effect"].endswith("then flags still fails") for edit in item["edits"])
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        (f"vllm serve {QWEN} --max-model-len 16384\n", "--max-model-len 16384"),
+        # Of all slots together.
+        ("llama-server -hf org/m -c 16384 -np 2\n", "-c 16384"),
+    ],
+)
+def test_growth_is_taken_back_by_a_flag(text: str, flag: str, tmp_path: Path, capsys: Capture) -> None:
+    """A length of the server is no key of a check; with the flag nothing has grown."""
+    serve, before = tmp_path / "serve.sh", tmp_path / "before.json"
+    words = (str(serve), "--gpu", "h100", "--set", f"model={QWEN}")
+    serve.write_text(text, encoding="utf-8")
+    before.write_text(run(capsys, "check", *words, "--json")[1], encoding="utf-8")
+    serve.write_text(text.replace("16384", "32768"), encoding="utf-8")
+    status, document = checked(capsys, *words, "--baseline", str(before))
+    edits = [edit for item in document["checks"][0]["requirements"] for edit in item["edits"]]
+
+    assert status == 1
+    assert [(edit["flags"], edit["accepting"]) for edit in edits] == [(flag, ""), ("", "--max-growth 100%")]
+    serve.write_text(text, encoding="utf-8")
+    assert checked(capsys, *words, "--baseline", str(before))[0] == 0
+
+
+TWO: Final = f"""\
+services:
+  small: {{image: "vllm/vllm-openai:v0.11.0", command: --model {QWEN} --max-model-len 4096}}
+  big: {{image: "vllm/vllm-openai:v0.11.0", command: --model meta-llama/Llama-3.1-8B-Instruct --max-model-len 65536}}
+"""
+
+
+def test_another_accelerator_is_that_of_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """64k tokens of 128 KiB beside 16 GB of weights are too much for an L4: another one is offered to that server, and its neighbour keeps its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("compose.yaml").write_text(TWO, encoding="utf-8")
+    status, found = checked(capsys, "compose.yaml", "--set", "small.gpu=l4", "--set", "big.gpu=l4")
+    small, big = found["checks"]
+    commands = [edit["yaml"] for item in big["requirements"] for edit in item["edits"] if edit["yaml"].startswith("kvplan")]
+
+    assert (status, small["status"], big["status"]) == (1, "pass", "fail")
+    assert commands
+    for command in commands:
+        again, offered = checked(capsys, *shlex.split(command)[2:])
+        small, big = (check["plan"]["fit"]["gpu"] for check in offered["checks"])
+        assert (again, small) == (0, "l4"), command
+        assert big != "l4"
+
+
+def test_a_missing_accelerator_is_named_for_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The hint of each server has the setting that names the accelerator of this one alone."""
+    monkeypatch.chdir(tmp_path)
+    Path("compose.yaml").write_text(TWO, encoding="utf-8")
+    sets = [re.findall(r"--set \S+", check["error"]["hint"]) for check in checked(capsys, "compose.yaml")[1]["checks"]]
+
+    assert sets == [["--set small.gpu=h100"], ["--set big.gpu=h100"]]
+    words = [word for each in sets for word in each[0].split()]
+    assert checked(capsys, "compose.yaml", *words)[0] == 0
+    assert checked(capsys, "compose.yaml", *words[:2])[1]["checks"][0]["status"] == "pass"
