@@ -192,8 +192,6 @@ class ServerCheck(Check):
 
     def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
-        from hwcalc.planner.advice import least_sensible
-
         flags, option = flags_of(self.server), error.option
         engine = find_engine(flags.engine)[0]
         said, facts = {option: error.sizes[option]}, engine.facts

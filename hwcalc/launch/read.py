@@ -20,8 +20,6 @@ from hwcalc.text import shown
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
-_OF_ENGINE: Final = re.compile(r"(?:VLLM|SGLANG|SGL|LLAMA|OLLAMA|TGI|LMDEPLOY|TRTLLM|MLX|CUDA|PYTORCH|HF)_")
-"""Begins the names of variables that engines read themselves, also where a text does not have them."""
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
 
@@ -101,10 +99,6 @@ class Given(Record):
 
     def changes(self, name: str, text: str, file: str) -> bool:
         """True if what ``--set`` gives this name changes something of a server of the text."""
-        if _OF_ENGINE.match(name):
-            return True
-        if name not in self.settings and name not in text:
-            return False
         variables, settings = (
             {key: value for key, value in all_.items() if key != name} for all_ in (self.variables, self.settings)
         )
