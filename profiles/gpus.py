@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -195,6 +196,18 @@ def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
     changed: dict[str, Any] = {} if memory_gb == gpu.memory_marketing_gb else dict.fromkeys(readings)
     changed |= {"id": f"{gpu.id}-{memory_gb}gb", "name": f"{gpu.name}, {memory_gb} GB"}
     return replace(gpu, memory_marketing_gb=memory_gb, memory_options_gb=(), **changed)
+
+
+def other_sizes(gpu: Gpu) -> tuple[str, ...]:
+    """The ids of this accelerator with the other sizes of memory that it is sold in; none if there is one size.
+
+    >>> other_sizes(find_gpu("m3-pro-18gb")), other_sizes(find_gpu("l4"))
+    (('apple-m3-pro-36gb',), ())
+    """
+    with suppress(UnknownGpuError):
+        machine = find_gpu(re.sub(r"(?a)-\d+gb$", "", gpu.id))
+        return tuple(one.id for one in in_every_size(machine) if one.memory_marketing_gb != gpu.memory_marketing_gb)
+    return ()
 
 
 def in_every_size(gpu: Gpu) -> Iterator[Gpu]:

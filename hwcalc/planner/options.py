@@ -773,13 +773,9 @@ def check_ram(engine: "Engine", asked: Asked, gpu: "Gpu | None") -> None:
         name = "--ram" if asked.ram is not None else f"--engine-option {HOST_MEMORY}"
         size = "" if gpu.memory_marketing_gb is None else f", {gpu.memory_marketing_gb:g} GB"
         message = f"{name}: the memory of {gpu.id} is the host's{size}."
-        from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+        from hwcalc.profiles.gpus import other_sizes
 
-        machine, sizes = re.sub(r"(?a)-\d+gb$", "", gpu.id), tuple[int, ...]()
-        with suppress(UnknownGpuError):
-            sizes = find_gpu(machine).memory_options_gb
-        others = [f"--gpu {machine}-{one}gb" for one in sizes if one != gpu.memory_marketing_gb]
-        named = " or ".join(others) or "kvplan gpus unified"
+        named = " or ".join(f"--gpu {one}" for one in other_sizes(gpu)) or "kvplan gpus unified"
         raise UsageError(message, hint=f"Leave it out, or name the machine that has so much: {named}")
     own = asked.values.get("engine_options", {})
     if asked.ram is not None and HOST_MEMORY not in engine.options:
