@@ -15,8 +15,7 @@ PIPED_WIDTH: Final = 100_000
 BOUND: Final = "\ue000"
 """Stands for a blank at which no line is broken, until lines are broken. Names never have it: it is no character of any script."""
 _BOUND: Final = re.compile(
-    r"\b(?:convert_hf_to_gguf\.py|llama-quantize) [^,;)]*"  # commands of llama.cpp in a sentence
-    r"|(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
+    r"(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
     r"|(?<![^\s(])(?:[tpdce]{1,2}p|level) (?=\d)"  # ranks of a layout, and how many; a level of sleep
     r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
 )
