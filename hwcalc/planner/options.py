@@ -696,6 +696,13 @@ HOST_MEMORY: Final = "host_memory"
 """The engine option that ``ram`` is, for engines that leave a part of a model to the host."""
 
 
+def engines_with_host() -> tuple[str, ...]:
+    """The engines that leave a part of a model to the host: those with the option :data:`HOST_MEMORY`."""
+    from hwcalc.engines import ENGINES, find_engine
+
+    return tuple(name for name in ENGINES if HOST_MEMORY in find_engine(name)[0].options)
+
+
 def with_policy(options: Mapping[str, Any], policy: "Chosen | None", policies: "Sequence[Chosen | None]") -> dict[str, Any]:
     """The options of one variant where a list of policies is compared.
 
@@ -780,7 +787,8 @@ def check_ram(engine: "Engine", asked: Asked, gpu: "Gpu | None") -> None:
     own = asked.values.get("engine_options", {})
     if asked.ram is not None and HOST_MEMORY not in engine.options:
         message = f"--ram: {engine.label} is planned on the GPU alone."
-        raise UsageError(message, hint="Leave it out, or plan with --engine llamacpp or ollama, which leave layers to the host.")
+        others = " or ".join(engines_with_host())
+        raise UsageError(message, hint=f"Leave it out, or plan with --engine {others}, which leave layers to the host.")
     if asked.ram is not None and HOST_MEMORY in own:
         raise UsageError(f"--ram and the engine option {HOST_MEMORY} are the same.", hint="Give one of them.")
 

@@ -118,7 +118,8 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts.append(f"{filled(left_out(dropped), view.width)}\n")
     refused = [place for place in planned if variants[place].passes is False]
     if refused and not view.quiet:
-        parts += _what_helps([(", ".join(names[place]), variants[place]) for place in refused], view)
+        runs = comparison.varying == ("engine",) and any(variant.passes and _is_server(variant) for variant in variants)
+        parts += _what_helps([(", ".join(names[place]), variants[place]) for place in refused], view, offers=not runs)
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [view.paragraphs(_lacking(as_if))] if as_if else []
     pairs = ((variant.model, variant.definition) for variant in variants if variant not in as_if)
@@ -126,8 +127,13 @@ def comparison_text(comparison: Comparison, view: View) -> str:
     return "\n".join([*parts, *([below] if below else [])])
 
 
-def _what_helps(refused: Sequence[tuple[str, Variant]], view: View) -> list[str]:
-    """What makes each row fit that does not, or not in time, once for all rows that it makes fit; and the first of these as a command."""
+def _is_server(variant: Variant) -> bool:
+    """True for an engine that a command starts. The formulas alone run nothing, and a library starts no server."""
+    return find_engine(variant.engine)[0].command.known
+
+
+def _what_helps(refused: Sequence[tuple[str, Variant]], view: View, *, offers: bool) -> list[str]:
+    """What makes each row fit that does not, or not in time, once for all rows that it makes fit; with ``offers``, the first as a command."""
     helped: dict[str, list[str]] = {}
     for name, variant in refused:
         parts = variant.suggestions[0].effect.split("; ") if variant.suggestions else [_NO_HELP]
@@ -140,13 +146,9 @@ def _what_helps(refused: Sequence[tuple[str, Variant]], view: View) -> list[str]
     else:
         told = "".join(f"  {line}\n" for text in lines for line in broken(clean(text), view.width - 2, 2))
     late = " within the limits of time" if refused[0][1].within is not None else ""
-    helped_rows = [variant for _, variant in refused if variant.suggestions]
-    # The formulas alone run nothing, a library starts no server, and no engine runs a policy that it lacks: what runs comes first.
-    first = min(
-        helped_rows,
-        key=lambda variant: (variant.policy_offered is False, not find_engine(variant.engine)[0].command.known),
-        default=None,
-    )
+    helped_rows = [variant for _, variant in refused if variant.suggestions and offers]
+    # No engine runs a policy that it lacks: what runs comes first.
+    first = min(helped_rows, key=lambda variant: (variant.policy_offered is False, not _is_server(variant)), default=None)
     label = "try one of them" if len(refused) > 1 else "try"
     tried = [] if first is None else [view.command(label, first.suggestions[0].command)]
     return [f"What makes it fit{late}:\n{told}", *tried]

@@ -14,7 +14,7 @@ from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.columns import GAP
 from hwcalc.report.drawing import Column, Grid, Piece, Text, hanging, indented, rendered
 from hwcalc.report.exports import foot_markdown, head_markdown
-from hwcalc.report.summary import definition, model_lines, request_line, source_line
+from hwcalc.report.summary import definition, model_lines, request_lines, source_line
 from hwcalc.report.text import both, csv_text, escaped, exact, filled, layer_words, percent, plural
 from hwcalc.report.view import View
 from hwcalc.text import TIMES, clean
@@ -65,8 +65,8 @@ def explain_text(explanation: Explanation, view: View) -> str:
     """Each kind of layer with its formula, its numbers and the result, and their sum; then every other part in the same way."""
     plan = explanation.plan
     name, about, shape = model_lines(plan)
-    head, shape, request = (filled(line, view.width) for line in (f"{name}  {about}", shape, request_line(plan)))
-    out: list[Piece] = [Text((head[: len(name)], "bold"), (head[len(name) :], "dim")), Text(shape), Text(request), Text()]
+    head, *others = (filled(line, view.width) for line in (f"{name}  {about}", shape, *request_lines(plan)))
+    out: list[Piece] = [Text((head[: len(name)], "bold"), (head[len(name) :], "dim")), *map(Text, others), Text()]
     for title, parts in _blocks(explanation):
         out.append(Text(title, style="bold cyan"))
         for part in parts:

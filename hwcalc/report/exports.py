@@ -14,7 +14,7 @@ from hwcalc.report.summary import (
     is_room,
     model_lines,
     notes_of,
-    request_line,
+    request_lines,
     shares,
     start_lines,
 )
@@ -62,8 +62,8 @@ def head_markdown(plan: Plan) -> list[str]:
     """The model, what was asked, and the bytes of its cache."""
     name, about, shape = model_lines(plan)
     answer = f"**{human_bytes(plan.cache.total_bytes)}** = {exact(plan.cache.total_bytes)}, {definition(plan)}"
-    said = f"{escaped(about)}\\\n{escaped(shape)}\\\n{escaped(request_line(plan))}\n"
-    return [f"### {escaped(name)}\n", said, f"KV cache {answer}\n"]
+    said = "\\\n".join(map(escaped, (about, shape, *request_lines(plan))))
+    return [f"### {escaped(name)}\n", f"{said}\n", f"KV cache {answer}\n"]
 
 
 def foot_markdown(plan: Plan, *, quiet: bool, full: bool = True) -> list[str]:

@@ -103,8 +103,11 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
     return clean(cut(model.id, LONGEST_WORD)), about, shape
 
 
-def request_line(plan: Plan) -> str:
-    """Engine, length, batch, dtypes, the prompt, what is dropped of the cache, what sequences have in common, and other options."""
+def request_lines(plan: Plan) -> list[str]:
+    """Engine, length, batch, dtypes, the prompt, what is dropped of the cache, what sequences have in common, and other options.
+
+    Where the name of a machine leaves open which it is, a second line says which is planned.
+    """
     request = plan.request
     # Of unlike sequences the lengths, of which each has its share of them.
     tokens = f"{' or '.join(f'{one:,}' for one in request.lengths)} tokens" if request.lengths else plural(request.seq, "token")
@@ -123,8 +126,7 @@ def request_line(plan: Plan) -> str:
     parts += [f"{number:,} {name} of each" for name, number in several if number > 1]
     parts += [f"{name}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
     # Which machine it is, where the name leaves that open, bears on all that follows.
-    parts += [clean(note.message).removesuffix(".") for note in plan.notes if note.code == MEMORY_OPTION]
-    return " · ".join(parts)
+    return [" · ".join(parts), *(clean(note.message) for note in plan.notes if note.code == MEMORY_OPTION)]
 
 
 def source_line(plan: Plan) -> str:
@@ -398,7 +400,7 @@ def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:
             return 0
         return 2 + _DEFAULTS.index(note.code) if note.code in _DEFAULTS else 1
 
-    # The line of the request has the sizes of memory.
+    # The head has the sizes of memory.
     others = sorted((note for note in plan.notes if note.code != MEMORY_OPTION), key=rank)
     texts = [*(clean(note.message) for note in others), source_line(plan)]
     few = len(texts) if full or len(texts) <= FEW_NOTES + 1 else FEW_NOTES

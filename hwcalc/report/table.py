@@ -39,7 +39,7 @@ from hwcalc.report.summary import (
     is_room,
     model_lines,
     notes_of,
-    request_line,
+    request_lines,
     shares,
     start_lines,
 )
@@ -99,7 +99,7 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
     name, about, _ = model_lines(plan)
     head = filled(f"{name}  {about}", width)
     titled = Text((head[: len(name)], "bold"), (head[len(name) :], "dim"))
-    parts: list[Piece] = [titled, Text(filled(request_line(plan), width)), Text()]
+    parts: list[Piece] = [titled, *(Text(filled(line, width)) for line in request_lines(plan)), Text()]
     more, spared = 0, list[str]()
     ask = ask_line(plan, "" if quiet else command)
     asked = [] if ask is None else _command("ask", *ask, width)

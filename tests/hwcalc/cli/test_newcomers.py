@@ -11,7 +11,7 @@ import pytest
 
 import hwcalc
 from hwcalc import plan
-from hwcalc.report.summary import notes_of, request_line
+from hwcalc.report.summary import notes_of, request_lines
 from tests.hwcalc.command import Capture, run
 from tests.paths import TESTS
 
@@ -64,7 +64,7 @@ def test_the_first_notes_are_those_that_change_the_answer() -> None:
     planned = plan("Qwen/Qwen3-32B", engine="llamacpp", weights="q4_k_m", gpu="rtx-4060-ti", offline=True)
     notes, _ = notes_of(planned)
 
-    assert request_line(planned).endswith(" · 'rtx-4060-ti' is taken as rtx-4060-ti-16gb; also known: rtx-4060-ti-8gb")
+    assert request_lines(planned)[1:] == ["'rtx-4060-ti' is taken as rtx-4060-ti-16gb; also known: rtx-4060-ti-8gb."]
     assert any("llama.cpp shortens a context" in note for note in notes[:2])
 
 

@@ -17,6 +17,7 @@ from hwcalc.check.fields import ALIASES
 from hwcalc.check.fields import OPTIONS as CHECK_OPTIONS
 from hwcalc.cli import completion
 from hwcalc.cli.options import PLANNING
+from hwcalc.engines import ENGINES
 from hwcalc.errors import UsageError
 from hwcalc.explore.build import explore
 from hwcalc.planner import options as table
@@ -78,6 +79,20 @@ def test_memory_of_the_host() -> None:
         hwcalc.plan("Qwen/Qwen3-32B", engine="vllm", gpu="h100", seq="16k", ram=64)
     with pytest.raises(UsageError, match="has no unit"):
         hwcalc.plan("Qwen/Qwen3-32B", **options, engine_options={"host_memory": 64})
+
+
+def test_the_engines_that_are_named_for_ram_are_all_that_take_it() -> None:
+    """Every other one refuses it, and names them."""
+    named = table.engines_with_host()
+
+    for engine in ENGINES:
+        try:
+            hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, gpu="rtx-4090", seq="1k", ram=64)
+        except UsageError as error:
+            assert engine not in named
+            assert all(name in error.hint for name in named)
+        else:
+            assert engine in named
 
 
 @pytest.mark.parametrize("given", [{"ram": 64}, {"engine_options": {"host_memory": "64GB"}}])

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hwcalc import compare, plan
-from hwcalc.engines import ENGINES
+from hwcalc.engines import ENGINES, find_engine
 from hwcalc.errors import UsageError
 from hwcalc.report.schema import json_schema
 from hwcalc.units import human_bytes
@@ -22,6 +22,7 @@ from tests.hwcalc.command import QWEN, Capture, run
 GPT = "openai/gpt-oss-20b"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 HYBRID = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+AT_HOME = ("Qwen/Qwen3-14B", "--weights", "q4_k_m", "--gpu", "rtx-4070", "--seq", "16k")
 
 
 def document(capsys: Capture, *words: str) -> dict[str, Any]:
@@ -107,18 +108,27 @@ def test_what_is_about_one_plan_is_refused(capsys: Capture, flag: tuple[str, ...
 
 def test_what_is_offered_in_place_of_every_engine_runs(capsys: Capture) -> None:
     """With ``--ram`` an engine that leaves layers to the host; and of the changes that help, one for an engine that starts a server."""
-    words = ("Qwen/Qwen3-14B", "--weights", "q4_k_m", "--gpu", "rtx-4070", "--seq", "16k")
-    status, _, err = run(capsys, *words, "--ram", "64", "--engine", "all")
+    status, _, err = run(capsys, *AT_HOME, "--ram", "64", "--engine", "all")
     offered = err.strip().rpartition("Name one: ")[2].split()
-    helped = run(capsys, *words, "--engine", "all")[1]
+    helped = run(capsys, "Qwen/Qwen3-32B", "--gpu", "rtx-4060-ti-8gb", "--seq", "16k", "--engine", "all")[1]
 
     assert status == 2
-    assert run(capsys, *words, "--ram", "64", *offered)[0] == 0
+    assert run(capsys, *AT_HOME, "--ram", "64", *offered)[0] == 0
     # The first row is that of the formulas, which nobody can start.
-    assert "\n  reference: " in helped
-    tried = shlex.split(helped.replace("\\\n", " ").rpartition("\ntry one of them: ")[2])
-    assert tried[tried.index("--engine") + 1] == "sglang"
+    assert "\n  reference" in helped.partition("What makes it fit:")[2]
+    tried = shlex.split(helped.replace("\\\n", " ").rpartition("\ntry one of them:")[2])
+    assert find_engine(tried[tried.index("--engine") + 1])[0].command.known
     assert run(capsys, *tried[1:])[0] == 0
+
+
+def test_nothing_is_offered_where_an_engine_runs_the_model(capsys: Capture) -> None:
+    """Its rows say what would help the others, and which of them fits; two models are not told by each other's engines."""
+    alone = run(capsys, *AT_HOME, "--engine", "all")[1]
+    two = run(capsys, "compare", "Qwen/Qwen3-8B", *AT_HOME, "--engine", "llamacpp,sglang")[1]
+
+    assert "What makes it fit:" in alone
+    assert "try" not in alone.rpartition("What makes it fit:")[2]
+    assert "try" in two.rpartition("What makes it fit:")[2]
 
 
 @pytest.mark.parametrize("command", ["explain", "sweep", "recommend", "probe"])
