@@ -286,6 +286,21 @@ class LibraryFile(EngineFile):
     published: Mapping[Words, Words]
 
 
+Copies: TypeAlias = Annotated[
+    Mapping[Words, Mapping[Words, tuple[Words, ...]]], Meta(description="a mapping of models to repositories and their formats")
+]
+
+
+class PublishedFile(EngineFile):
+    """``engines/<id>/published.yaml``: repositories of the Hub that have models of the catalog in other formats, the best known first."""
+
+    place: ClassVar[str] = "{0.id}/published.yaml"
+    source: Words
+    models: Copies
+    in_parts: Copies = MappingProxyType({})
+    """Those whose file of a model is cut in several."""
+
+
 class Refusal(Facts):
     """What a user is told whose model is not run, and what helps."""
 
@@ -405,3 +420,21 @@ def ollama_name(model: str, weights: str | None) -> str | None:
 @lru_cache(maxsize=1)
 def _ollama_library() -> LibraryFile:
     return convert(record("engines", "ollama/library"), LibraryFile)
+
+
+def published_copy(engine: str, model: str, weights: str, *, in_parts: bool = True) -> str | None:
+    """A repository of the Hub that has a model of the catalog in a format of an engine; ``None`` if none is known.
+
+    Without ``in_parts`` the model is one file there.
+
+    >>> published_copy("llamacpp", "Qwen/Qwen3-14B", "q4_k_m"), published_copy("llamacpp", "Qwen/Qwen3-14B", "q3_k_l")
+    ('Qwen/Qwen3-14B-GGUF', 'MaziyarPanahi/Qwen3-14B-GGUF')
+    """
+    file = _published(engine)
+    tables = (file.models, file.in_parts) if in_parts else (file.models,)
+    return next((name for table in tables for name, formats in table.get(model, {}).items() if weights in formats), None)
+
+
+@lru_cache(maxsize=2)
+def _published(engine: str) -> PublishedFile:
+    return convert(record("engines", f"{engine}/published"), PublishedFile)

@@ -19,7 +19,7 @@ from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, listed_facts
 from hwcalc.profiles.engine_flags import EngineFlagsFile
 from hwcalc.profiles.engine_hardware import EngineHardwareFile
-from hwcalc.profiles.engines import BuildsFile, ClassesFile, LibraryFile, LlamacppFile, RuntimeFile, VllmFile
+from hwcalc.profiles.engines import BuildsFile, ClassesFile, LibraryFile, LlamacppFile, PublishedFile, RuntimeFile, VllmFile
 from hwcalc.profiles.form import GpuId
 from hwcalc.profiles.hardware_file import GpuFile, InstanceFile
 from hwcalc.profiles.launch import LaunchWords
@@ -36,6 +36,7 @@ ENGINE_FORMS: Final = {
     "flags": EngineFlagsFile,
     "hardware": EngineHardwareFile,
     "library": LibraryFile,
+    "published": PublishedFile,
 }
 """The form of each file in an engine's folder."""
 

@@ -14,8 +14,8 @@ from hwcalc.engines.facts import Told
 from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
 from hwcalc.profiles.engine_flags import engine_flags
-from hwcalc.profiles.engines import ollama_name
-from hwcalc.quantization.planned import HUB_MODELS, REPOSITORY, named_format
+from hwcalc.profiles.engines import ollama_name, published_copy
+from hwcalc.quantization.planned import HUB_MODELS, REPOSITORY, format_name, named_format
 from hwcalc.text import brief, shell_word
 
 _FLAGS: Final = engine_flags("llamacpp")
@@ -84,7 +84,7 @@ def serve(planned: CommandInput) -> list[str]:
 
 
 def _model(planned: CommandInput) -> list[str]:
-    """The file on this machine, the file on the Hub, one that the user chooses there, or the one that llama.cpp's own tools make of what is here."""
+    """The file on this machine, the file on the Hub, one that others publish there, or the one that llama.cpp's own tools make of what is here."""
     if planned.made:
         return _FLAGS.words("model", _made(planned)) if _is_here(planned) else _FLAGS.words("repository", _published(planned))
     if planned.path is not None:
@@ -132,15 +132,23 @@ _NAMED_ALONE: Final = "MXFP4"
 """The format by which publishers name a file whose checkpoint has its experts in it; llama-quantize's name is longer."""
 
 
-def _published(planned: CommandInput) -> str:
-    """The name of a file that others publish, of which the user chooses the repository."""
+def _copy(planned: CommandInput, in_parts: bool) -> str | None:
+    """A repository of the Hub with the model in the planned format; ``None`` if none is known. Ollama loads no file that is ``in_parts``."""
+    return published_copy("llamacpp", planned.model, format_name(planned.weights or planned.published) or "", in_parts=in_parts)
+
+
+def _published(planned: CommandInput, in_parts: bool = True) -> str:
+    """The name of a file that others publish; where no repository is known that has it, the user chooses one."""
     form = _file_format(planned)
-    return f"{REPOSITORY}:{_NAMED_ALONE if form == planned.published and form.startswith(_NAMED_ALONE) else form}"
+    name = _NAMED_ALONE if form == planned.published and form.startswith(_NAMED_ALONE) else form
+    return f"{_copy(planned, in_parts) or REPOSITORY}:{name}"
 
 
-def where_it_comes_from(planned: CommandInput) -> str:
-    """A sentence: where the repositories with the planned file are, or how the file is made of a folder or a file that is here."""
+def where_it_comes_from(planned: CommandInput, in_parts: bool = True) -> str:
+    """A sentence: how the file is made of a folder or a file that is here, or where repositories with it are; empty if the command names one."""
     if not _is_here(planned):
+        if _copy(planned, in_parts):
+            return ""
         # GGUF files of a checkpoint in another format are named without it.
         name, of = _stem(planned), named_format(planned.model)
         name = name if of is None else name.partition(of[0])[0].rstrip("-_.")
@@ -278,7 +286,7 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
     # A model of Ollama's library, a file here, or a repository of GGUF files on the Hub.
     library = in_library(planned)
-    of_hub = None if _is_here(planned) else f"hf.co/{_published(planned) if planned.made else planned.model}"
+    of_hub = None if _is_here(planned) else f"hf.co/{_published(planned, in_parts=False) if planned.made else planned.model}"
     run = library or of_hub
     source = run or (_made(planned) if planned.made else planned.path)
     own = []

@@ -464,7 +464,8 @@ class LlamacppCommand(Command):
 
         by_itself = planned.partly_on_host and not _OF_THE_FILE & planned.options.keys()
         said = ["the part in host memory has no flag: llama-server puts it there by itself"] if by_itself else []
-        return (), "; ".join([*said, *([where_it_comes_from(planned)] if planned.made else [])])
+        where = where_it_comes_from(planned) if planned.made else ""
+        return (), "; ".join([*said, *([where] if where else [])])
 
 
 class LlamacppRequests(RequestRules):

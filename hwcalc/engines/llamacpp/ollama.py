@@ -313,12 +313,10 @@ class OllamaCommand(Command):
 
         if not planned.made or in_library(planned):
             return (), ""
-        where = where_it_comes_from(planned)
+        where = where_it_comes_from(planned, in_parts=False)
         pulled = None if planned.weights is not None else ollama_name(planned.model, OLLAMA_PULLS)
-        return (
-            (),
-            where if pulled is None else f"ollama run {pulled} runs other weights: --weights {OLLAMA_PULLS} plans them. {where}",
-        )
+        other = "" if pulled is None else f"ollama run {pulled} runs other weights: --weights {OLLAMA_PULLS} plans them."
+        return (), " ".join(filter(None, (other, where)))
 
 
 class OllamaWeights(LlamacppWeights):

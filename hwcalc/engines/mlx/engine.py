@@ -42,6 +42,7 @@ from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.profiles.engine_flags import engine_flags
+from hwcalc.profiles.engines import published_copy
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -443,7 +444,7 @@ class MlxCommand(Command):
         of = _FLAGS.words
         words = ["mlx.launch", "-n", str(machines)] if machines > 1 else []
         program = ("mlx_lm.generate",) if alone else _FLAGS.program
-        words += [*program, *of("model", _converted(planned) or planned.path or planned.model)]
+        words += [*program, *of("model", _copy(planned) or _converted(planned) or planned.path or planned.model)]
         if planned.parallel.pp > 1:
             words += of("pipeline")
         if planned.draft is not None:
@@ -455,9 +456,12 @@ class MlxCommand(Command):
         return [*words, *planned.flags]
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
-        """The command that brings a model into the planned format, and a comment: what installs mlx-lm, and where converted models are."""
+        """The command that brings a model into the planned format, and a comment: what installs mlx-lm, and where converted models are.
+
+        No command is needed where a repository of the Hub has the model in that format.
+        """
         folder, source = _converted(planned), planned.path or planned.model
-        if not folder:
+        if not folder or _copy(planned):
             return (), _INSTALLS
         name, _, width = folder.removeprefix("./").rpartition("-")
         convert = ("mlx_lm.convert", "--hf-path", source, "--mlx-path", folder, "-q", "--q-bits", width.removesuffix("bit"))
@@ -469,13 +473,24 @@ class MlxCommand(Command):
         return convert, f"{_INSTALLS} {published} {HUB_MODELS}?library=mlx&search={name}"
 
 
-def _converted(planned: CommandInput) -> str:
-    """The folder of a model that was converted to the planned format of MLX's; empty where none is planned."""
+def _format(planned: CommandInput) -> str:
+    """The planned format of weights if it is one that mlx-lm makes, else an empty string."""
     from hwcalc.quantization.planned import named_by_bits
 
     weights = named_by_bits((planned.weights or "").lower().replace("-", "_")) or ""
+    return weights if weights.startswith(_QUANTIZED) else ""
+
+
+def _copy(planned: CommandInput) -> str | None:
+    """A repository of the Hub with the model in the planned format; ``None`` if none is known, or the model is here."""
+    return None if planned.path is not None else published_copy("mlx", planned.model, _format(planned))
+
+
+def _converted(planned: CommandInput) -> str:
+    """The folder of a model that was converted to the planned format of MLX's; empty where none is planned."""
+    weights = _format(planned)
     name = planned.model.rstrip("/").rpartition("/")[2]
-    return f"./{name}-{weights.removeprefix(_QUANTIZED)}" if weights.startswith(_QUANTIZED) else ""
+    return f"./{name}-{weights.removeprefix(_QUANTIZED)}" if weights else ""
 
 
 _INSTALLS: Final = "Needs pip install mlx-lm."

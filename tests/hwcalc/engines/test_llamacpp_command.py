@@ -65,9 +65,14 @@ COMMANDS: list[tuple[dict[str, Any], str]] = [
     ({"options": {"n_ctx": "1000", "n_seq_max": "3"}}, f"-hf {HUB} -c 1000 -np 3"),
     ({"path": "./my model.gguf", "model": "my model"}, "-m ./my model.gguf -c 8192 -np 1"),
     ({"model": "org/repo:dir/file.gguf"}, "-hf org/repo -hff dir/file.gguf -c 8192 -np 1"),
-    ({"model": "Qwen/Qwen3-32B", "weights": "q4_k_m", "made": True}, "-hf REPOSITORY:Q4_K_M -c 8192 -np 1"),
+    ({"model": "Qwen/Qwen3-32B", "weights": "q4_k_m", "made": True}, "-hf Qwen/Qwen3-32B-GGUF:Q4_K_M -c 8192 -np 1"),
+    ({"model": "org/Qwen3-32B", "weights": "q4_k_m", "made": True}, "-hf REPOSITORY:Q4_K_M -c 8192 -np 1"),
+    ({"model": "Qwen/Qwen3-32B", "weights": "q2_k_s", "made": True}, "-hf REPOSITORY:Q2_K_S -c 8192 -np 1"),
     # ggml-org's and others' files are gpt-oss-20b-mxfp4.gguf, which -hf finds by MXFP4 and not by llama-quantize's MXFP4_MOE.
-    ({"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE"}, "-hf REPOSITORY:MXFP4 -c 8192 -np 1"),
+    (
+        {"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE"},
+        "-hf ggml-org/gpt-oss-20b-GGUF:MXFP4 -c 8192 -np 1",
+    ),
     ({"model": "./my-model", "weights": "q4_k_m", "made": True}, "-m ./my-model-Q4_K_M.gguf -c 8192 -np 1"),
 ]
 
@@ -196,11 +201,11 @@ def test_every_written_flag_is_read() -> None:
         ({"path": "/models/a.gguf"}, None),
         ({"model": "Qwen/Qwen3-14B", "made": True, "weights": "q4_k_m"}, ("ollama", "run", "qwen3:14b-q4_K_M")),
         ({"model": "Qwen/Qwen3-14B", "made": True, "weights": "iq3_xxs"}, ("ollama", "run", "hf.co/REPOSITORY:IQ3_XXS")),
-        ({"model": "Qwen/Qwen3-14B", "made": True}, ("ollama", "run", "hf.co/REPOSITORY:BF16")),
+        ({"model": "Qwen/Qwen3-14B", "made": True}, ("ollama", "run", "hf.co/unsloth/Qwen3-14B-GGUF:BF16")),
         ({"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE"}, ("ollama", "run", "gpt-oss:20b")),
         (
             {"model": "openai/gpt-oss-20b", "made": True, "published": "MXFP4_MOE", "weights": "q8_0"},
-            ("ollama", "run", "hf.co/REPOSITORY:Q8_0"),
+            ("ollama", "run", "hf.co/bartowski/openai_gpt-oss-20b-GGUF:Q8_0"),
         ),
     ],
 )

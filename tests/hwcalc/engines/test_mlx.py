@@ -211,13 +211,17 @@ def test_the_command_line() -> None:
     assert line(engine_options={"max_kv_size": 1024}) == "mlx_lm.generate --model Qwen/Qwen3-8B --max-kv-size 1024"
     assert line(tp=2).startswith("mlx.launch -n 2 mlx_lm.server ")
     assert line("Qwen/Qwen2.5-3B", pp=2).endswith("--pipeline")
-    assert line(weights="mlx_4bit") == "mlx_lm.server --model ./Qwen3-8B-4bit"
-    first = "First: mlx_lm.convert --hf-path Qwen/Qwen3-8B --mlx-path ./Qwen3-8B-4bit -q --q-bits 4"
+    # mlx-community has it in four bits, and nobody is known to have it in two.
+    assert line(weights="mlx_4bit") == "mlx_lm.server --model mlx-community/Qwen3-8B-4bit"
     said = remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx", weights="mlx_4bit"), "mlx")
+    assert said == ("Needs pip install mlx-lm.",)
+    assert line(weights="mlx_2bit") == "mlx_lm.server --model ./Qwen3-8B-2bit"
+    first = "First: mlx_lm.convert --hf-path Qwen/Qwen3-8B --mlx-path ./Qwen3-8B-2bit -q --q-bits 2"
+    said = remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx", weights="mlx_2bit"), "mlx")
     assert said[0] == first
     # The Hub finds converted models by their library; a plan as published is of none.
     assert said[1].startswith("Needs pip install mlx-lm. ")
-    assert said[1].endswith(" a 4bit one of https://huggingface.co/models?library=mlx&search=Qwen3-8B")
+    assert said[1].endswith(" a 2bit one of https://huggingface.co/models?library=mlx&search=Qwen3-8B")
     assert remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx"), "mlx") == ("Needs pip install mlx-lm.",)
     with pytest.raises(UsageError, match="does not make fp8 weights"):
         line(weights="fp8")

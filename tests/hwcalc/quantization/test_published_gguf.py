@@ -160,7 +160,7 @@ def test_ollamas_own_file_is_planned_everywhere() -> None:
     assert plain.memory.per_gpu == auto.memory.per_gpu
     assert (listed.weights, listed.needed_bytes) == (None, plain.memory.per_gpu.total)
     assert [commands_to_start(one)[-1][1] for one in (plain, auto)] == ["ollama run gpt-oss:20b"] * 2
-    assert commands_to_start(other)[-1][1] == "ollama run hf.co/REPOSITORY:MXFP4"
+    assert commands_to_start(other)[-1][1] == "ollama run hf.co/ggml-org/gpt-oss-20b-GGUF:MXFP4"
 
 
 def test_a_format_that_no_model_can_have_is_an_error_of_the_list() -> None:

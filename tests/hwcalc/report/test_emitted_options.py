@@ -159,17 +159,19 @@ def test_a_plan_that_no_command_starts_says_why(engine: str, asked: dict[str, An
         assert why in plan_report(made, form, color=False, width=400).replace("\\", ""), form
 
 
-@pytest.mark.parametrize(("weights", "form"), [("q4_k_m", "Q4_K_M"), ("fp16", "F16"), (None, "BF16")])
+@pytest.mark.parametrize(("weights", "form"), [("q4_k_m", "Q4_K_M"), ("q2_k_s", "Q2_K_S"), ("fp16", "F16"), (None, "BF16")])
 def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str, tmp_path: Path) -> None:
-    """The Hub finds repositories of GGUF files by library and name, and of a folder here nobody published one.
+    """A repository of GGUF files is named, or the Hub finds one by library and name; of a folder here nobody published one.
 
     There convert_hf_to_gguf.py writes 16 bits, of which llama-quantize makes mixes.
     """
     asked: dict[str, Any] = {"engine": "llamacpp", "gpu": "l4", "seq": 4096, "weights": weights}
     [(_, command, remark)] = commands_to_start(plan(QWEN, **asked))
 
-    assert command == f"llama-server -hf REPOSITORY:{form} -c 4096 -np 1"
-    assert remark == "for REPOSITORY write the name of one of https://huggingface.co/models?library=gguf&search=Qwen3-8B"
+    copies = {"Q4_K_M": "Qwen/Qwen3-8B-GGUF", "BF16": "unsloth/Qwen3-8B-GGUF"}
+    assert command == f"llama-server -hf {copies.get(form, 'REPOSITORY')}:{form} -c 4096 -np 1"
+    search = "for REPOSITORY write the name of one of https://huggingface.co/models?library=gguf&search=Qwen3-8B"
+    assert remark == ("" if form in copies else search)
 
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -177,8 +179,8 @@ def test_files_of_llamacpp_are_found_or_made(weights: str | None, form: str, tmp
     [(_, command, remark)] = commands_to_start(plan(folder, **asked))
     assert command == f"llama-server -m ./mine-{form}.gguf -c 4096 -np 1"
     made = f"convert_hf_to_gguf.py {folder} --outtype {form.lower()} --outfile ./mine-{form}.gguf"
-    mixed = f"convert_hf_to_gguf.py {folder} --outfile F.gguf, then llama-quantize F.gguf ./mine-Q4_K_M.gguf Q4_K_M"
-    assert remark == f"{mixed if weights == 'q4_k_m' else made}, both of https://github.com/ggml-org/llama.cpp"
+    mixed = f"convert_hf_to_gguf.py {folder} --outfile F.gguf, then llama-quantize F.gguf ./mine-{form}.gguf {form}"
+    assert remark == f"{mixed if form.startswith('Q') else made}, both of https://github.com/ggml-org/llama.cpp"
 
 
 def test_ollama_says_what_its_library_runs() -> None:
@@ -187,10 +189,19 @@ def test_ollama_says_what_its_library_runs() -> None:
     [*_, (_, whole, remark)] = commands_to_start(plan("Qwen/Qwen3.5-9B", **options))
     [*_, (_, mixed, _)] = commands_to_start(plan("Qwen/Qwen3.5-9B", weights="q4_k_m", **options))
 
-    assert whole == "ollama run hf.co/REPOSITORY:BF16"
+    assert whole == "ollama run hf.co/bartowski/Qwen_Qwen3.5-9B-GGUF:BF16"
     assert mixed == "ollama run qwen3.5:9b-q4_K_M"
-    assert "ollama run qwen3.5:9b-q4_K_M runs other weights: --weights q4_k_m plans them." in remark
-    assert "library=gguf&search=Qwen3.5-9B" in remark
+    assert remark == "ollama run qwen3.5:9b-q4_K_M runs other weights: --weights q4_k_m plans them."
+
+
+def test_ollama_is_given_no_file_in_parts() -> None:
+    """It refuses one that llama-server loads: bf16 of Qwen3-32B lies in two files."""
+    options: dict[str, Any] = {"gpu": "h200", "seq": 4096}
+    [(_, command, _)] = commands_to_start(plan("Qwen/Qwen3-32B", engine="llamacpp", **options))
+    [*_, (_, run, remark)] = commands_to_start(plan("Qwen/Qwen3-32B", engine="ollama", **options))
+    assert command == "llama-server -hf unsloth/Qwen3-32B-GGUF:BF16 -c 4096 -np 1"
+    assert run == "ollama run hf.co/REPOSITORY:BF16"
+    assert "library=gguf&search=Qwen3-32B" in remark
 
 
 def test_ollamas_server_comes_first_and_is_one_command() -> None:

@@ -124,7 +124,7 @@ def test_settings_in_a_file_come_with_it(tmp_path: Path, monkeypatch: pytest.Mon
     assert "./mine-Q6_K.gguf:/models/mine-Q6_K.gguf:ro" in service["volumes"]
     assert document["configs"]["settings"]["content"].startswith("FROM /models/mine-Q6_K.gguf\n")
     (document,) = written("compose", "ollama", weights="q6_k")
-    assert document["configs"]["settings"]["content"].startswith("FROM hf.co/REPOSITORY:Q6_K\n")
+    assert document["configs"]["settings"]["content"].startswith("FROM hf.co/Qwen/Qwen3-8B-GGUF:Q6_K\n")
 
 
 def test_a_dollar_is_one_where_manifests_fill_in_values() -> None:
