@@ -71,7 +71,7 @@ def in_characters(chart: Chart, width: int, *, ascii_only: bool = False, color: 
     return lines.translate(_ASCII) if ascii_only else lines
 
 
-_PAINT: Final = {Verdict.FITS: "black on green", Verdict.NO: "white on red", None: ""}
+_PAINT: Final = {Verdict.FITS: "black on green", Verdict.NO: "bright_white on red", None: ""}
 """Green and red are for what is certain; all else is yellow."""
 
 

@@ -29,7 +29,8 @@ from hwcalc.documents import dumps
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
-from hwcalc.report.drawing import SCREEN
+from hwcalc.report.drawing import SCREEN, in_style
+from hwcalc.report.styles import BAD, GOOD, UNSURE
 from hwcalc.report.text import broken, csv_text, escaped, markdown_table, with_commands
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
@@ -56,7 +57,7 @@ def check_report(document: CheckDocument, view: View) -> str:
 
 
 _WORDS = {"pass": "ok", "warning": "probably", "fail": "FAIL", "error": "ERROR"}
-_COLORS = {"pass": "32", "warning": "33", "fail": "31", "error": "31"}
+_STYLES = {"pass": GOOD, "warning": UNSURE, "fail": BAD, "error": BAD}
 _INDENT = 9
 _LONGEST_HINT = 240
 
@@ -220,7 +221,7 @@ def check_table(document: CheckDocument, view: View) -> str:
     quiet, width = view.quiet, view.width
 
     def colored(text: str, status: str) -> str:
-        return f"\x1b[{_COLORS[status]}m{text}\x1b[0m" if view.color else text
+        return in_style(text, _STYLES[status]) if view.color else text
 
     lines: list[str] = []
     for check in _told(document, quiet=quiet):

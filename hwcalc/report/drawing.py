@@ -8,21 +8,19 @@ from itertools import groupby
 from typing import Final
 
 from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.style import Style
 from rich.text import Span
 from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
 from hwcalc.report.columns import GAP
+from hwcalc.report.styles import OF_VERDICT
 from hwcalc.report.text import BOUND, PIPED_WIDTH, bound, broken
 from hwcalc.text import LONGEST_MESSAGE, clean, cut
 
 SCREEN: Final = (24, 80)
 """Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
-UNSURE: Final = "yellow"
-VERDICT_COLORS: Final = {"fits": "green", "probably fits": UNSURE, "probably not": UNSURE, "does not fit": "red"}
-"""The colour of each verdict's words."""
-AGREES: Final = "green"
-DIFFERS: Final = "red"
 _LABEL: Final = 36
 """Characters of a label; a longer one takes several lines, so that there is room for its text."""
 _WORDS: Final = 24
@@ -98,7 +96,12 @@ def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_
 
 def marked(text: str, style: str, *, color: bool, width: int = PIPED_WIDTH) -> str:
     """A paragraph in a style, such as a verdict among lines without."""
-    return rendered([Text(text, style=f"bold {style}")], color=color, width=width)
+    return rendered([Text(text, style=style)], color=color, width=width)
+
+
+def in_style(text: str, style: str) -> str:
+    """The text with the codes of a style around it."""
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
 
 def height(parts: Iterable[Piece], width: int) -> int:
@@ -221,8 +224,8 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
     """Rows in columns; those in ``right`` are aligned right. The first row has the titles, if it is ``headed``.
 
     Words and titles are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all. Where a line has
-    no room for that, a last column of words is a paragraph below its row; else each line is told in several tables that begin with its
-    names.
+    no room for that, a last column of words is a paragraph below its row; else names of several words are wrapped; else each line is told
+    in several tables that begin with its names.
     """
     numbers = frozenset(right)
     names = max((cell.cell_len for cell, *_ in rows), default=0)
@@ -231,9 +234,11 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
     measured = _widths(rows, width, numbers, headed=headed)
     if _goes_below(measured, width, numbers):
         return over(rows, width=width, right=numbers, headed=headed)
-    sized = _sized(measured, width, numbers)
-    if _taken(sized) <= width:
-        return [Grid(columns=sized, rows=tuple(map(tuple, rows)), gap=GAP)]
+    wrapped = [(measured[0][0], max(longest_word(name) for name, *_ in rows)), *measured[1:]]
+    for tried in (measured, wrapped):
+        sized = _sized(tried, width, numbers)
+        if _taken(sized) <= width:
+            return [Grid(columns=sized, rows=tuple(map(tuple, rows)), gap=GAP)]
     parts: list[Piece] = []
     wanted = [least if place in numbers else max(least, min(_WORDS, natural)) for place, (natural, least) in enumerate(measured)]
     names = min(numbers, default=1)
@@ -286,11 +291,15 @@ def _tables(widths: Sequence[int], width: int, names: int) -> list[list[int]]:
 
 
 def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = (), headed: bool = True) -> list[Piece]:
-    """As :func:`columns`, but the last cell of each row is a paragraph below the others."""
+    """As :func:`columns`, but the last cell of each row is a paragraph below the others. The last title stands beside the others, if it can."""
     numbers = frozenset(right)
     sized = _sized(_widths([row[:-1] for row in rows], width, numbers, headed=headed), width, numbers)
     parts: list[Piece] = []
+    room = width - _taken(sized) - GAP
     for row in rows:
+        if headed and row is rows[0] and row[-1].cell_len <= room:
+            parts.append(Grid(columns=(*sized, Column(width=room)), rows=(tuple(row),), gap=GAP))
+            continue
         parts.append(Grid(columns=sized, rows=(tuple(row[:-1]),), gap=GAP))
         parts += [indented(row[-1])] if row[-1].plain else []
     return parts
@@ -393,7 +402,7 @@ def table(
     titles: Sequence[str] = (),
 ) -> str:
     """Rows as text, as :meth:`hwcalc.report.view.View.table` says it."""
-    cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
+    cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=OF_VERDICT.get(cell, "")) for cell in row] for row in rows]
     # A header without a word is a line without one.
     headed = any(header) or not cells
     lines = [[Text(title, style="bold") for title in header], *cells] if headed else cells

@@ -14,6 +14,7 @@ from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.columns import GAP
 from hwcalc.report.drawing import Column, Grid, Piece, Text, hanging, indented, rendered
 from hwcalc.report.exports import foot_markdown, head_markdown
+from hwcalc.report.styles import ACCENT, UNSURE
 from hwcalc.report.summary import definition, model_lines, request_lines, source_line
 from hwcalc.report.text import both, csv_text, escaped, exact, filled, layer_words, percent, plural
 from hwcalc.report.view import View
@@ -68,7 +69,7 @@ def explain_text(explanation: Explanation, view: View) -> str:
     head, *others = (filled(line, view.width) for line in (f"{name}  {about}", shape, *request_lines(plan)))
     out: list[Piece] = [Text((head[: len(name)], "bold"), (head[len(name) :], "dim")), *map(Text, others), Text()]
     for title, parts in _blocks(explanation):
-        out.append(Text(title, style="bold cyan"))
+        out.append(Text(title, style=ACCENT))
         for part in parts:
             if isinstance(part, _Line):
                 out.append(indented(Text(part.text, style=part.style)))
@@ -92,7 +93,7 @@ def explain_text(explanation: Explanation, view: View) -> str:
     if plan.warnings:
         out += [
             *([] if view.quiet else [Text()]),
-            *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings]),
+            *hanging([("warning", clean(note.message), UNSURE) for note in plan.warnings]),
         ]
     return rendered(out, color=view.color, width=view.width).rstrip("\n") + "\n"
 

@@ -20,7 +20,7 @@ from hwcalc.report.view import View
 from hwcalc.text import shown
 
 _MODELS: Final = ("model", "users", "replicas", "served for sure", "share used")
-_NODES: Final = ("node", "nodes", "GPUs used", "model", "on each", "GPUs", "layout", "serves")
+_NODES: Final = ("node", "nodes", "in use", "model", "on each", "GPUs", "layout", "serves")
 
 
 def fleet_text(fleet: Fleet, view: View) -> str:
@@ -109,7 +109,7 @@ def _usd(usd: float) -> str:
 def _node_rows(nodes: NodesInUse, groups: Sequence[ReplicaGroup], models: Sequence[FleetModel]) -> list[list[str]]:
     """Rows of nodes that are alike: a row for each group of replicas, the nodes in the first."""
     used = f"{nodes.gpus_used:g} of {nodes.gpus}{' slices' if nodes.mig else ''}"
-    name = nodes.node + (", rented" if nodes.rented else "") + (f", {nodes.joined} joined" if nodes.joined > 1 else "")
+    name = nodes.node + (" rented" if nodes.rented else "") + (f", {nodes.joined} joined" if nodes.joined > 1 else "")
     head = [name, f"{nodes.count:,}", used]
     held = [(each.replicas, groups[each.group]) for each in nodes.holds]
     amount = {model.name: model.amount for model in models}

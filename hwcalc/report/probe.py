@@ -13,7 +13,8 @@ from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyRun, Probed, RankResult, TensorResult
 from hwcalc.probe.run import More
 from hwcalc.probe.speed import HERE, SpeedResult
-from hwcalc.report.drawing import AGREES, DIFFERS, marked
+from hwcalc.report.drawing import marked
+from hwcalc.report.styles import BAD, GOOD
 from hwcalc.report.text import both, csv_text, exact, plural, share_text
 from hwcalc.report.view import View
 from hwcalc.text import clean
@@ -122,7 +123,7 @@ def _head(probed: Probed, *, color: bool) -> str:
     lines = [
         f"{clean(probed.model)}  {', '.join(request)}",
         f"on {where.device} ({clean(where.device_name)}), torch {where.torch}",
-        marked(verdict, AGREES if probed.agrees else DIFFERS, color=color).rstrip("\n"),
+        marked(verdict, GOOD if probed.agrees else BAD, color=color).rstrip("\n"),
     ]
     for rank in ranks:
         said = []

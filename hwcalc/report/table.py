@@ -14,9 +14,7 @@ from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
 from hwcalc.report.columns import GAP
 from hwcalc.report.drawing import (
-    DIFFERS,
     SCREEN,
-    VERDICT_COLORS,
     Column,
     Grid,
     Piece,
@@ -28,6 +26,7 @@ from hwcalc.report.drawing import (
     longest_word,
     rendered,
 )
+from hwcalc.report.styles import ACCENT, BAD, CACHE, OF_VERDICT, REST, UNSURE, WEIGHTS
 from hwcalc.report.summary import (
     DEVICE_HEADER,
     advice_command,
@@ -109,7 +108,7 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
             parts += hanging([(label, text, "") for label, text in kept_lines(plan)])
         parts += [*asked, Text()] if asked else []
     else:
-        parts.append(Text(filled(verdict(plan), width), style=f"bold {_verdict_color(plan)}"))
+        parts.append(Text(filled(verdict(plan), width), style=_verdict_style(plan)))
         answer, spared = _answer(plan, parts, asked, width, lines, detail)
         parts += answer
         tries, more = _tries(plan, parts, width, lines, detail)
@@ -154,12 +153,12 @@ def _answer(
     return out, spared
 
 
-def _verdict_color(plan: Plan) -> str:
+def _verdict_style(plan: Plan) -> str:
     assert plan.fit is not None
     if plan.refutes and plan.fit.fits:
         # It fits, and is too slow: the exit status says no.
-        return DIFFERS
-    return VERDICT_COLORS[(plan.overrun.verdict if plan.overrun is not None and plan.serves_users else plan.fit.verdict).text]
+        return BAD
+    return OF_VERDICT[(plan.overrun.verdict if plan.overrun is not None and plan.serves_users else plan.fit.verdict).text]
 
 
 def _rest(spared: Sequence[str], more: int) -> str:
@@ -168,7 +167,7 @@ def _rest(spared: Sequence[str], more: int) -> str:
 
 
 def _warnings(plan: Plan) -> list[Piece]:
-    lines = [("warning", clean(note.message), "yellow") for note in plan.warnings]
+    lines = [("warning", clean(note.message), UNSURE) for note in plan.warnings]
     return [*hanging(lines), Text()] if lines else []
 
 
@@ -206,7 +205,7 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, screen: int, detail:
 def _command(label: str, command: str, remark: str, width: int) -> list[Piece]:
     """A command to copy, in lines that a shell reads as one, and what it does: beside it, or below if they are longer than a line."""
     shown = f"\n{'':<11}".join(continued(clean(command), width - 11))
-    words: tuple[str | tuple[str, str], ...] = (f"  {label:<7}  ", (shown, "bold cyan"))
+    words: tuple[str | tuple[str, str], ...] = (f"  {label:<7}  ", (shown, ACCENT))
     text = Text(*words, whole=True)
     if not command:
         return hanging([(label.ljust(7), clean(remark), "")])
@@ -262,8 +261,8 @@ def _stack(plan: Plan, width: int) -> list[Piece]:
     return [Text(" " * (_LABEL + 4), *cells, *said, ("  ", ""), (_LIMIT, "bold"), (" limit", "dim"), whole=True)]
 
 
-_MARKS: Final = {"weights": ("█", "blue"), "cache": ("▓", "cyan"), "rest": ("▒", "magenta")}
-"""The character and the colour of each part of the bar. Green and red are for verdicts."""
+_MARKS: Final = {"weights": ("█", WEIGHTS), "cache": ("▓", CACHE), "rest": ("▒", REST)}
+"""The character and the colour of each part of the bar."""
 _LIMIT: Final = "│"
 
 
@@ -308,7 +307,7 @@ def _layers(plan: Plan, width: int) -> list[Piece]:
         sizes = f"  {exact(group.bytes):>{exact_width}}  {human_bytes(group.bytes):>{human_width}}"
         lines.append(indented(Text((group.title, "bold"), ("  " + described, "dim"))))
         if len(groups) > 1:
-            bars = (("  " + "█" * share, "cyan"), ("░" * (bar - share), "dim"))
+            bars = (("  " + "█" * share, CACHE), ("░" * (bar - share), "dim"))
             lines.append(Text(*bars, f"  {percent(group.bytes, total):>7}{sizes}"))
     return [*lines, Text()]
 

@@ -17,6 +17,7 @@ BOUND: Final = "\ue000"
 _BOUND: Final = re.compile(
     r"(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
     r"|(?<![^\s(])(?:[tpdce]{1,2}p|level) (?=\d)"  # ranks of a layout, and how many; a level of sleep
+    r"|(?<=\d,) (?=[tpdce]{1,2}p \d)"  # the ranks of one layout
     r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
 )
 _COMMAND: Final = re.compile(

@@ -75,6 +75,7 @@ class View(Record):
         """The answer in the colour of yes or no; an item of a list in Markdown."""
         if self.format == "markdown":
             return self.paragraphs([text])
-        from hwcalc.report.drawing import AGREES, DIFFERS, marked
+        from hwcalc.report.drawing import marked
+        from hwcalc.report.styles import BAD, GOOD
 
-        return marked(filled(clean(text), self.width), AGREES if agrees else DIFFERS, color=self.color, width=self.width)
+        return marked(filled(clean(text), self.width), GOOD if agrees else BAD, color=self.color, width=self.width)

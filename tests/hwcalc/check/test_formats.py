@@ -469,8 +469,8 @@ def test_colour_only_if_asked_for(document: CheckDocument) -> None:
     """Red for what fails, yellow for what probably holds."""
     text = check_report(document, View(format="table", color=True))
 
-    assert "\x1b[31mFAIL" in text
-    assert "\x1b[33mprobably" in text
+    assert "\x1b[1;91mFAIL" in text
+    assert "\x1b[1;33mprobably" in text
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -210,16 +210,16 @@ def test_a_pipe_has_no_width(capsys: Capture) -> None:
 
 
 def test_verdicts_and_advice_have_colours(capsys: Capture) -> None:
-    """Green fits, red does not, commands are bold cyan; in a comparison too."""
+    """Green fits, red does not, commands are blue; in a comparison too. All are bold."""
     fits = run(capsys, QWEN, "--seq", "1k", "--gpu", "l40s", "--color", "always")[1]
     fails = run(capsys, QWEN, "--gpu", "l4", "--users", "99", "--color", "always")[1]
     both = run(capsys, "compare", QWEN, "--seq", "1k", "--gpu", "l40s,t4", "--color", "always")[1]
 
     assert "\x1b[1;32m" in fits
-    assert "\x1b[1;31m" in fails
-    assert "\x1b[1;36m" in fails
-    assert "\x1b[32mfits" in both
-    assert "\x1b[31mdoes not fit" in both
+    assert "\x1b[1;91m" in fails
+    assert "\x1b[1;94m" in fails
+    assert "\x1b[1;32mfits" in both
+    assert "\x1b[1;91mdoes not fit" in both
 
 
 def test_brief_and_verbose(capsys: Capture, tmp_path: Path) -> None:

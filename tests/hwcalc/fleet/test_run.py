@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from hwcalc import plan, read_launch
 from hwcalc.errors import UsageError
 from hwcalc.fleet.result import Fleet
 from hwcalc.planner.verdict import Verdict
+from hwcalc.report.fleet import fleet_text
 from hwcalc.report.schema import json_schema
+from hwcalc.report.text import PIPED_WIDTH
+from hwcalc.report.view import View
 from tests.hwcalc.command import Capture, read_plan, run
 from tests.paths import ROOT
 
@@ -342,3 +346,17 @@ def test_wrong_usage(words: tuple[str, ...], status: int, said: str, capsys: Cap
 
     assert (ended, out) == (status, "")
     assert said in err
+
+
+def test_a_terminal_of_80_columns_breaks_no_cell() -> None:
+    """The titles, what is used of a node and each layout stand in one line, as in a table that has all the room it wants."""
+    fleet = hwcalc.fleet(FILE)
+    narrow, wide = (fleet_text(fleet, View(width=width, quiet=True)) for width in (80, PIPED_WIDTH))
+
+    def table(text: str) -> list[list[str]]:
+        lines = [line for line in text.split("\n\n")[2].splitlines() if line.strip()]
+        return [re.split(" {2,}", line.strip()) for line in lines]
+
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert any("dp 4, ep 4" in row for row in table(wide))
+    assert table(narrow) == table(wide)

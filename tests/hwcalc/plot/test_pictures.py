@@ -194,7 +194,7 @@ def test_models_on_nodes() -> None:
     assert [cell.at_once for cell in drawn.chart.cells] == [variant.max_batch for variant in compared.variants]
     assert re.search(r"gpt-oss-120b +fits, [\d,]+ +fits, [\d,]+\n", text)
     assert re.search(r"DeepSeek-V3 +does not fit, 0 +fits, [\d,]+\n", text)
-    assert "\x1b[37;41mdoes not fit, 0" in drawn.text(100, color=True)
+    assert "\x1b[97;41mdoes not fit, 0" in drawn.text(100, color=True)
     for width in (50, 60, 70):
         narrow = drawn.text(width)
         assert max(map(len, narrow.splitlines())) <= width

@@ -116,3 +116,37 @@ def test_a_height_is_counted_as_rich_breaks_lines(width: int) -> None:
     lines = rendered(parts, width=width).splitlines()
 
     assert height(parts, width) == sum(max(1, -(-len(line) // width)) for line in lines)
+
+
+def test_names_of_several_words_are_wrapped_before_a_table_is_parted() -> None:
+    """A name of 17 columns and two numbers of 9 take 39 with their gaps; with the name in two lines 32 are enough."""
+    rows = [
+        [Text(title) for title in ("name", "first", "second")],
+        [Text("a name of several"), Text("1,234,567"), Text("7,654,321")],
+    ]
+
+    lines = rendered(columns(rows, width=33, right=(1, 2)), width=33).splitlines()
+
+    assert [line.split() for line in lines] == [
+        ["name", "first", "second"],
+        ["a", "name", "of", "1,234,567", "7,654,321"],
+        ["several"],
+    ]
+
+
+def test_a_title_stands_beside_the_others() -> None:
+    """The remarks are paragraphs below their rows, where their title would be read as one of them. 14 columns are taken, and 8 are left."""
+    rows = [[Text("name"), Text("bytes"), Text("remark")], [Text("a"), Text("1,234,567"), Text("one two three four")]]
+
+    assert (
+        rendered(columns(rows, width=24, right=(1,)), width=24)
+        == "name      bytes  remark\na     1,234,567\n  one two three four\n"
+    )
+
+
+def test_the_ranks_of_one_layout_stay_together() -> None:
+    """In a cell and in a paragraph that have no room for two words more."""
+    cell = rendered(columns([[Text("node"), Text("laid out as dp 4, ep 4")]], width=20), width=20)
+
+    for text in (cell, filled("laid out as dp 4, ep 4", 18)):
+        assert "dp 4, ep 4" in text
