@@ -1,6 +1,6 @@
 """The gate for CI: a file lists models, requests and requirements, and each check is judged.
 
-:mod:`~hwcalc.check.file` reads untrusted YAML and makes checks of it, :mod:`~hwcalc.check.deployed` makes them of the servers of commands
+:mod:`~hwcalc.check.file` reads untrusted YAML and makes checks of it, :mod:`~hwcalc.check.deployed` makes them (:mod:`~hwcalc.check.server`) of the servers of commands
 and manifests, which :mod:`~hwcalc.check.mend` mends, :mod:`~hwcalc.check.judge` compares a plan with its requirements,
 :mod:`~hwcalc.check.models` keeps the facts about models, :mod:`~hwcalc.check.baseline` compares with earlier runs, and
 :mod:`~hwcalc.check.run` runs all of it and returns a :class:`~hwcalc.check.result.CheckDocument`.

@@ -132,32 +132,36 @@ def number_edit(
 
 def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:
     """The edit of a check that makes these settings, by the words that it has for them."""
-    written, pairs, without, most = list[str](), dict[str, list[str]](), list[str](), ""
-    counted = places["gpu"].counted if "gpu" in places else None
-    if counted is not None and not settings.keys().isdisjoint({"gpu", "gpus"}):
-        gpu, gpus = settings.get("gpu") or counted[0], settings.get("gpus") or counted[1]
-        settings = {"gpu": f"{gpus}x{gpu}", **{name: value for name, value in settings.items() if name not in {"gpu", "gpus"}}}
-    for name, value in settings.items():
-        text = value or ""
-        if name == "seq" and value is not None:
-            tokens = read_options({"seq": value}).values["seq"]
-            text = TYPES["tokens"].write(rounded(tokens))
-            most = f"at most {tokens:,} tokens" if rounded(tokens) != tokens else ""
-        key, _, inner = name.partition(".")
-        if inner and value is None:
-            without.append(f"without {inner}")
-        elif inner:
-            pairs.setdefault(key, []).append(f"{inner}: {text}")
-        else:
-            word = places[name].word if name in places else name
-            written += [] if value is None else [f"{word}: {text}"]
-            without += [f"without {word}"] if value is None else []
-    written += [f"{key}: {{{', '.join(each)}}}" for key, each in pairs.items()]
+    most, settings = "", dict(settings)
+    if settings.get("seq") is not None:
+        tokens = read_options({"seq": settings["seq"]}).values["seq"]
+        settings["seq"] = TYPES["tokens"].write(rounded(tokens))
+        most = f"at most {tokens:,} tokens" if rounded(tokens) != tokens else ""
     told = _effect(settings, effect)
     if most:
         # The length is in the effect of several changes, too.
         told = f"{PROBABLY}; {most}" if PROBABLY in told else most
-    return Edit(yaml="\n".join([*written, *without]), effect=told)
+    return Edit(yaml=_in_file(settings, places), effect=told, settings=settings)
+
+
+def _in_file(settings: Mapping[str, str | None], places: Mapping[str, Place]) -> str:
+    """The lines of a check file with these settings, and what it is to be without."""
+    counted = places["gpu"].counted if "gpu" in places else None
+    if counted is not None and not settings.keys().isdisjoint({"gpu", "gpus"}):
+        gpu, gpus = settings.get("gpu") or counted[0], settings.get("gpus") or counted[1]
+        settings = {"gpu": f"{gpus}x{gpu}", **{name: value for name, value in settings.items() if name not in {"gpu", "gpus"}}}
+    written, pairs, without = list[str](), dict[str, list[str]](), list[str]()
+    for name, value in settings.items():
+        key, _, inner = name.partition(".")
+        word = inner or (places[name].word if name in places else name)
+        if value is None:
+            without.append(f"without {word}")
+        elif inner:
+            pairs.setdefault(key, []).append(f"{inner}: {value}")
+        else:
+            written.append(f"{word}: {value}")
+    written += [f"{key}: {{{', '.join(each)}}}" for key, each in pairs.items()]
+    return "\n".join([*written, *without])
 
 
 def rounded(tokens: int) -> int:
@@ -171,7 +175,12 @@ def _effect(settings: Mapping[str, str | None], effect: str) -> str:
         return PROBABLY if effect.endswith("probably fits") else effect if effect == PROBABLY else ""
     # How many it holds now is in the edit that takes fewer.
     effect = re.sub(r" instead of [0-9,]+(?=;|$)", "", effect)
-    return effect.partition("; ")[2] if settings.keys() <= _HARDWARE else effect
+    return gain_of(effect) if settings.keys() <= _HARDWARE else effect
+
+
+def gain_of(effect: str) -> str:
+    """What a change gives, without the words for what it changes."""
+    return effect.partition("; ")[2]
 
 
 def in_words(changes: Sequence[KeyChange]) -> Iterator[str]:

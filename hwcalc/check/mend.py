@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.deployed import Deployment, ServerCheck, read_deployment
+from hwcalc.check.deployed import Deployment, read_deployment
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
+from hwcalc.check.server import ServerCheck
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
-from hwcalc.launch.planned import flags_of, gpus_taken, key_of, word_of
+from hwcalc.launch.planned import gpus_taken, key_of, word_of
+from hwcalc.launch.told import is_variable
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
 from hwcalc.text import brief, printable, shown
@@ -135,8 +136,7 @@ def _same_but(before: Deployment, after: Deployment | None, number: int, edit: E
         message = "the file would start other servers"
         raise _NoEditError(message)
     for place, (old, new) in enumerate(zip(before.checks, after.checks, strict=True)):
-        flags = flags_of(old.server)
-        may = {key_of(flag) for flag, _ in _pairs(edit, flags)} if place == number else set()
+        may = {key_of(_flag_of(name, old.flags)) for name in edit.told} if place == number else set()
         if any(
             _said(old.server).get(key) != _said(new.server).get(key)
             for key in (_said(old.server) | _said(new.server))
@@ -157,19 +157,13 @@ def _said(server: Server) -> dict[str, object]:
     }
 
 
-def _pairs(edit: Edit, flags: EngineFlags) -> Iterator[tuple[Flag, tuple[str, ...]]]:
-    """The flags of an edit, each with its words."""
-    words = shlex.split(edit.flags)
-    while words:
-        spelled, *rest = words
-        flag = flags.find(spelled)[0]
-        if flag is None or not spelled.startswith("-"):
-            name, equals, _ = spelled.partition("=")
-            message = f"{name} is a variable, which --fix does not set" if equals else f"{spelled} is no flag of a command"
-            raise _NoEditError(message)
-        size = 1 if flag.takes == "switch" or not rest or rest[0].startswith("--") else 2
-        yield flag, tuple(words[:size])
-        words = words[size:]
+def _flag_of(name: str, flags: EngineFlags) -> Flag:
+    """The flag of this name. Raises :class:`_NoEditError` for what is none."""
+    flag = flags.find(name)[0] if name.startswith("-") else None
+    if flag is None:
+        message = f"{name} is a variable, which --fix does not set" if is_variable(name) else f"{name} is no flag of a command"
+        raise _NoEditError(message)
+    return flag
 
 
 def edited(text: str, check: ServerCheck, edit: Edit) -> str:
@@ -178,17 +172,16 @@ def edited(text: str, check: ServerCheck, edit: Edit) -> str:
     Raises :class:`_NoEditError` where that cannot be done safely.
     """
     server, places = check.server, _Offsets(text)
-    replaced = list[tuple[int, int, str]]()
-    added = list[tuple[str, ...]]()
-    for flag, words in _pairs(edit, flags_of(server)):
-        word = word_of(server, flag)
+    replaced, added = list[tuple[int, int, str]](), list[tuple[str, ...]]()
+    for name, value in edit.told.items():
+        word = word_of(server, _flag_of(name, check.flags))
         if word is None:
-            added.append(words)
-        elif len(words) == 1:
-            message = f"{words[0]} is said already"
+            added.append((name, value) if value else (name,))
+        elif not value:
+            message = f"{name} is said already"
             raise _NoEditError(message)
         else:
-            replaced.append(_replacement(places, word, words))
+            replaced.append(_replacement(places, word, name, value))
     if added:
         replaced.append(_Style(places, server.words).addition(added))
     for begin, end, new in sorted(replaced, reverse=True):
@@ -212,7 +205,7 @@ class _Offsets:
         return (begin, begin + len(spot.written)) if self.text.startswith(spot.written, begin) else None
 
 
-def _replacement(places: _Offsets, word: Word, words: Sequence[str]) -> tuple[int, int, str]:
+def _replacement(places: _Offsets, word: Word, name: str, value: str) -> tuple[int, int, str]:
     """The place of a value, and what to write there, in its quotes."""
     place, written = places.of(word), word.spot.written
     bare = written.rstrip("'\"")
@@ -220,13 +213,13 @@ def _replacement(places: _Offsets, word: Word, words: Sequence[str]) -> tuple[in
         said = f"stands in {shown(written, 40)}"
         if place is None:
             said = "stands beside a template or an escape" if written else "stands in a variable or an anchor"
-        message = f"the value of {words[0]} {said}"
+        message = f"the value of {name} {said}"
         raise _HeldElsewhereError(message)
     begin = len(bare) - len(word.text)
     if begin and bare[begin - 1] not in "='\" ":
-        message = f"{words[0]} is written as {shown(written, 40)}"
+        message = f"{name} is written as {shown(written, 40)}"
         raise _HeldElsewhereError(message)
-    return place[0] + begin, place[0] + len(bare), words[1]
+    return place[0] + begin, place[0] + len(bare), value
 
 
 class _Style:

@@ -28,7 +28,7 @@ from hwcalc.check.baseline import (
     versions_of,
 )
 from hwcalc.check.changes import as_written, asked_of, changed_keys, placed
-from hwcalc.check.deployed import Deployment, ServerCheck, Told, read_any, read_deployment, typed_command
+from hwcalc.check.deployed import Deployment, Told, read_any, read_deployment, typed_command
 from hwcalc.check.file import (
     BaselineError,
     Check,
@@ -52,6 +52,7 @@ from hwcalc.check.result import (
     figures_of,
     verdict_of,
 )
+from hwcalc.check.server import ServerCheck
 from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError

@@ -18,7 +18,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.commands import all_flags, image_of
-from hwcalc.launch.server import CUT_FROM, FILE_NAME, Server
+from hwcalc.launch.server import CUT_FROM, FILE_NAME, KEYS, Server
+from hwcalc.launch.told import written
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
@@ -29,7 +30,7 @@ from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 from hwcalc.profiles.launch import launch_words
 from hwcalc.profiles.mig import slice_named
 from hwcalc.sources.local import has_path_syntax
-from hwcalc.text import brief, quoted, shown
+from hwcalc.text import brief, quoted, shell_word, shown
 
 if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
@@ -54,7 +55,23 @@ _MOST_MEANT: Final = 3
 _LONGEST: Final = ("auto", -1)
 """Lengths that ask for the longest sequence that fits."""
 ON_SERVER: Final = "It is a folder or a file of the server."
-NAME_IT: Final = "Add: --set model=ORG/NAME"
+
+
+def set_words(setting: str, value: str, server: str = "") -> str:
+    """The words that give a setting or a variable this value; a setting that of one ``server`` alone, where it is named."""
+    return f"--set {shell_word(f'{server}.{setting}={value}' if server and setting in KEYS else f'{setting}={value}')}"
+
+
+class UnsetError(UsageError):
+    """A text leaves open what a plan needs: the ``setting`` or the variable of this name, to which ``--set`` gives a value. Exit 2."""
+
+    def __init__(self, message: str, setting: str = "model") -> None:
+        self.setting = setting
+        super().__init__(message, hint=self.hint_of())
+
+    def hint_of(self, server: str = "") -> str:
+        """The hint, for one server alone where it is named."""
+        return f"Add: {set_words(self.setting, 'ORG/NAME', server)}"
 
 
 class Left(Record):
@@ -64,9 +81,9 @@ class Left(Record):
     word: Word
     name: str
 
-    @property
-    def hint(self) -> str:
-        return f"Add: --set {self.name}=VALUE"
+    def hint_of(self, server: str = "") -> str:
+        """What to add, for one server alone where it is named."""
+        return f"Add: {set_words(self.name, 'VALUE', server)}"
 
 
 class Planned(Record):
@@ -247,7 +264,7 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
     with suppress(UsageError):
         flags = flags_of(server)
         if "engine_options" not in given:
-            hint = KNOB.sub(lambda knob: said_as(flags, server, knob[1], knob[2]) or knob[0], hint)
+            hint = KNOB.sub(lambda knob: written(said_as(flags, server, knob[1], knob[2])) or knob[0], hint)
         for flag, _ in _said(flags, server):
             if flag.option in ROWS and flag.option not in given:
                 option = re.compile(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])")
@@ -256,15 +273,15 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
     return error
 
 
-def said_as(flags: EngineFlags, server: Server, knob: str, value: str) -> str:
-    """The flag that says this value of an engine option, or the variable in a release that reads one; empty where none does."""
+def said_as(flags: EngineFlags, server: Server, knob: str, value: str) -> dict[str, str]:
+    """What the engine is told for this value of one of its options: by a variable in a release that reads one, else by a flag; empty where none does."""
     flag = flags.flag_of.get(knob)
     variable = next((row for row in flags.environment if row.engine_option == knob and _reads(row, flags, server)), None)
     if variable is not None and (flag is None or variable.until is not None):
-        return f"{variable.name}={value}"
+        return {variable.name: value}
     if flag is None or (flag.takes == "switch" and value != "true"):
-        return ""
-    return flag.spelled if flag.takes == "switch" else f"{flag.spelled} {value}"
+        return {}
+    return {flag.spelled: "" if flag.takes == "switch" else value}
 
 
 def without_line(hint: str) -> str:
@@ -298,7 +315,7 @@ def with_left(plan: Plan, left: Iterable[Left]) -> Plan:
     for each in left:
         value = getattr(plan.request, each.flag.option or "", None)
         taken = "its default" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-        said = f"{each.flag.spelled} {brief(each.word.text, 60)} is left open: planned as {taken}. {each.hint}"
+        said = f"{each.flag.spelled} {brief(each.word.text, 60)} is left open: planned as {taken}. {each.hint_of()}"
         notes.append(Note(code="left-open", message=said))
     return replace(plan, warnings=(*plan.warnings, *notes)) if notes else plan
 
@@ -359,7 +376,7 @@ def _unread(server: Server) -> Iterator[str]:
         for row in flags.environment:
             value = server.extra.get(row.name)
             if value is not None and not _reads(row, flags, server):
-                said = said_as(flags, server, row.engine_option or "", str(value))
+                said = written(said_as(flags, server, row.engine_option or "", str(value)))
                 label = find_engine(flags.engine)[0].label
                 yield f"{row.name}={brief(str(value), 40)} has no effect: {label} from {row.until} on does not read it. Write: {said}"
 
@@ -387,10 +404,10 @@ def _model_of(server: Server, flags: EngineFlags) -> str:
         named = (each for each in server.asks if re.search(rf"\$[({{]*{re.escape(each)}(?!\w)", left))
         variable = next(named, "model")
         said = f": {brief(left, 80)}" if left else ""
-        raise UsageError(f"{called} leaves its model open{said}.", hint=f"Add: --set {variable}=ORG/NAME")
+        raise UnsetError(f"{called} leaves its model open{said}.", variable)
     if model.endswith(" (preset)"):
         preset = model.removesuffix(" (preset)")
-        raise UsageError(f"{called} names the preset {shown(preset, 60)}, and no model.", hint=NAME_IT)
+        raise UnsetError(f"{called} names the preset {shown(preset, 60)}, and no model.")
     if flags.parameters and "/" not in model.removeprefix("hf.co/") and not model.startswith(("~", ".")):
         return f"{OLLAMA}{model}"
     model = model.removeprefix("hf.co/")

@@ -48,14 +48,14 @@ def plan(model: ModelLike | Server | None = None, **options: Unpack[PlanOptions]
 
 def plan_told(told: Planned) -> Plan:
     """The plan of a server that was read, of the longest request that it holds where it is told to allow that."""
-    from hwcalc.launch.planned import NAME_IT, ON_SERVER, heeded, is_on_server, with_left
+    from hwcalc.launch.planned import ON_SERVER, heeded, is_on_server, set_words, with_left
 
     try:
         made = plan(told.model, **told.options)
     except ModelNotFoundError as error:
         if not is_on_server(told.model):
             raise
-        raise ModelNotFoundError(f"{error.message} {ON_SERVER}", hint=NAME_IT) from error
+        raise ModelNotFoundError(f"{error.message} {ON_SERVER}", hint=f"Add: {set_words('model', 'ORG/NAME')}") from error
     made = plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
     return with_left(heeded(made, told.variables), told.left)
 

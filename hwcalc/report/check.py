@@ -155,10 +155,7 @@ def _edits(item: Judged, check: Checked) -> list[str]:
     for one in item.edits:
         flags = one.flags if check.server is not None else ""
         keys = flags or one.yaml.replace("\n", " and ")
-        if one.accepting and "kvplan check" in keys:
-            keys = f"{re.sub(r' --max-growth [0-9.]+%', '', keys)} {one.accepting}"
-        elif one.accepting:
-            keys = " and ".join(filter(None, (keys, one.accepting)))
+        keys = " and ".join(filter(None, (keys, one.accepting)))
         effect = "; ".join(filter(None, ("" if flags else one.layout, one.effect)))
         out.append(f"{keys}{f' ({effect})' if effect else ''}")
     return out

@@ -396,20 +396,26 @@ def test_the_command_that_renews_the_baseline(tmp_path: Path, monkeypatch: pytes
 
 
 def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
-    """Also where the number of GPUs stands with their name, and changes are told by the words of the file."""
+    """Also where the number of GPUs stands with their name, and changes are told by the words of the file. The ``settings`` of an edit say the same."""
     check = {"name": "one", "model": "Qwen/Qwen3-8B", "engine": "vllm", "gpu": "4xl4", "seq": "32k", "concurrency": 8}
     baseline, after = saved(tmp_path, check), {**check, "gpu": "2xl4", "concurrency": 12}
     (failed,) = run(check_file(tmp_path, after), baseline)
-    edits = [edit.yaml for edit in failed.requirements[0].edits]
+    edits = {edit.yaml: edit.settings for edit in failed.requirements[0].edits}
+    apart: dict[str, Any] = {name: value for name, value in after.items() if name not in ("concurrency", "gpu")} | {
+        "batch": 12,
+        "gpu": "l4",
+        "gpus": 2,
+    }
 
     assert [(change.key, change.before, change.after) for change in failed.changes] == [
         ("concurrency", "8", "12"),
         ("gpus", "4", "2"),
     ]
     assert {edit.partition(":")[0] for edit in edits} >= {"seq", "concurrency", "gpu"}
-    for edit in edits:
-        (typed,) = run(check_file(tmp_path, after | yaml.safe_load(edit)))
-        assert typed.status in {"pass", "warning"}, edit
+    for edit, settings in edits.items():
+        for changed in (after | yaml.safe_load(edit), {name: value for name, value in {**apart, **settings}.items() if value}):
+            (typed,) = run(check_file(tmp_path, changed))
+            assert typed.status in {"pass", "warning"}, edit
 
 
 @pytest.mark.parametrize("growth", [[], ["--max-growth", "60%"]])

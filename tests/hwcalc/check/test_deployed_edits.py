@@ -146,6 +146,8 @@ def test_what_is_offered_of_a_deployment_holds_when_it_is_pasted(
     edits = [edit for item in check["requirements"] for edit in item["edits"]]
     pasted = 0
     for edit in edits:
+        # What the engine is told stands in its flags, name by name.
+        assert shlex.split(edit["flags"]) == [word for pair in edit["told"].items() for word in pair if word]
         flags, kvplan, words = (edit["flags"] or edit["yaml"]).partition("kvplan ")
         if not kvplan and not edit["flags"]:
             # Another checkpoint, in words that nobody could take for flags.

@@ -1,0 +1,468 @@
+"""The check of a server that a deployment starts: where its findings stand, and what to change.
+
+A change is settings of a plan, and what the engine is told for them (:mod:`hwcalc.launch.told`). It is planned as the text would have it before it
+is offered: as flags in the text, as the command that the user types in place of this one, as both, or in words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.check.baseline import Grown, no_growth
+from hwcalc.check.changes import NUMBERS, gain_of
+from hwcalc.check.file import Check, Fault, Place
+from hwcalc.check.judge import judge, then_fail
+from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
+from hwcalc.engines import find_engine
+from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.launch.planned import (
+    BEYOND,
+    KNOB,
+    LAYOUT,
+    ON_SERVER,
+    BeyondError,
+    TooFewGpusError,
+    flags_of,
+    gpus_taken,
+    heeded,
+    in_flags,
+    is_on_server,
+    key_of,
+    planned,
+    said_as,
+    set_words,
+    without_line,
+    word_of,
+    words_for,
+)
+from hwcalc.launch.server import Server
+from hwcalc.launch.told import read_told, settings_told, written
+from hwcalc.launch.words import Word
+from hwcalc.model import OLLAMA, Note
+from hwcalc.planner.advice import least_sensible
+from hwcalc.planner.options import read_options
+from hwcalc.planner.verdict import Verdict
+from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.profiles.hardware_file import NODE
+from hwcalc.text import brief
+
+if TYPE_CHECKING:
+    from hwcalc.engines.engine import Engine
+    from hwcalc.planner.result import Plan
+
+OF_MODEL: Final = ("model", "repository", "file", "url")
+"""Keys of flags that name the model."""
+OF_HARDWARE: Final = {"gpu": "gpu", "gpus": "gpus_per_replica"}
+"""Options of a plan, and the settings of servers that say the same."""
+_STRETCHES: Final = re.compile(r"rope|overrid")
+"""In the names of flags that change how long a model is."""
+_NO_CHANGE: Final = "no single change was found with which it holds them"
+
+
+class OpenError(UsageError):
+    """A deployment does not say what a plan needs, such as its model or its accelerator. Exit 2."""
+
+    type = "open"
+
+
+class Held(Record):
+    """The GPUs that a server takes where it surely fits, 0 where it does not; the option that accepts what grows then, and how much is on the host."""
+
+    gpus: int = 0
+    accepting: str = ""
+    slower: str = ""
+
+
+class ServerCheck(Check):
+    """The check of a server. ``remarks`` are warnings.
+
+    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. ``command`` makes the
+    command that checks the text with options, values of ``--set`` and what accepts growth; ``own`` are the options that ``--set`` says of this server
+    alone, and ``shared`` those that the user gave for all. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
+    with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares
+    its figures with a baseline.
+    """
+
+    server: Server
+    remarks: tuple[str, ...] = ()
+    without_gpu: bool = False
+    fitted: bool = False
+    given: Mapping[str, Any] = MappingProxyType({})
+    command: Callable[..., str] = str
+    own: Collection[str] = ()
+    shared: Mapping[str, Any] = MappingProxyType({})
+    few: TooFewGpusError | None = None
+    beyond: BeyondError | None = None
+    grown: Grown = no_growth
+
+    @property
+    def document(self) -> Mapping[str, Any] | None:
+        return self.server.to_dict()
+
+    @cached_property
+    def flags(self) -> EngineFlags:
+        """The flags of its engine."""
+        return flags_of(self.server)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Its engine."""
+        return find_engine(self.flags.engine)[0]
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    def failed(self, error: KvplanError) -> Fault:
+        """An error at the model where that cannot be read, else at the server. A path that is not here is left open: it may be one of the server's."""
+        here = Place(line=self.line, column=self.column, word="")
+        error = in_flags(error, self.server, self.given)
+        # The line is of a plan, which is no check of this text.
+        error.hint = without_line(error.hint)
+        place = self.places.get("model", here) if isinstance(error, (ModelNotFoundError, ConfigError)) else here
+        named = set_words("model", "ORG/NAME", self.name)
+        if isinstance(error, ModelNotFoundError) and is_on_server(self.model):
+            error = OpenError(f"{error.message} {ON_SERVER}", hint=f"Add: {named}")
+        elif isinstance(error, ModelNotFoundError) and self.model.startswith(OLLAMA):
+            error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: {named}")
+        return Fault(line=place.line, column=place.column, error=error)
+
+    def refusal(self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]]) -> Judged | None:
+        """The finding at the first flag of the text without which the engine would start, or else refuse another one; ``None`` where there is none.
+
+        What kvplan does not know, and an option that the user gave, are none.
+        """
+        if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
+            return None
+        culprit = None
+        for flag in self.flags.flags:
+            word, key = word_of(self.server, flag), key_of(flag)
+            if word is None or not word.line or key in OF_MODEL or flag.option in self.given:
+                continue
+            said = {name: value for name, value in self.server.settings.items() if name != key}
+            extra = {name: value for name, value in self.server.extra.items() if name != key}
+            try:
+                planner(replace(self, options=planned(replace(self.server, settings=said, extra=extra), self.given).options))()
+            except KvplanError as other:
+                if culprit is None and other.message != error.message:
+                    culprit = flag, word
+            else:
+                culprit = flag, word
+                break
+        if culprit is None:
+            return None
+        flag, word = culprit
+        changes = [told for knob in KNOB.finditer(error.hint) if (told := said_as(self.flags, self.server, knob[1], knob[2]))]
+        error = in_flags(error, self.server, self.given)
+        hint = without_line(error.hint)
+        sizes = ", ".join(map(str, self._sizes(key_of(flag), planner))) if flag.option in LAYOUT else ""
+        # What the hint offers is planned, and stands among the edits if it holds.
+        hint = f"Sizes with which it starts: {sizes}" if sizes else "" if changes else hint
+        said_of = (
+            f"{flag.spelled} {brief(word.text, 40)}: {self.engine.label} will not start. {error.message.rstrip('.')}. {hint}"
+        )
+        found = placed_at(finding("flags", said_of.rstrip(" ."), holds=False), place_of(self.server, flag, word))
+        held = ((told, self._held_with(told, {}, planner(self))) for told in changes)
+        edits = tuple(self._made(self._edit({}, told, one.slower), {}, one) for told, one in held if one.gpus)
+        return self._beside(self.told, replace(found, edits=edits))[-1]
+
+    def _sizes(self, key: str, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[int]:
+        """The values of a parallel size, of those on a node, with which the engine starts."""
+        for size in range(1, NODE + 1):
+            with suppress(KvplanError):  # what the engine refuses is not offered
+                planner(replace(self, options=planned(self._with({key: size}), self.given).options))()
+                yield size
+
+    # --- findings -----------------------------------------------------------------------------------------------------
+
+    def settled(
+        self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan], more: Sequence[Judged] = ()
+    ) -> list[Judged]:
+        """The verdicts on the text itself, and that of the plan at the flag that would have to change; in its place, a length that the engine refuses.
+
+        Behind them are ``more`` than its own.
+        """
+        refused = self._refused(plan)
+        alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
+        blamed = self if self.beyond is None else alone
+        found = [blamed.blamed(item, plan, replan) for item in (*(() if refused else judged), *more)]
+        if refused:
+            found.insert(0, self._shorter(refused, plan, replan))
+        elif self.beyond is not None:
+            found.insert(0, self._beyond(self.beyond, replan))
+        return self._beside(self.told, *found)
+
+    def _beside(self, told: Sequence[Judged], *findings: Judged) -> list[Judged]:
+        """What is told of the text itself, and the findings, whose edits say which of it still fails then."""
+        still = [item.name for item in told if not item.holds]
+        edited = (replace(item, edits=tuple(then_fail(edit, still) for edit in item.edits)) for item in findings)
+        return [*told, *edited]
+
+    def started(self, plan: Plan, replan: Callable[..., Plan]) -> Plan:
+        """The plan of the longest request that the pool holds, with a warning, where the text names no length and the engine starts all the same."""
+        longest = plan.held_seq
+        does = "takes the longest that fits" if self.fitted else self.engine.facts.short_pool
+        if not does or longest is None or "batch" in self.options:
+            return plan
+        flag = self.engine.command.flag("seq", longest).partition(" ")[0]
+        message = f"{self.engine.label} starts, and {does}: its pool holds requests of {longest:,} tokens, not the model's {plan.request.seq:,}."
+        told = f"Name the length that users need, as {flag} in the file or as --seq of kvplan check, to see whether it fits."
+        made = replan(advise=True, seq=longest)
+        return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
+
+    def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
+        """The verdicts on the text itself. Too few GPUs are told with the largest parallel sizes for which they are enough."""
+        if self.few is None:
+            return self.told
+        *others, item = self.told
+        return self._beside(others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner))))
+
+    def warned(self, plan: Plan) -> list[Note]:
+        """The warnings, without the one that is a finding here."""
+        refused = bool(self._refused(plan))
+        return [
+            *(Note(code="deployment", message=each) for each in self.remarks),
+            *(note for note in heeded(plan, self.server.variables).warnings if not (refused and note.code == BEYOND)),
+        ]
+
+    def _refused(self, plan: Plan) -> str:
+        """Why the engine refuses the length; empty if it takes it."""
+        longer = next((note.message for note in plan.warnings if note.code == BEYOND), "")
+        server = self.server
+        # The model may be stretched by a flag, which no plan reads.
+        if any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant)):
+            return ""
+        return longer if plan.request.environment and heeded(plan, server.variables) is plan else ""
+
+    def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
+        """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
+        option, facts = error.option, self.engine.facts
+        said: dict[str, Any] = {option: error.sizes[option]}
+        if facts.slots_option in self.flags.flag_of:
+            # Its flag says the tokens of all slots.
+            users = {facts.users_option: said["batch"]} if option == "batch" else {}
+            said = {facts.slots_option: error.sizes["seq"] * (error.sizes["batch"] or 1), **users}
+        larger = self._told(said)
+        held = self._held_with(larger, {}, replan)
+        edits = [self._made(self._edit({}, larger, held.slower), {}, held)] if held.gpus else []
+        smaller = {option: str(error.allowed)}
+        held = self._held_with({}, smaller, replan)
+        sensible = error.allowed >= least_sensible(error.sizes[option])
+        edits += [self._typed(self._edit(smaller), smaller, held)] if held.gpus and sensible else []
+        word = words_for(self.flags, self.server, option)[1]
+        item = finding(
+            "length" if option == "seq" else "users", error.message if edits else f"{error.message}; {_NO_CHANGE}", holds=False
+        )
+        place = None if word is None or not word.line else place_of(self.server, self.flags.flag_of.get(option), word)
+        return replace(placed_at(item, place), edits=tuple(edits))
+
+    def _fewer(self, gpus: int, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[Edit]:
+        """The edits of a single parallel size with which so many GPUs are enough, and the verdict then, but where that is that it fits."""
+        taken = gpus_taken(self.server.settings)
+        for name in LAYOUT:
+            size = self.server.settings.get(name, 1)
+            for fewer in range(gpus * size // taken, 0, -1) if taken and size > 1 else ():
+                with suppress(KvplanError):  # what the engine refuses is not offered
+                    told = planned(self._with({name: fewer}), self.given)
+                    fit = planner(replace(self, model=told.model, options=told.options))().fit
+                    then = "if that fits" if fit is None else "" if fit.verdict is Verdict.FITS else f"then: {fit.verdict.text}"
+                    yield self._edit({name: str(fewer)}, self._told({name: fewer}), then)
+                    break
+
+    def _shorter(self, refused: str, plan: Plan, replan: Callable[..., Plan]) -> Judged:
+        """The finding of a length that the engine refuses, with the largest that it takes and that fits; where none does, with what is said then."""
+        longest = plan.model.max_position_embeddings or 0
+        option, knobs = self.engine.facts.longest_option, self.options.get("engine_options", {})
+        allowed = int(knobs.get(option, 0))
+
+        def of_length(tokens: int) -> tuple[Edit, Mapping[str, str], Plan]:
+            # What users send stays as it is, if it is no longer than that; and so does what the server allows.
+            typed = {"seq": str(tokens)} if "seq" in self.given and plan.request.seq > tokens else {}
+            told = self._told({"seq": tokens}) if "seq" not in self.given or allowed > tokens else {}
+            of_server: dict[str, Any] = {"engine_options": {**knobs, option: str(tokens)}} if option in knobs else {}
+            of_server |= {"seq": tokens} if not of_server or plan.request.seq > tokens else {}
+            return self._edit({"seq": str(tokens)}, told), typed, replan(**of_server)
+
+        edit, typed, shorter = of_length(longest)
+        if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
+            [item] = judge(self.required, shorter, replan, self.places, sure=True)
+            refused += f" With {longest:,} tokens it {item.message}"
+            edit = replace(edit, effect=f"then: {shorter.fit.verdict.text}")
+            most = shorter.fit.max_seq or 0
+            if least_sensible(longest) <= most < longest:
+                edit, typed, shorter = of_length(most)
+        return replace(
+            placed_at(finding("length", refused, holds=False), self.places.get("seq")), edits=(self._made(edit, typed),)
+        )
+
+    def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan]) -> Judged:
+        """The verdict at the first flag of the text that one of its edits changes, else at the server. Each edit holds as it is told."""
+        if item.name.startswith(GROWTH):
+            # Less than before is said by flags too; what accepts the growth is an option of the check.
+            tried = ((each, self._holding(self._in_engine(each), replan) if each.settings else each) for each in item.edits)
+            # One that grows all the same is none.
+            kept = (edit for each, edit in tried if edit is not None and (each.accepting or not edit.accepting))
+            return replace(item, edits=tuple(kept))
+        if item.name != "fits" or plan.fit is None or (item.holds and item.certain):
+            return item
+        users = self.flags.flag_of.get(self.engine.facts.users_option) if "batch" not in self.options else None
+        # A text that does not say how many are served at once is not mended by serving fewer.
+        asked = (each for each in map(self._in_engine, item.edits) if users is None or users.spelled not in each.told)
+        told = (self._holding(edit, replan) for edit in asked)
+        held = [*self._on_all_gpus(replan), *(edit for edit in told if edit is not None)]
+        edits = tuple({edit.flags or edit.yaml: edit for edit in held}.values())
+        blamed = (
+            (flag, word_of(self.server, flag))
+            for edit in edits
+            for name in edit.told
+            if (flag := self.flags.find(name)[0]) is not None
+        )
+        first = next((place_of(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
+        return replace(placed_at(item, first or self.places.get("model")), edits=edits)
+
+    # --- edits --------------------------------------------------------------------------------------------------------
+
+    def _with(self, settings: Mapping[str, Any]) -> Server:
+        """The server with other settings."""
+        return replace(self.server, settings={**self.server.settings, **settings})
+
+    def _told(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """What the engine is told for options of a plan, or of the engine."""
+        return {
+            name: value
+            for option, one in options.items()
+            for name, value in read_told(self.flags, self.engine.command.flag(option, one)).items()
+        }
+
+    @staticmethod
+    def _edit(settings: Mapping[str, str], told: Mapping[str, str] = MappingProxyType({}), effect: str = "") -> Edit:
+        """The edit of these settings, which the engine is told so."""
+        words = written(told)
+        yaml = "\n".join(f"{name}: {value}" for name, value in settings.items()) or words
+        return Edit(yaml=yaml, effect=effect, flags=words, settings=settings, told=told)
+
+    def _in_engine(self, edit: Edit) -> Edit:
+        """The edit with what the engine is told: all its parallel sizes, and a length by the flag that says it, where the text does, and not the user."""
+        told = read_told(self.flags, edit.flags)
+        if told:
+            # A command leaves out sizes of 1, and the text may have others.
+            told |= self._told(
+                {name: 1 for name in LAYOUT if edit.settings.get(name) == "1" and self.server.settings.get(name, 1) != 1}
+            )
+        elif edit.settings.keys() == {"seq"} and "seq" not in self.given:
+            length, slots = read_options({"seq": edit.settings["seq"]}).values["seq"], self.engine.facts.slots_option
+            of_all = {slots: length * self.options.get("batch", 1)} if slots in self.flags.flag_of else {"seq": length}
+            told = self._told(of_all)
+        return replace(edit, told=told, flags=written(told))
+
+    def _on_all_gpus(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""
+        given, taken = self.server.settings.get("gpus_per_replica"), gpus_taken(self.server.settings)
+        if not isinstance(given, int) or not taken or given == taken or given % taken or "tp" not in self.flags.flag_of:
+            return
+        size = self.server.settings.get("tp", 1) * given // taken
+        edit = self._edit({"tp": str(size)}, self._told({"tp": size}), f"all {given:,} GPUs of the file")
+        held = self._held_with(edit.told, {}, replan)
+        if held.gpus:
+            yield replace(edit, accepting=held.accepting)
+
+    def _holding(self, edit: Edit, replan: Callable[..., Plan]) -> Edit | None:
+        """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
+
+        The user types the load, and hardware that the text does not name. What only another checkpoint or another text does is told in words. ``None``
+        for what can be told in none of these ways.
+        """
+        held = self._held_with(edit.told, {}, replan) if edit.told else Held()
+        if held.gpus:
+            return self._made(edit, {}, held)
+        counts = isinstance(self.server.settings.get("gpus_per_replica"), int)
+        free = () if edit.told else (*NUMBERS, *(() if counts else ("gpus",)))
+        typed = {name: text for name, text in edit.settings.items() if text is not None and (name in self.given or name in free)}
+        if not typed:
+            return self._in_words(edit)
+        whole = typed.keys() == edit.settings.keys()
+        held = self._held_with({} if whole else edit.told, typed, replan) if whole or edit.told else held
+        if not held.gpus:
+            return None
+        return self._typed(replace(edit, told={}, flags=""), typed, held) if whole else self._made(edit, typed, held)
+
+    def _in_words(self, edit: Edit) -> Edit | None:
+        """The edit of another checkpoint, or of other accelerators in the file, in words, with flags for the rest; ``None`` for flags that do not hold."""
+        settings, said, effect = edit.settings, list[str](), edit.effect
+        format_ = settings.get("weights")
+        if format_ and not self.engine.weights.are_mixes and not self.engine.command.flag("weights", format_):
+            name = f"{self.model.rpartition('/')[2]}-{format_.upper()}"
+            said, effect = [f"a checkpoint in {format_.upper()}: search the Hub for {name}"], gain_of(effect)
+        many, of_text = int(settings.get("gpus") or 0), self.server.settings.get("gpus_per_replica")
+        if settings.get("gpu"):
+            said.append(f"{f'{many} x ' if many else ''}{settings['gpu']} in the file")
+        elif many and not (edit.told and (of_text is None or of_text >= many)):
+            said.append(f"{many:,} GPUs in the file")
+        names = [name.rpartition(".")[2] for name, value in settings.items() if value is None]
+        if not said and not names:
+            return None if edit.told else edit
+        without = "".join(f" without {self.flags.flag_of[name].spelled}" for name in names if name in self.flags.flag_of)
+        return replace(
+            edit, yaml=f"{', '.join(filter(None, (*said, edit.flags)))}{without}".strip(), effect=effect, flags="", told={}
+        )
+
+    def _made(self, edit: Edit, typed: Mapping[str, str], held: Held | None = None) -> Edit:
+        """The edit that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them."""
+        given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
+        edit = edit if held is None else replace(edit, accepting=held.accepting)
+        if given is not None and gpus > int(given):
+            typed = {**typed, "gpus": str(gpus)}
+        elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
+            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the file"))))
+        elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus) > 1:
+            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
+        return self._typed(edit, typed, held or Held()) if typed else edit
+
+    def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
+        """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
+        sets = {f"{self.name}.{OF_HARDWARE[name]}": text for name, text in typed.items() if name in self.own}
+        options = {**self.shared, **{name: text for name, text in typed.items() if name not in self.own}}
+        said = filter(None, (edit.flags, self.command(options, sets, held.accepting)))
+        return replace(edit, yaml=" in the file and ".join(said), flags="", told={}, accepting="")
+
+    def _held_with(self, told: Mapping[str, str], typed: Mapping[str, str], replan: Callable[..., Plan]) -> Held:
+        """How the server fits once its engine is told this, and with what is typed in place of what the user gave."""
+        with suppress(KvplanError):  # what the engine refuses is not offered
+            settings, extra = settings_told(self.flags, told)
+            # A text that gives it fewer GPUs has to give it more, which no flag says.
+            of_text = {name: value for name, value in self.server.settings.items() if name != "gpus_per_replica"}
+            server = replace(self.server, settings={**of_text, **settings}, extra={**self.server.extra, **extra})
+            given = {name: value for name, value in self.given.items() if name != "gpus" or not settings.keys() & LAYOUT}
+            options = planned(server, {**given, **typed}).options
+            changed = {**dict.fromkeys(self.options), **options}
+            plan = replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
+            if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
+                grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
+                slower = f"much slower: {plan.places}" if plan.partly_on_host else ""
+                return Held(gpus=gpus_taken(options) or 0, accepting=next(grown, ""), slower=slower)
+        return Held()
+
+
+def finding(name: str, message: str, *, holds: bool) -> Judged:
+    """A verdict on a text."""
+    return Judged(name=name, unit="flag", limit=None, got=None, holds=holds, certain=not holds, message=message)
+
+
+def placed_at(item: Judged, place: Place | None) -> Judged:
+    """The finding at a place; where there is none, it stands at the server."""
+    return item if place is None else replace(item, line=place.line, column=place.column)
+
+
+def place_of(server: Server, flag: Flag | None, word: Word, name: str = "") -> Place:
+    """The place of a flag, which stands before its value, else that of the word."""
+    before = next((one for one, other in pairwise(server.words) if other is word), word)
+    if flag is not None and before.text.startswith("-") and flags_of(server).find(before.text)[0] is flag:
+        word = before
+    return Place(line=word.line, column=max(1, word.spot.column), word=name)
