@@ -222,6 +222,10 @@ class Command:
         """The file that starts a plan, for an engine that has one in place of a command line."""
         return None
 
+    def server(self, planned: CommandInput, variables: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+        """The command that starts the server of a file with these variables, and a remark on one that runs already; both empty without a server."""
+        return (), ""
+
 
 class WeightFormats:
     """The formats among which ``--weights auto`` chooses."""

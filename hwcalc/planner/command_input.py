@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.devices import HOST
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
-from hwcalc.errors import UnmadeFormatError
+from hwcalc.errors import KvplanError, UnmadeFormatError
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import Plan
 from hwcalc.quantization.planned import checkpoint_in
@@ -61,8 +62,23 @@ def command_input(plan: Plan) -> CommandInput:
         environment=environment_of(plan),
         on_host=bool(plan.memory.devices) and all(device.device == HOST for device in plan.memory.devices),
         partly_on_host=plan.partly_on_host,
+        on_mac=_on_mac(plan),
         **_model(plan),
     )
+
+
+def _on_mac(plan: Plan) -> bool:
+    if plan.fit is None or plan.fit.gpu is None:
+        return False
+    from hwcalc.hardware.named import gpu_named
+
+    with suppress(KvplanError):
+        return gpu_named(plan.fit.gpu).vendor.lower() == _MAC
+    # A profile that is read from this machine has no name of its own.
+    return False
+
+
+_MAC: Final = "apple"
 
 
 def startable(command: Command, planned: CommandInput) -> tuple[CommandInput, str]:
@@ -107,7 +123,6 @@ def _model(plan: Plan) -> dict[str, Any]:
     if not gguf and ":" not in model.id:
         return named | {"made": True}
     if model.id.startswith(OLLAMA):
-        from hwcalc.errors import KvplanError
         from hwcalc.sources.ollama import ollama_file
 
         library = model.id.removeprefix(OLLAMA)

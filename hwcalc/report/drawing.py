@@ -369,19 +369,25 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
 
 
 def _titled(lines: Sequence[Sequence[Text]], titles: Sequence[str], *, width: int, right: Iterable[int]) -> list[Piece]:
-    """A header and rows below their titles, indented; a last column of words without room is a paragraph below each row."""
+    """A header and rows below their titles; a last column of words without room is a paragraph below each row.
+
+    Rows are indented, unless some of them have no title.
+    """
     numbers = frozenset(right)
-    measured = _widths(lines, width - GAP, numbers, headed=True)
-    below = _goes_below(measured, width - GAP, numbers)
+    every = all(titles)
+    room = width - (GAP if every else 0)
+    measured = _widths(lines, room, numbers, headed=True)
+    below = _goes_below(measured, room, numbers)
     cells = [line[:-1] if below else line for line in lines]
-    sized = (Column(width=0), *_sized(measured[:-1] if below else measured, width - GAP, numbers))
+    margin = [Column(width=0)] if every else []
+    sized = (*margin, *_sized(measured[:-1] if below else measured, room, numbers))
     parts: list[Piece] = []
     before = ""
     for title, line, row in zip(("", *titles), lines, cells, strict=True):
         if title != before:
-            parts.append(Text(clean(cut(title, LONGEST_MESSAGE)), style="bold"))
+            parts += [Text(clean(cut(title, LONGEST_MESSAGE)), style="bold" if every else "")] if title else []
             before = title
-        parts.append(Grid(columns=sized, rows=((Text(), *row),), gap=GAP))
+        parts.append(Grid(columns=sized, rows=((*(Text() for _ in margin), *row),), gap=GAP))
         if below and line is not lines[0] and line[-1].plain:
             parts.append(
                 Grid(

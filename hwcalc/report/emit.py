@@ -117,18 +117,17 @@ def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
     lines = [("first", _quoted(before), "")] if before else []
     if file is None:
         return [*lines, ("start", command_text(plan, words), remark)]
+    variables = file.environment
     if file.as_is is not None:
+        words = file.as_is
         own = any(note.code == "ollama-context" for note in plan.notes)
-        variables = file.environment if own or not file.context else (file.context, *file.environment)
-        return [*lines, *_server(variables), ("start", _quoted(file.as_is), remark)]
-    write = f"--emit {engine} > {file.name} writes the {file.name}; then {_quoted(file.run)}."
-    return [*lines, *_server(file.environment), ("start", _quoted(words), " ".join(filter(None, (write, remark))))]
-
-
-def _server(variables: Iterable[str]) -> list[tuple[str, str, str]]:
-    """The command that starts Ollama's server with these variables, which the others ask; none without variables: it may run already."""
-    words = _quoted(variables)
-    return [("first", f"{words} ollama serve", "the server: leave it running")] if words else []
+        variables = variables if own or not file.context else (file.context, *variables)
+    else:
+        write = f"--emit {engine} > {file.name} writes the {file.name}; then {_quoted(file.run)}."
+        remark = " ".join(filter(None, (write, remark)))
+    server, about = rules.command.server(given, variables)
+    lines += [("first", _quoted(server), about)] if server else []
+    return [*lines, ("start", _quoted(words), remark)]
 
 
 def remarks_on(plan: Plan, what: str) -> tuple[str, ...]:

@@ -284,12 +284,28 @@ def _narrowed(
     return header, rows
 
 
+def _names_above(header: list[str], rows: list[list[str]], view: View) -> tuple[list[str], list[list[str]]]:
+    """For each row its name, if that stands on a line of its own, so that all columns have room; and the rows without these names.
+
+    Only a few long names do, for which no column is left out.
+    """
+    room = view.width - _width(header[1:], [cells for _, *cells in rows]) - 2
+    long = [name if len(name) > room else "" for name, *_ in rows]
+    if view.format != "table" or not any(long) or len(rows) < _FEW_NAMES * sum(map(bool, long)):
+        return [], rows
+    return long, [["", *cells] if above else [name, *cells] for above, (name, *cells) in zip(long, rows, strict=True)]
+
+
+_FEW_NAMES: Final = 4
+"""One name in so many, at most, is longer than its column."""
+
+
 def _width(header: list[str], rows: list[list[str]]) -> int:
     return sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)) - 2
 
 
-def _table(header: list[str], rows: list[list[str]], view: View) -> str:
-    return view.table(header, rows, right=[place for place, title in enumerate(header) if title not in _WORDS])
+def _table(header: list[str], rows: list[list[str]], view: View, above: Sequence[str] = ()) -> str:
+    return view.table(header, rows, right=[place for place, title in enumerate(header) if title not in _WORDS], titles=above)
 
 
 _MODEL_COLUMNS: Final = (
@@ -325,9 +341,11 @@ def fit_text(runnables: Runnables, view: View) -> str:
             # The name alone is found too. Names may be equal only where their makers are not.
             short = [[name.rpartition("/")[2], *cells] for name, *cells in rows]
             rows = short if len({name for name, *_ in short}) == len(rows) else rows
+        header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS[:-1], view)
+        above, rows = _names_above(header, rows, view)
         header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS, view)
         dropped = [title for title in titles if title not in header]
-        blocks.append(_table(header, rows, view))
+        blocks.append(_table(header, rows, view, above))
     else:
         found = runnables.filtered < runnables.considered
         blocks.append(view.paragraphs(["Nothing runs on it." if found else "No model matches."]))

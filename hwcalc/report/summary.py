@@ -20,6 +20,7 @@ from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import NO_WEIGHTS, Note
+from hwcalc.planner.options import HOST_MEMORY
 from hwcalc.planner.result import (
     NO_VERDICT,
     LayerInfo,
@@ -79,8 +80,14 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
     about = clean(cut(model.model_type, LONGEST_WORD))
     if model.parameters.total is not None:
         counted, used = model.parameters.total, model.parameters.active
-        active = "" if used is None or used == counted else f", {parameters(used)} active"
-        about += f" · {parameters(counted)} parameters{active} ({model.parameters.definition})"
+        whole = parameters(counted)
+        # Both are billions in most models: said once.
+        active = (
+            ""
+            if used is None or used == counted
+            else f", {parameters(used).removesuffix(whole.partition(' ')[2]).rstrip()} active"
+        )
+        about += f" · {whole} parameters{active} ({model.parameters.definition})"
         if model.parameters.mtp:
             about += f" + {parameters(model.parameters.mtp)} for multi-token prediction"
     counts: dict[str, int] = {}
@@ -124,9 +131,13 @@ def request_lines(plan: Plan) -> list[str]:
     parts += [] if request.shared_prefix is None else [f"{plural(request.shared_prefix, 'token')} shared by all"]
     several = (("samples", request.samples), ("beams", request.beams))
     parts += [f"{number:,} {name} of each" for name, number in several if number > 1]
-    parts += [f"{name}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
+    parts += [f"{_TYPED.get(name, name)}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
     # Which machine it is, where the name leaves that open, bears on all that follows.
     return [" · ".join(parts), *(clean(note.message) for note in plan.notes if note.code == MEMORY_OPTION)]
+
+
+_TYPED: Final = {HOST_MEMORY: "ram"}
+"""Engine options that have another name on the command line."""
 
 
 def source_line(plan: Plan) -> str:

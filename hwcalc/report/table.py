@@ -119,8 +119,10 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
     return parts
 
 
-_SPARE: Final = ("chunk", "fewest", "cache", "longest", "host", "at once", "speed")
+_SPARE: Final = ("chunk", "fewest", "cache", "host", "longest", "at once", "speed")
 """Lines of the answer that a screen which is too small leaves to ``-v``, in this order: what other lines tell too comes first."""
+_SPARE_OF_ONE: Final = ("chunk", "fewest", "cache", "host", "at once", "longest", "speed")
+"""The same of a plan for one sequence, of which it matters more how long it may be."""
 
 
 def _answer(
@@ -131,6 +133,7 @@ def _answer(
     Lines of :data:`_SPARE` give way.
     """
     assert plan.fit is not None
+    order = _SPARE if plan.request.batch > 1 else _SPARE_OF_ONE
     lines, out, spared = first_lines(plan)[0], list[Piece](), list[str]()
     # A plan that does not fit has one change that helps at least, of which what it gives takes two lines.
     first = () if not plan.refutes else plan.fit.suggestions[:1]
@@ -139,8 +142,8 @@ def _answer(
     # Above is the line that was typed; below are a blank line, how to see the rest, and the next line to type.
     room = screen - 4 - 2 * len(first) - height(others, counted)
     ends = [*(piece for line in start_lines(plan) for piece in _command(*line, width)), *asked]
-    for spare in range(len(_SPARE) + 1):
-        gone = _SPARE[:spare]
+    for spare in range(len(order) + 1):
+        gone = order[:spare]
         spared = [label for label in gone if label in dict(lines)]
         out = []
         for label, text in lines:

@@ -318,6 +318,19 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     )
 
 
+def ollama_server(variables: tuple[str, ...], *, on_mac: bool) -> tuple[tuple[str, ...], str]:
+    """``ollama serve`` with these variables, and how a server that runs already gets them, as a service or as the app of a Mac.
+
+    Source: docs/faq of Ollama, "How do I configure Ollama server?".
+    """
+    if on_mac:
+        told = " && ".join(f"launchctl setenv {' '.join(one.split('=', 1))}" for one in variables)
+        running = f"{told}, restart the app"
+    else:
+        running = f"systemctl edit ollama: [Service] Environment={' '.join(variables)}, systemctl restart ollama"
+    return (*variables, "ollama", "serve"), f"leave it running. Port in use? {running}"
+
+
 def ollama_flag(name: str, value: object) -> str:
     """Ollama's spelling of an option: a variable of ``ollama serve`` or a parameter of the model; empty where it has neither."""
     text = str(value)

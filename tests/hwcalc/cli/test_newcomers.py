@@ -142,14 +142,15 @@ def test_who_plans_no_server_is_told_what_one_holds(words: list[str], asked: str
 
 
 def test_what_a_narrow_list_of_models_leaves_out_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns by name, and nothing about GiB where no column has any."""
+    """The columns by name, and nothing about GiB where no column has any; the longest is a part of the answer."""
     monkeypatch.setenv("COLUMNS", "80")
     words = ("fit", "--gpu", "RTX 4070 12 GB", "--ram", "64", "--seq", "16k")
     _, narrow, _ = run(capsys, *words)
     monkeypatch.setenv("COLUMNS", "160")
     _, wide, _ = run(capsys, *words)
 
-    assert "Left out at this width: parameters, weights, KV, total, free, longest. All:" in narrow
+    assert "Left out at this width: parameters, weights, KV, total, free. All:" in narrow
+    assert "longest is what surely fits" in narrow
     assert "GiB of the GPU" not in narrow
     assert "Left out" not in wide
     assert "weights, KV, total, free: GiB of the GPU; longest is what surely fits" in wide

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 from pathlib import Path
 from typing import Any, Final
@@ -314,14 +315,26 @@ def test_embedding_models_are_apart() -> None:
 
 
 def test_the_verdict_is_never_left_out() -> None:
-    """On 80 columns the columns of sizes go first, and then the names of makers; what a cell says is not wrapped."""
+    """On 80 columns the columns of sizes go first, and then the names of makers; what a cell says is not wrapped.
+
+    A few long names have a line of their own, so that the longest that fits has its column.
+    """
     result = fit(gpu="rtx-4070", seq="16k")
     text = fit_text(result, View(format="table", width=80))
     table = text.split("\n\n")[1].splitlines()
+    names = [row.id.rpartition("/")[2] + (f" +{len(row.also)}" if row.also else "") for row in result.models]
+    long = [line for line in table if line in names]
 
-    assert table[0].split()[-1] == "fits"
-    assert len(table) == 1 + len(result.models)
+    assert table[0].split()[-3:] == ["longest", "tok/s", "fits"]
+    assert len(table) == 1 + len(result.models) + len(long)
+    assert 0 < len(long) < len(names) // 4
     assert max(map(len, table)) <= 80
+    # Every row is found by its name and its longest, with a long name above it.
+    flat = "\n".join(table).replace("\n ", " ")
+    assert all(
+        re.search(rf"^{re.escape(name)} .*{row.max_seq:,} ", flat, re.MULTILINE)
+        for name, row in zip(names, result.models, strict=True)
+    )
     assert "what surely fits in four bits or more comes first" in " ".join(text.split())
 
 

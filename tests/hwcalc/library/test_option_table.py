@@ -84,15 +84,14 @@ def test_memory_of_the_host() -> None:
 def test_the_engines_that_are_named_for_ram_are_all_that_take_it() -> None:
     """Every other one refuses it, and names them."""
     named = table.engines_with_host()
+    options: dict[str, typing.Any] = {"gpu": "rtx-4090", "seq": "1k", "ram": 64}
 
-    for engine in ENGINES:
-        try:
-            hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, gpu="rtx-4090", seq="1k", ram=64)
-        except UsageError as error:
-            assert engine not in named
-            assert all(name in error.hint for name in named)
-        else:
-            assert engine in named
+    for engine in named:
+        assert hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, **options).request.options == {"host_memory": "64GB"}
+    for engine in set(ENGINES) - {*named}:
+        with pytest.raises(UsageError, match="on the GPU alone") as refused:
+            hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, **options)
+        assert all(name in refused.value.hint for name in named)
 
 
 @pytest.mark.parametrize("given", [{"ram": 64}, {"engine_options": {"host_memory": "64GB"}}])

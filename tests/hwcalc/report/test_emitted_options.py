@@ -222,6 +222,27 @@ def test_ollamas_server_comes_first_and_is_one_command() -> None:
     assert shown.index("ollama serve") < shown.index("ollama run")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        ("rtx-4090", "Environment=OLLAMA_CONTEXT_LENGTH=16384 OLLAMA_KV_CACHE_TYPE=q8_0, systemctl restart ollama"),
+        (
+            "m4-24gb",
+            "launchctl setenv OLLAMA_CONTEXT_LENGTH 16384 && launchctl setenv OLLAMA_KV_CACHE_TYPE q8_0, restart the app",
+        ),
+    ],
+)
+def test_a_server_that_runs_already_is_told_the_same_variables(gpu: str, told: str) -> None:
+    """As Ollama's FAQ says for a service of Linux and for the app of a Mac; who needs no variable starts no server."""
+    (_, _, about), _ = commands_to_start(
+        plan("Qwen/Qwen3-8B", engine="ollama", gpu=gpu, seq="16k", dtype="q8_0", weights="q4_k_m")
+    )
+    (label, *_), *others = commands_to_start(plan("Qwen/Qwen3-8B", engine="ollama", gpu=gpu, weights="q4_k_m"))
+
+    assert about.endswith(told)
+    assert (label, others) == ("start", [])
+
+
 def test_a_command_is_that_of_the_named_engine(capsys: Capture) -> None:
     """``--emit command``, as a fleet takes it, is the command of ``--engine``."""
     words = (QWEN, "--gpu", "h100", "--seq", "8k", "--engine", "sglang")
