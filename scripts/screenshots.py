@@ -1,7 +1,7 @@
 """Take pictures of the page that `kvplan explore` makes, to look at: desktop and telephone, light and dark.
 
 python scripts/screenshots.py FOLDER     # writes four pictures there
-python scripts/screenshots.py --readme   # writes docs/explore.png, the picture of the README
+python scripts/screenshots.py --docs     # writes the pictures of docs/explore.md, light and dark
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from hwcalc.explore.build import explore
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PICTURE: Final = ROOT / "docs" / "explore.png"
+PICTURES: Final = {"light": ROOT / "docs" / "explore.png", "dark": ROOT / "docs" / "explore-dark.png"}
 MODELS: Final = ("google/gemma-3-12b-it", "Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V2-Lite")
 STATE: Final = "#model=google/gemma-3-12b-it&engine=vllm&gpu=h100-sxm5-80gb&seq=32768&batch=4"
 COLORS: Final = 240
@@ -35,12 +35,12 @@ def shoot(browser: Any, page: str, target: Path, size: tuple[int, int], scheme: 
     context.close()
 
 
-def fewer_colors(picture: Path) -> None:
+def fewer_colors(picture: Path, colors: int = COLORS) -> None:
     """A page has few colours: with a palette its picture is half as large and looks the same."""
     from PIL import Image
 
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(picture, optimize=True)
+        image.convert("RGB").quantize(colors, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file.write_text(explore(MODELS, gpu="h100,l4"), encoding="utf-8")
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=path, args=sandbox)
-        if given == ["--readme"]:
-            shoot(browser, file.as_uri(), PICTURE, (1060, 1370), "light", whole=False)
-            fewer_colors(PICTURE)
+        if given == ["--docs"]:
+            for scheme, picture in PICTURES.items():
+                shoot(browser, file.as_uri(), picture, (1060, 1370), scheme, whole=False)
+                fewer_colors(picture)
         else:
             for name, size in SIZES.items():
                 for scheme in ("light", "dark"):

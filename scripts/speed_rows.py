@@ -27,6 +27,8 @@ from hwcalc.library.speed import speed
 from hwcalc.model import ModelSpec
 from hwcalc.planner.solve import most
 from hwcalc.planner.step_time import StepTimes, step_times
+from hwcalc.profiles.gpus import find_gpu
+from hwcalc.profiles.speed import backends_of
 
 ENGINES: Final = {
     "llama.cpp": "llamacpp",
@@ -273,7 +275,8 @@ def compared(rows: Iterable[Row], *, tuned: bool = True) -> tuple[list[Compared]
                 output=row.output,
                 concurrency="max" if row.saturated else row.concurrency,
                 cached_prefix=row.cached_prefix,
-                backend=row.backend,
+                # Where the backends of an engine are not told apart, a row names the only one.
+                backend=row.backend if backends_of(row.engine, find_gpu(row.gpu)) else None,
                 tuned=tuned,
                 **row.keywords,
             )

@@ -136,3 +136,30 @@ def test_every_page_is_drawn(browser: Any, address: str) -> None:
     context.close()
 
     assert faults == []
+
+
+def test_a_telephone_shows_every_page_in_its_width(browser: Any, address: str) -> None:
+    """Wide tables and lines of code scroll in boxes of their own; no page scrolls sideways, and every picture is there."""
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    names = sorted(path.parent.name for path in Path(SITE).glob("*/index.html"))
+    assert len(names) > 40
+    for name in names:
+        page.goto(f"{address}/{name}/")
+        wide, lost = page.evaluate(
+            "[document.documentElement.scrollWidth - document.documentElement.clientWidth,"
+            " [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src)]"
+        )
+        assert (name, wide, lost) == (name, 0, [])
+    context.close()
+
+
+@pytest.mark.parametrize(("scheme", "words"), [("light", "gh-light-mode-only"), ("dark", "gh-dark-mode-only")])
+def test_the_picture_of_a_page_is_as_dark_as_the_page_around_it(browser: Any, address: str, scheme: str, words: str) -> None:
+    """Of the light picture and the dark one, the page shows its own."""
+    context = browser.new_context(color_scheme=scheme)
+    page = context.new_page()
+    page.goto(f"{address}/explore/")
+    shown = page.evaluate("[...document.querySelectorAll('article img')].filter((one) => one.offsetWidth).map((one) => one.src)")
+    assert [source.partition("#")[2] for source in shown] == [words]
+    context.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -589,3 +591,22 @@ def test_a_row_is_planned_as_the_file_that_was_measured() -> None:
     row = {"engine": "llama.cpp", "model": "openai/gpt-oss-20b", "weight_dtype": "gpt-oss ?B F16"}
     planned = plan(row["model"], engine="llamacpp", seq=512, weights=weights_of(row), offline=True)
     assert planned.memory.weights.bytes == 13_779_630_336
+
+
+def test_a_row_that_names_its_only_backend_is_compared(tmp_path: Path) -> None:
+    """llama.cpp on NVIDIA has one class: that a row says CUDA changes nothing. On AMD the word tells backends apart."""
+    from scripts.speed_rows import compared, rows_of
+
+    row = {
+        "id": 1, "source": "made for this test", "class": "local", "engine": "llama.cpp", "gpu": "l4", "model": "Qwen/Qwen3-8B",
+        "weight_dtype": "Q8_0", "kv_dtype": "16bit", "prompt": 512, "output": 128, "depth": 0, "batch": 1, "metric": "decode_tps",
+        "value": 20.0, "flags": [],
+    }  # fmt: skip
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({**row, "backend": word}) + "\n" for word in ("CUDA", None)), encoding="utf-8")
+
+    (one, other), refused = compared(rows_of(file))
+
+    assert refused == {}
+    assert one.expected == other.expected
+    assert one.speed_class == other.speed_class
