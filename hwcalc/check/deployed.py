@@ -133,9 +133,9 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     checks, notes = list[ServerCheck](), list[Note]()
     against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines)
 
-    def command(options: Mapping[str, Any], sets: Mapping[str, Any], accepting: str = "") -> str:
-        grows = accepting or (f"--max-growth {told.growth}" if against and told.growth else "")
-        return typed_command([path], [text], told, {}, sets) + against + _typed(options) + (f" {grows}" if grows else "")
+    def command(options: Mapping[str, Any], sets: Mapping[str, Any], *, grows: bool = False) -> str:
+        growth = f" --max-growth {told.growth}" if against and told.growth and not grows else ""
+        return typed_command([path], [text], told, {}, sets) + against + growth + _typed(options)
 
     for name, server in servers:
         try:

@@ -91,8 +91,9 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     # With --strict, what probably holds fails too.
     failing = min((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
     why = "" if failing.edits else brief(failing.message, _LONGEST).rstrip(".")
+    by_hand = next((f"only with {edit.yaml}" for edit in failing.edits if not edit.told), "no flag does it")
     for edit in failing.edits:
-        if not edit.flags or _SLOW in edit.effect:
+        if not edit.told or _SLOW in edit.effect:
             how = edit.effect.partition("; ")[0].removeprefix(f"{_SLOW}: ").replace(f", {_SLOW}", "")
             why = why or (f"{edit.flags} makes it {_SLOW}: {how}" if edit.flags else "")
             continue
@@ -116,7 +117,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
             return after, now, " and ".join(filter(None, (edit.flags, edit.accepting)))
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
         why = why or f"with {edit.flags} {still.rstrip(' .')}"
-    raise _NoEditError(why or "no flag does it")
+    raise _NoEditError(why or by_hand)
 
 
 def _check_gpus(check: ServerCheck) -> None:

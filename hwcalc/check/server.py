@@ -50,6 +50,7 @@ from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.options import read_options
+from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.hardware_file import NODE
@@ -86,7 +87,7 @@ class ServerCheck(Check):
     """The check of a server. ``remarks`` are warnings.
 
     ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. ``command`` makes the
-    command that checks the text with options, values of ``--set`` and what accepts growth; ``own`` are the options that ``--set`` says of this server
+    command that checks the text with options and values of ``--set``, and without a limit of growth if another one is to be added; ``own`` are the options that ``--set`` says of this server
     alone, and ``shared`` those that the user gave for all. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
     with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares
     its figures with a baseline.
@@ -196,7 +197,12 @@ class ServerCheck(Check):
         if refused:
             found.insert(0, self._shorter(refused, plan, replan))
         elif self.beyond is not None:
-            found.insert(0, self._beyond(self.beyond, replan))
+            beyond = self._beyond(self.beyond, replan)
+
+            def then(edit: Edit) -> Edit:
+                return edit if edit.told and self._held_with(edit.told, {}, replan).gpus else then_fail(edit, [beyond.name])
+
+            found = [beyond, *(replace(item, edits=tuple(map(then, item.edits))) for item in found)]
         return self._beside(self.told, *found)
 
     def _beside(self, told: Sequence[Judged], *findings: Judged) -> list[Judged]:
@@ -243,15 +249,13 @@ class ServerCheck(Check):
 
     def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
-        option, facts = error.option, self.engine.facts
-        said: dict[str, Any] = {option: error.sizes[option]}
-        if facts.slots_option in self.flags.flag_of:
-            # Its flag says the tokens of all slots.
-            users = {facts.users_option: said["batch"]} if option == "batch" else {}
-            said = {facts.slots_option: error.sizes["seq"] * (error.sizes["batch"] or 1), **users}
-        larger = self._told(said)
+        option, size = error.option, error.sizes["seq"]
+        slots = error.sizes["batch"] or 1
+        in_slots = self.engine.facts.slots_option
+        larger = self._slots_told(slots, size, keep=option == "seq") if in_slots else self._told({option: error.sizes[option]})
         held = self._held_with(larger, {}, replan)
         edits = [self._made(self._edit({}, larger, held.slower), {}, held)] if held.gpus else []
+        edits += self._most_slots(size, slots, replan) if not held.gpus or held.slower else ()
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
         sensible = error.allowed >= least_sensible(error.sizes[option])
@@ -316,8 +320,10 @@ class ServerCheck(Check):
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (each for each in map(self._in_engine, item.edits) if users is None or users.spelled not in each.told)
         told = (self._holding(edit, replan) for edit in asked)
-        held = [*self._on_all_gpus(replan), *(edit for edit in told if edit is not None)]
-        edits = tuple({edit.flags or edit.yaml: edit for edit in held}.values())
+        slots = self._most_slots(self._given("seq") or plan.request.seq, plan.request.batch, replan)
+        # Another length or fewer at once come first, as elsewhere.
+        held = sorted((*filter(None, told), *slots), key=lambda edit: not edit.settings.keys() <= {*NUMBERS})
+        edits = tuple({edit.flags or edit.yaml: edit for edit in (*self._on_all_gpus(replan), *held)}.values())
         blamed = (
             (flag, word_of(self.server, flag))
             for edit in edits
@@ -361,6 +367,38 @@ class ServerCheck(Check):
             of_all = {slots: length * self.options.get("batch", 1)} if slots in self.flags.flag_of else {"seq": length}
             told = self._told(of_all)
         return replace(edit, told=told, flags=written(told))
+
+    def _given(self, name: str) -> int:
+        """The length or the users that the user gave; 0 where none are given."""
+        return read_options({name: self.given[name]}).values[name] if name in self.given else 0
+
+    def _slots_told(self, slots: int, seq: int, *, keep: bool = False) -> dict[str, str]:
+        """What a server is told that has so many slots, which it may ``keep``, each of so many tokens."""
+        facts = self.engine.facts
+        # Where a flag says the tokens, it is those of all slots.
+        tokens = {facts.slots_option: seq * slots} if facts.slots_option in self.flags.flag_of else {"seq": seq}
+        return self._told(tokens | ({} if keep else {facts.users_option: slots}))
+
+    def _most_slots(self, seq: int, fewer_than: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit of the most slots of so many tokens that surely fit on the GPU, fewer than these, where an engine has memory for each of its slots."""
+        users = self._given("batch")
+
+        def typed(slots: int) -> dict[str, str]:
+            return {"batch": str(slots)} if users > slots else {}
+
+        def held(slots: int) -> Held:
+            return self._held_with(self._slots_told(slots, seq), typed(slots), replan)
+
+        def fits(slots: int) -> bool:
+            found = held(slots)
+            return bool(found.gpus) and not found.slower
+
+        most = last_yes(fits, fewer_than - 1, fewer_than // 2) if self.engine.facts.slots_option and fewer_than > 1 else 0
+        # Who asks for a length alone may be served with a single slot of it.
+        least = 1 if "seq" in self.given and not users else least_sensible(users or fewer_than)
+        if most >= least:
+            edit = self._edit({"batch": str(most)}, self._slots_told(most, seq), "the most slots that surely fit")
+            yield self._made(edit, typed(most), held(most))
 
     def _on_all_gpus(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""
@@ -429,8 +467,8 @@ class ServerCheck(Check):
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
         sets = {f"{self.name}.{OF_HARDWARE[name]}": text for name, text in typed.items() if name in self.own}
         options = {**self.shared, **{name: text for name, text in typed.items() if name not in self.own}}
-        said = filter(None, (edit.flags, self.command(options, sets, held.accepting)))
-        return replace(edit, yaml=" in the file and ".join(said), flags="", told={}, accepting="")
+        said = filter(None, (edit.flags, self.command(options, sets, grows=bool(held.accepting))))
+        return replace(edit, yaml=" in the file and ".join(said), flags="", told={})
 
     def _held_with(self, told: Mapping[str, str], typed: Mapping[str, str], replan: Callable[..., Plan]) -> Held:
         """How the server fits once its engine is told this, and with what is typed in place of what the user gave."""

@@ -155,7 +155,8 @@ def _edits(item: Judged, check: Checked) -> list[str]:
     for one in item.edits:
         flags = one.flags if check.server is not None else ""
         keys = flags or one.yaml.replace("\n", " and ")
-        keys = " and ".join(filter(None, (keys, one.accepting)))
+        # To a command it is added.
+        keys = (" " if "kvplan check" in keys else " and ").join(filter(None, (keys, one.accepting)))
         effect = "; ".join(filter(None, ("" if flags else one.layout, one.effect)))
         out.append(f"{keys}{f' ({effect})' if effect else ''}")
     return out

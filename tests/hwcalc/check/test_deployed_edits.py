@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import pytest
 
+from hwcalc.launch.told import read_told
+from hwcalc.profiles.engine_flags import engine_flags
 from tests.hwcalc.check.files import LLAMA_SERVER, checked
 from tests.hwcalc.command import QWEN, Capture, run
 
@@ -64,11 +66,11 @@ def test_a_length_that_the_engine_refuses(tmp_path: Path, capsys: Capture) -> No
 @pytest.mark.parametrize(
     ("words", "said", "edits"),
     [
-        # An eighth of what was asked, or less, is not offered: 50 / 8 = 6.25. 50 slots of 16 Ki have 100 GiB of cache.
-        (["--users", "50", "--seq", "16k"], "not 50; no single change was found", 0),
+        # An eighth of what was asked, or less, is not offered: 50 / 8 = 6.25. Beside 4.6 GiB of weights eight slots of 2 GiB have room, or four of 4 GiB.
+        (["--users", "50", "--seq", "16k"], "not 50", 1),
         (["--users", "50", "--seq", "32k"], "not 50, each of 16,384 tokens, not 32,768; no single change was found", 0),
-        # 2 of 15 are more than an eighth; 15 slots have 30 GiB.
-        (["--users", "15"], "not 15", 1),
+        # 2 of 15 are more than an eighth, and so are 8; 15 slots have 30 GiB.
+        (["--users", "15"], "not 15", 2),
     ],
 )
 def test_a_load_beyond_the_slots_has_a_remedy_or_says_that_there_is_none(
@@ -83,6 +85,47 @@ def test_a_load_beyond_the_slots_has_a_remedy_or_says_that_there_is_none(
     assert (found, len(told["edits"])) == (1, edits)
     assert said in told["message"]
     assert ("no single change" in told["message"]) is (edits == 0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "context", "slots", "seq", "users"),
+    [
+        # Beyond its memory: 8 slots of 16 Ki have 16 GiB of cache, and a 4070 has 12 GiB for all.
+        ("rtx-4070", 131_072, 8, "16k", ""),
+        ("rtx-4070", 131_072, 8, "16k", "2"),
+        ("rtx-4070", 131_072, 8, "16k", "4"),
+        ("rtx-4070", 131_072, 8, "8k", "8"),
+        # Beyond what its slots allow, and beyond their number.
+        ("rtx-4070", 131_072, 8, "32k", ""),
+        ("l4", 32_768, 2, "16k", "50"),
+        ("l4", 32_768, 2, "32k", "6"),
+    ],
+)
+def test_the_most_slots_that_hold_the_length(
+    gpu: str, context: int, slots: int, seq: str, users: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """With the edit it holds, and with a slot more it does not. --fix writes it where it serves all users; else it says what to type besides."""
+    monkeypatch.chdir(tmp_path)
+    path, typed = Path("serve.sh"), ["serve.sh", "--gpu", gpu, "--seq", seq, *(["--users", users] if users else [])]
+
+    def of(tokens: int, many: int, words: list[str]) -> dict[str, Any]:
+        path.write_text(f"{LLAMA_SERVER} -c {tokens} -np {many}\n", encoding="utf-8")
+        check: dict[str, Any] = checked(capsys, *words)[1]["checks"][0]
+        return check
+
+    items = of(context, slots, typed)["requirements"]
+    [edit] = [each for each in items[0]["edits"] if "the most slots that surely fit" in each["effect"]]
+    flags, beside, command = (edit["flags"] or edit["yaml"]).partition(" in the file and kvplan check ")
+    told = read_told(engine_flags("llamacpp"), flags)
+    most, length = int(told["-np"]), int(told["-c"]) // int(told["-np"])
+    _, _, said = run(capsys, "check", *typed, "--fix")
+    for many in (most, most + 1):
+        words = shlex.split(command.replace(f"--users {most}", f"--users {many}")) if beside else typed
+        assert (of(length * many, many, words)["status"] == "pass") is (many == most)
+
+    assert length == 1024 * int(seq.removesuffix("k"))
+    assert bool(beside) is (most < int(users or 0))
+    assert f": {edit['flags'] or 'no safe change'}" in said
 
 
 def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> None:
