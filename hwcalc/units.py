@@ -185,6 +185,15 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
     return Fraction(int((match[1] or "") + decimals) * 10 ** max(power, 0), 10 ** max(-power, 0))
 
 
+def few_digits(value: float) -> str:
+    """Two digits of a number below a hundred, and the whole of a larger one.
+
+    >>> few_digits(5.123), few_digits(38.4), few_digits(1234.5)
+    ('5.1', '38', '1,234')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
 def human_chance(chance: float) -> str:
     """A chance in percent with two digits; a very small one as a bound.
 

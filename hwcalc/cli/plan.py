@@ -66,8 +66,9 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
         if option.name in given - {"model", *shared}:
             message = f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one."
             # Not every engine leaves layers to the host.
-            named = engines_with_host()[0] if "ram" in given else "vllm"
-            raise UsageError(message, hint=f"Name one: --engine {named}")
+            raise UsageError(
+                message, hint=f"Name one: --engine {engines_with_host()[0]}" if "ram" in given else "Name one: --engine vllm"
+            )
     models = None if model is None else [model]
     return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})
 

@@ -30,12 +30,13 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
+from hwcalc.planner.expected import speed_of
 from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
 from hwcalc.planner.options import HOST_MEMORY, OF_POLICY, ROWS
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout, layout_text
 from hwcalc.planner.within import expected_users, laid_out
-from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
+from hwcalc.units import MOST_TOKENS, few_digits, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -477,7 +478,7 @@ class _Adviser:
         sizes = offer.found.setup.parallel
         moved = not (change.settings.keys() & set(PARALLEL)) and sizes != self.opened.setup.parallel and sizes.gpus > 1
         what = f"{change.what} ({layout_text(sizes)})" if moved else change.what
-        effect = "; ".join(filter(None, (what, whole, gain, "" if offer.sure else "probably fits")))
+        effect = "; ".join(filter(None, (what, whole, gain, self._speed(offer), "" if offer.sure else "probably fits")))
         settings = {**self._sizes(offer), **change.settings}
         if engine.facts.splits_layers and "gpus" in settings:
             settings |= dict.fromkeys(PARALLEL)
@@ -552,6 +553,17 @@ class _Adviser:
             return f"{what.format(f'{held:,}')}{there}{instead}"
         given = solve.budget_bytes(offer.found, "low" if offer.sure else "expected") or 0
         return f"leaves {human_bytes(given - offer.found.needed_bytes)}"
+
+    def _speed(self, offer: Offer) -> str:
+        """The expected speed of decoding with the change, in words; empty where nothing is expected, or limits of time are what counts."""
+        if self.serves is not None:
+            return ""
+        with suppress(KvplanError):
+            info = speed_of(offer.found)
+            each = None if info is None else info.tokens_per_s_each
+            if each is not None and each.expected is not None:
+                return f"{few_digits(each.expected)} tokens/s{' each' if offer.found.load.batch > 1 else ''}"
+        return ""
 
     def _served(self, offer: Offer) -> str:
         """The users within the limits of time with the change, and those without it, in words. Of arrivals there is no number of users."""

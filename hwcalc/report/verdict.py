@@ -21,7 +21,7 @@ from hwcalc.planner.result import (
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.text import both, plural
 from hwcalc.text import clean
-from hwcalc.units import human_bytes, human_chance
+from hwcalc.units import few_digits, human_bytes, human_chance
 
 
 # The dimensions by which people compare models, and how they are printed; ``explain`` has the others.
@@ -158,13 +158,8 @@ def _speed_words(plan: Plan, speed: SpeedInfo) -> str:
 
 def _ranged(value: Expected, unit: str) -> str:
     """The expected value and its range: ``38 tokens/s (31 to 45)``."""
-    expected, low, high = (_digits(one or 0.0) for one in (value.expected, value.low, value.high))
+    expected, low, high = (few_digits(one or 0.0) for one in (value.expected, value.low, value.high))
     return f"{expected}{unit} ({low} to {high})"
-
-
-def _digits(value: float) -> str:
-    """Three digits of a number below a thousand, and whole numbers above."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def _budget_lines(plan: Plan, fit: FitInfo) -> list[tuple[str, str]]:

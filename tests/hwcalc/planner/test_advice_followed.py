@@ -109,10 +109,24 @@ def can_be_joined(gpu: str | None, gpus: int) -> bool:
         return True
 
 
+def says_speed(one: Try, plan: Plan) -> bool:
+    """Whether a line says the expected speed of its plan, in two digits or whole tokens, and none where nothing is expected."""
+    said = re.search(r"; ([0-9.,]+) tokens/s( each)?", one.effect)
+    each = None if plan.speed is None else plan.speed.tokens_per_s_each
+    if each is None or each.expected is None:
+        return said is None
+    if said is None:
+        # What the engine needs to start, and what is judged by limits of time, has other words.
+        return plan.within is not None or "need a state block" in one.effect
+    near = pytest.approx(each.expected, rel=0.006, abs=0.51 if each.expected >= 10 else 0.051)
+    return float(said[1].replace(",", "")) == near and (said[2] is not None) == (plan.request.batch > 1)
+
+
 def is_true(one: Try, plan: Plan) -> bool:
-    """Whether what a line says that it holds is what its plan says, for certain or by the expected value."""
+    """Whether what a line says that it holds is what its plan says, for certain or by the expected value; and how fast it is."""
     fit = plan.fit
     assert fit is not None
+    assert says_speed(one, plan)
     probable = one.effect.endswith("probably fits")
     longest = re.search(r"; up to ([0-9,]+) tokens", one.effect)
     if plan.request.engine == "ollama" and longest is not None:

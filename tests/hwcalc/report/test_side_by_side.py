@@ -51,12 +51,12 @@ def test_copies_are_said_beside_the_figure(capsys: Capture) -> None:
 
 
 def test_no_speed_of_what_does_not_run(capsys: Capture) -> None:
-    """A bound on the speed stands in the report of a plan that fits, and in no other; a gate for speed does not pass it."""
+    """A speed stands in the report of a plan that fits; another has that of what it offers alone, and a gate for speed does not pass it."""
     fitting = run(capsys, LLAMA, "--seq", "8k", "--gpu", "l4", "--engine", "vllm")[1]
     failing = run(capsys, LLAMA, "--seq", "128k", "--gpu", "l4", "--engine", "vllm")[1]
 
     assert "tokens/s" in fitting
-    assert "tokens/s" not in failing
+    assert "tokens/s" not in failing.partition("\n  try ")[0]
     markdown = run(capsys, LLAMA, "--seq", "128k", "--gpu", "l4", "--format", "markdown")[1]
     assert "tokens/s" not in markdown
 
