@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -118,16 +119,21 @@ def as_written(change: KeyChange, check: Check) -> KeyChange:
 
 
 def number_edit(
-    name: str, value: int | None, planned: int, places: Mapping[str, Place], is_sure: Callable[[int], bool] = lambda _: True
+    name: str,
+    value: int | None,
+    planned: int,
+    places: Mapping[str, Place],
+    is_sure: Callable[[int], bool] = lambda _: True,
+    beside: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Edit, ...]:
-    """The edit that sets ``seq`` or ``batch`` to the largest value that holds; ``is_sure`` says of one whether it surely does.
+    """The edit that sets ``seq`` or ``batch`` to the largest value that holds, with the settings ``beside``; ``is_sure`` says of one whether it surely does.
 
     There is none if nothing smaller than planned does, or for ``seq`` if the check has ``lengths`` in its place.
     """
     if value is None or not 0 < value < planned or (name == "seq" and "lengths" in places):
         return ()
     written = rounded(value) if name == "seq" else value
-    return (edit({name: str(value)}, "" if is_sure(written) else PROBABLY, places),)
+    return (edit({**beside, name: str(value)}, "" if is_sure(written) else PROBABLY, places),)
 
 
 def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:

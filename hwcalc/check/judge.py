@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
@@ -16,6 +17,7 @@ from hwcalc.check.fields import FITTING, OF_TIME, REQUIREMENTS, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import GROWTH, Edit, Figures, Fit, Judged, KeyChange, figures_of, verdict_in_words
 from hwcalc.engines import find_engine
+from hwcalc.engines.devices import computes_fp8
 from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
@@ -26,6 +28,7 @@ from hwcalc.planner.options import read_options
 from hwcalc.planner.result import NO_PRICE, NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict, layout_text
+from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.hardware_file import NODE
 from hwcalc.units import human_bytes, human_chance, human_duration
 
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
 
 Replan = Callable[..., Plan]
 """Makes the same plan with some options changed, or with ``settings`` as a :class:`~hwcalc.engines.pool.Try` has them."""
+
+
+_EIGHT_BITS: Final = ("fp8", "q8_0", "int8")
+"""Formats of a cache with half the bytes, of which an engine has one."""
 
 
 class Case(Record):
@@ -440,7 +447,20 @@ class _Offers:
         cheaper = islice((one for one in self._cheaper() if self._holds(one.settings, may)), 1)
         changes = [self._then(self._edit(one, may), one.settings, but) for one in (*held, *cheaper)]
         grown = [self._then(each, {}, ()) for one in self.failed for each in one.edits] if alone else []
-        return merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
+        found = merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
+        return found or (() if but else tuple(islice(self._with_smaller_cache(), 1)))
+
+    def _with_smaller_cache(self) -> Iterator[Edit]:
+        """The edits of a cache of eight bits with which all requirements hold: alone, else with the largest length."""
+        gpu = None if self.case.plan.fit is None or self.case.plan.fit.gpu is None else find_gpu(self.case.plan.fit.gpu)
+        for dtype in _EIGHT_BITS if computes_fp8(gpu) else ():
+            settings, changed = {"dtype": dtype}, self._at({"dtype": dtype})
+            if changed is None or changed.figures.bytes_per_token >= self.case.figures.bytes_per_token:
+                continue
+            if self._holds(settings):
+                yield self._edit(Try(flag="", effect="", settings=settings), ())
+            else:
+                yield from self._number("seq", (), (), settings)
 
     def _edit(self, one: Try, but: Collection[str]) -> Edit:
         """The change as an edit, which says where all requirements ``but`` these hold only probably.
@@ -492,12 +512,14 @@ class _Offers:
             return "fail"
         return "pass" if self._holds(settings, sure=True) else "warning"
 
-    def _number(self, name: str, tries: Sequence[Try], but: Collection[str]) -> tuple[Edit, ...]:
-        """The edit to the largest length, or the most sequences, with which it holds."""
+    def _number(
+        self, name: str, tries: Sequence[Try], but: Collection[str], beside: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[Edit, ...]:
+        """The edit to the largest length, or the most sequences, with which it holds, with the settings ``beside``."""
         planned: int = getattr(self.case.figures, name)
 
-        def holds(value: int) -> bool:
-            return self._holds({name: str(value)}, but)
+        def holds(value: int, *, sure: bool = False) -> bool:
+            return self._holds({**beside, name: str(value)}, but, sure=sure)
 
         least = self._least(name)
         if not least < planned or (name == "seq" and "lengths" in self.case.places) or not holds(least):
@@ -505,9 +527,9 @@ class _Offers:
         most = max(least, last_yes(holds, planned - 1, self._guess(name, planned)))
         if name == "seq" and not holds(rounded(most)):
             return ()
-        edits = number_edit(name, most, planned, self.case.places, lambda value: self._holds({name: str(value)}, but, sure=True))
+        edits = number_edit(name, most, planned, self.case.places, partial(holds, sure=True), beside)
         flags = next((one.flag for one in tries if {**one.settings} == {name: str(most)}), "")
-        return tuple(self._then(replace(one, flags=flags), {name: str(most)}, but) for one in edits)
+        return tuple(self._then(replace(one, flags=flags), {**beside, name: str(most)}, but) for one in edits)
 
     def _least(self, name: str) -> int:
         """The least length, or number of sequences, that is offered to who asked for what is planned."""

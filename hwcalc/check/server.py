@@ -362,10 +362,11 @@ class ServerCheck(Check):
             told |= self._told(
                 {name: 1 for name in LAYOUT if edit.settings.get(name) == "1" and self.server.settings.get(name, 1) != 1}
             )
-        elif edit.settings.keys() == {"seq"} and "seq" not in self.given:
-            length, slots = read_options({"seq": edit.settings["seq"]}).values["seq"], self.engine.facts.slots_option
-            of_all = {slots: length * self.options.get("batch", 1)} if slots in self.flags.flag_of else {"seq": length}
-            told = self._told(of_all)
+        elif edit.settings.keys() <= {"seq", "dtype"}:
+            told = self._told({name: value for name, value in edit.settings.items() if name == "dtype"})
+            if "seq" in edit.settings and "seq" not in self.given:
+                length = read_options({"seq": edit.settings["seq"]}).values["seq"]
+                told |= self._slots_told(self.options.get("batch", 1), length, keep=True)
         return replace(edit, told=told, flags=written(told))
 
     def _given(self, name: str) -> int:

@@ -418,6 +418,45 @@ def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
             assert typed.status in {"pass", "warning"}, edit
 
 
+@pytest.mark.parametrize(
+    ("limits", "keys"),
+    [
+        # 144 KiB a token, and half of it in fp8.
+        ({"gpu": "h100", "max_bytes_per_token": "80KiB"}, {"dtype"}),
+        ({"gpu": "h100", "concurrency": 20, "max_cache": "20GiB", "max_bytes_per_token": "80KiB"}, {"dtype", "seq"}),
+        # 131 GiB of weights leave 24 to 33 GiB of each GPU for 50 x 64 Ki tokens of 80 KiB.
+        (
+            {
+                "model": "meta-llama/Llama-3.3-70B-Instruct",
+                "gpu": "4xh100",
+                "seq": "64k",
+                "concurrency": 50,
+                "headroom": "10%",
+                "max_gpus": 4,
+            },
+            {"dtype", "seq"},
+        ),
+    ],
+)
+def test_a_smaller_cache_and_a_shorter_length_are_one_edit(limits: dict[str, Any], keys: set[str], tmp_path: Path) -> None:
+    """Where no single change is enough: together they are, neither is alone, and a length of 1,024 tokens more is too long."""
+    check = {"name": "one", "model": "Qwen/Qwen3-8B", "engine": "vllm", "seq": "32k", **limits}
+
+    def status(**change: Any) -> str:
+        return run(check_file(tmp_path, check | change))[0].status
+
+    (failed,) = run(check_file(tmp_path, check))
+    ((edit, *others), *more) = (item.edits for item in failed.requirements if item.edits)
+    typed = yaml.safe_load(edit.yaml)
+
+    assert (others, more, typed.keys()) == ([], [], keys)
+    assert status(**typed) in {"pass", "warning"}
+    if "seq" in typed:
+        assert "at most" in edit.effect
+        assert status(dtype=typed["dtype"]) == status(seq=typed["seq"]) == "fail"
+        assert status(dtype=typed["dtype"], seq=1024 * (int(typed["seq"].removesuffix("k")) + 1)) == "fail"
+
+
 @pytest.mark.parametrize("growth", [[], ["--max-growth", "60%"]])
 @pytest.mark.parametrize(
     ("before", "after", "typed"),

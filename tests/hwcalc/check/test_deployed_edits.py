@@ -149,6 +149,7 @@ def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> N
         ("vllm serve Qwen/Qwen3-8B --max-model-len 32768", {"gpu": "l4", "users": "4"}),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --max-num-seqs 64", {"gpu": "l4", "users": "50", "seq": "16k"}),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 32768 --kv-cache-dtype fp8", {"gpu": "l4", "users": "12", "seq": "16k"}),
+        ("vllm serve Qwen/Qwen3-8B --quantization fp8 --max-model-len 32768", {"gpu": "l4", "users": "20", "seq": "32k"}),
         ("vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 2", {"gpu": "h100", "users": "50", "seq": "16k"}),
         # Its own tp stays, unless an edit says another: 8 replicas of 2 GPUs, each for 8 requests, hold 64.
         (

@@ -187,9 +187,12 @@ def test_the_longest_that_a_limit_allows() -> None:
     assert [one.yaml for one in judged(cache, made(), again).edits] == ["seq: 1000"]
     # 128 tokens are an eighth of 1,024, which is no offer; one more is.
     assert [one.yaml for one in judged(f"max_cache: {129 * PER_TOKEN}", made(), again).edits] == ["seq: 129"]
-    less = judged(f"max_cache: {129 * PER_TOKEN - 1}", made(), again)
+    # In half the bytes there is room for 257, and in half of that for 128 again.
+    assert [one.yaml for one in judged(f"max_cache: {129 * PER_TOKEN - 1}", made(), again).edits] == ["dtype: fp8\nseq: 257"]
+    less = judged(f"max_cache: {129 * PER_TOKEN // 2 - 1}", made(), again)
     assert (less.edits, less.message.partition("; ")[2]) == ((), "no single change was found with which the check passes")
-    assert judged(token, made(), again).edits == ()
+    assert [one.yaml for one in judged(token, made(), again).edits] == ["dtype: fp8"]
+    assert judged(f"max_bytes_per_token: {PER_TOKEN // 2 - 1}", made(), again).edits == ()
 
 
 def test_fewer_of_the_other_number() -> None:
