@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
 
+AS_PUBLISHED: Final = "as published"
+"""What stands for a format where the weights are those of the model's own files."""
+
+
 class StoredWeights(Record):
     """The parameters of a block in one format. ``scale_bytes`` is what the format keeps beside their ``bits``; it is in ``bytes``."""
 
@@ -90,7 +94,7 @@ def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
         high=max((own.bytes, *own.other_bytes)),
         definition=own.definition,
         source=own.source,
-        format=weight_format or "as published",
+        format=weight_format or AS_PUBLISHED,
         parts=tuple(parts),
     )
     return Noted(told, notes)
@@ -113,9 +117,8 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
     """
     if weight_format is None and model.weights is not None and loads_as_published(model, weight_dtype):
         size, definition, source = model.weights.total_bytes, model.weights.definition, model.weights.source
-        published = "as published"
         return Noted(
-            WeightsInfo(bytes=size, low=size, high=size, definition=definition, source=source, format=published, parts=())
+            WeightsInfo(bytes=size, low=size, high=size, definition=definition, source=source, format=AS_PUBLISHED, parts=())
         )
     if model.counted is None:
         why = next((note for note in model.notes if note.code == NO_WEIGHTS), None)

@@ -5,6 +5,7 @@ Below a table of several models stands whose numbers follow from a config that i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -21,6 +22,7 @@ from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import NO_WEIGHTS, Note
 from hwcalc.planner.options import HOST_MEMORY
+from hwcalc.planner.planned_weights import AS_PUBLISHED, WeightsInfo
 from hwcalc.planner.result import (
     NO_VERDICT,
     LayerInfo,
@@ -111,7 +113,7 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
 
 
 def request_lines(plan: Plan) -> list[str]:
-    """Engine, length, batch, dtypes, the prompt, what is dropped of the cache, what sequences have in common, and other options.
+    """Engine, length, batch, formats of weights and cache, the prompt, what is dropped of the cache, what sequences have in common, and other options.
 
     Where the name of a machine leaves open which it is, a second line says which is planned.
     """
@@ -119,7 +121,9 @@ def request_lines(plan: Plan) -> list[str]:
     # Of unlike sequences the lengths, of which each has its share of them.
     tokens = f"{' or '.join(f'{one:,}' for one in request.lengths)} tokens" if request.lengths else plural(request.seq, "token")
     parts = [f"engine {' '.join(filter(None, (request.engine, request.engine_version)))}"]
-    parts += [f"{tokens} {TIMES} {plural(request.batch, unit_of(request))}", f"KV dtype {request.kv_dtype}"]
+    weights = weights_text(plan.memory.weights)
+    parts += [f"{tokens} {TIMES} {plural(request.batch, unit_of(request))}", *([f"weights {weights}"] if weights else [])]
+    parts.append(f"KV dtype {request.kv_dtype}")
     parts += filter(None, [layout_text(request)])
     parts += [] if request.state_dtype is None else [f"state dtype {request.state_dtype}"]
     parts += [] if request.encoder_seq is None else [plural(request.encoder_seq, "encoder token")]
@@ -134,6 +138,16 @@ def request_lines(plan: Plan) -> list[str]:
     parts += [f"{_TYPED.get(name, name)}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
     # Which machine it is, where the name leaves that open, bears on all that follows.
     return [" · ".join(parts), *(clean(note.message) for note in plan.notes if note.code == MEMORY_OPTION)]
+
+
+def weights_text(weights: WeightsInfo) -> str:
+    """The planned format of the weights, and in brackets what most bytes of published ones are in; empty where they are not known."""
+    sizes = Counter[str]()
+    for part in weights.parts:
+        for form in part.formats:
+            sizes[form.format] += form.bytes
+    mostly = f" ({max(sizes, key=sizes.__getitem__)})" if sizes and weights.format == AS_PUBLISHED else ""
+    return f"{weights.format}{mostly}"
 
 
 _TYPED: Final = {HOST_MEMORY: "ram"}

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from hwcalc.documents import ErrorInfo, dumps, error_document, escaped
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas import KINDS, LayerNumbers
 from hwcalc.library.explain import Explanation, explain
 from hwcalc.library.layer_bytes import stored
@@ -107,7 +107,7 @@ def test_table_of_a_plain_model() -> None:
 
     lines = text.splitlines()
     assert lines[0].startswith("Qwen/Qwen3-8B  qwen3")
-    assert lines[1] == "engine reference · 32,768 tokens × 1 sequence · KV dtype fp8"  # noqa: RUF001
+    assert lines[1] == "engine reference · 32,768 tokens × 1 sequence · weights bf16 · KV dtype fp8"  # noqa: RUF001
     assert lines[3].startswith(f"KV cache  2.25 GiB  =  {total:,} B  exact")
     assert "36 layers: 36 full attention · 32 heads, 8 KV heads, head_dim 128" in lines
     assert f"{36 * 8 * 256:,} B" in text
@@ -115,6 +115,31 @@ def test_table_of_a_plain_model() -> None:
     # One group of layers needs no bar, and letters that are all the same are left out.
     assert "█" not in text
     assert "FFF" not in text
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"])
+@pytest.mark.parametrize("engine", ["reference", "vllm", "llamacpp", "ollama"])
+@pytest.mark.parametrize("weights", [None, "q4_k_m", "fp8"])
+def test_the_head_names_the_planned_weights(model: str, engine: str, weights: str | None) -> None:
+    """A format that the head names without more is that of a plan with ``--weights`` of it: it takes the same bytes."""
+    try:
+        planned = plan(model, engine=engine, weights=weights, seq=4096)
+    except KvplanError:
+        assert weights is not None
+        return
+    head = plan_table(planned, width=80).partition("\n\n")[0]
+    named = re.search(r"weights ([a-z0-9_]+|as published(?: \([a-z0-9_]+\))?) · KV dtype", " ".join(head.split()))
+
+    assert named is not None
+    assert all(len(line) <= 80 for line in head.splitlines())
+    if weights is not None:
+        assert named[1] == weights
+    elif named[1].startswith("as published ("):
+        held = {form.format for part in planned.memory.weights.parts for form in part.formats}
+        assert named[1].removeprefix("as published (").removesuffix(")") in held
+    elif engine in {"llamacpp", "ollama"}:
+        again = plan(model, engine=engine, weights=named[1], seq=4096)
+        assert again.memory.weights.bytes == planned.memory.weights.bytes
 
 
 def test_every_figure_of_the_table_is_in_the_json(all_plans: list[Plan]) -> None:
