@@ -207,13 +207,16 @@ class _Offsets:
 
 
 def _replacement(places: _Offsets, word: Word, name: str, value: str) -> tuple[int, int, str]:
-    """The place of a value, and what to write there, in its quotes."""
+    """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it."""
+    if word.said is not None and word.said == word.text and word.said.spot.written:
+        word = replace(word, spot=word.said.spot)
     place, written = places.of(word), word.spot.written
     bare = written.rstrip("'\"")
     if place is None or not word.known or word.taken or not bare.endswith(word.text):
         said = f"stands in {shown(written, 40)}"
         if place is None:
             said = "stands beside a template or an escape" if written else "stands in a variable or an anchor"
+            said = said if word.said is None else f"is a part of {word.said.name} in line {word.said.spot.line}"
         message = f"the value of {name} {said}"
         raise _HeldElsewhereError(message)
     begin = len(bare) - len(word.text)

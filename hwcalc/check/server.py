@@ -324,14 +324,14 @@ class ServerCheck(Check):
         # Another length or fewer at once come first, as elsewhere.
         held = sorted((*filter(None, told), *slots), key=lambda edit: not edit.settings.keys() <= {*NUMBERS})
         edits = tuple({edit.flags or edit.yaml: edit for edit in (*self._on_all_gpus(replan), *held)}.values())
-        blamed = (
-            (flag, word_of(self.server, flag))
-            for edit in edits
-            for name in edit.told
-            if (flag := self.flags.find(name)[0]) is not None
-        )
+        blamed = ((self.flags.find(name)[0], self._word(name)) for edit in edits for name in edit.told)
         first = next((place_of(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
         return replace(placed_at(item, first or self.places.get("model")), edits=edits)
+
+    def _word(self, name: str) -> Word | None:
+        """The word of the text that says the value of this flag; ``None`` where it does not."""
+        flag = self.flags.find(name)[0] if name.startswith("-") else None
+        return None if flag is None else word_of(self.server, flag)
 
     # --- edits --------------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,9 @@ class ServerCheck(Check):
             if "seq" in edit.settings and "seq" not in self.given:
                 length = read_options({"seq": edit.settings["seq"]}).values["seq"]
                 told |= self._slots_told(self.options.get("batch", 1), length, keep=True)
-        return replace(edit, told=told, flags=written(told))
+        # A flag has the exact number.
+        effect = "" if told and edit.settings.keys() == {"seq"} else edit.effect
+        return replace(edit, told=told, flags=written(told), effect=effect)
 
     def _given(self, name: str) -> int:
         """The length or the users that the user gave; 0 where none are given."""
@@ -453,7 +455,13 @@ class ServerCheck(Check):
         )
 
     def _made(self, edit: Edit, typed: Mapping[str, str], held: Held | None = None) -> Edit:
-        """The edit that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them."""
+        """The edit that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them.
+
+        A value that a variable of the text has is to be written there.
+        """
+        words = (word for name in edit.told if (word := self._word(name)) is not None and word.said is not None)
+        stands = ", ".join(f"{word.said.name} in line {word.said.spot.line}" for word in words if word.said is not None)
+        edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
         given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
         edit = edit if held is None else replace(edit, accepting=held.accepting)
         if given is not None and gpus > int(given):
@@ -500,7 +508,9 @@ def placed_at(item: Judged, place: Place | None) -> Judged:
 
 
 def place_of(server: Server, flag: Flag | None, word: Word, name: str = "") -> Place:
-    """The place of a flag, which stands before its value, else that of the word."""
+    """The place of a flag, which stands before its value, else that of the word; of a variable's value where the text sets it."""
+    if word.said is not None and word.said.spot.line:
+        return Place(line=word.said.spot.line, column=max(1, word.said.spot.column), word=name)
     before = next((one for one, other in pairwise(server.words) if other is word), word)
     if flag is not None and before.text.startswith("-") and flags_of(server).find(before.text)[0] is flag:
         word = before

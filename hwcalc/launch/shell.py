@@ -16,7 +16,19 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
-from hwcalc.launch.words import MOST_VALUE, MOST_WORDS, PLACEHOLDER, GivenText, Origin, Spot, Word, WordReader, balanced, holds
+from hwcalc.launch.words import (
+    MOST_VALUE,
+    MOST_WORDS,
+    PLACEHOLDER,
+    GivenText,
+    Origin,
+    SaidText,
+    Spot,
+    Word,
+    WordReader,
+    balanced,
+    holds,
+)
 
 MOST_CHARACTERS: Final = 1024**2
 """Characters of one script. What stands behind them is not read."""
@@ -273,7 +285,7 @@ class _Reader(WordReader):
     def keep(self, name: str, word: Word) -> None:
         """Keep the value of a variable, if it is known."""
         if word.known and len(word.text) <= MOST_VALUE:
-            self.variables[name] = word.text
+            self.variables[name] = SaidText.of(name, word)
             if word.taken:
                 self.taken[name] = word.taken[0]
         elif not isinstance(self.variables.get(name), GivenText):
@@ -303,12 +315,12 @@ class _Reader(WordReader):
             value = replace(value, text=self.variables.get(name, "") + value.text)
         if value.known and len(value.text) <= MOST_VALUE:
             if not (unsure and name in self.variables):
-                own[name] = value.text
+                own[name] = SaidText.of(name, value)
                 if value.taken:
                     self.taken[name] = value.taken[0]
                 # What follows on the same line, as `A=1 B=$A`, knows it.
                 if not self.command_follows():
-                    self.variables[name] = value.text
+                    self.variables[name] = own[name]
         elif isinstance(self.variables.get(name), GivenText):
             own[name] = self.variables[name]
         elif not unsure:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from itertools import chain, repeat
-from operator import add, floordiv, mod, mul, sub
 from typing import Any, Final, Self
 
 from hwcalc.formulas.record import Record
+from hwcalc.launch.sums import value_of_sum
 
 MOST_VALUE: Final = 32 * 1024
 """Characters of one value: ``A=$A$A`` in a row would fill any memory."""
 _LONGEST_TRIMMED: Final = 1024
 _DEEPEST: Final = 12
 """Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
-_MOST_BITS: Final = 63
-"""Bits of a whole number of a shell, but for its sign."""
 MOST_WORDS: Final = 5_000
 _FARTHEST: Final = 400
 """Characters that are skipped at most to find the next word of a text where it stands in its file."""
@@ -121,6 +119,29 @@ NOWHERE: Final = Spot()
 """The spot of what stands in no file."""
 
 
+class SaidText(str):
+    """The value of a variable that the text itself sets, with the ``name`` of the variable and the ``spot`` of the value."""
+
+    __slots__ = ("name", "spot")
+    name: str
+    spot: Spot
+
+    @staticmethod
+    def of(name: str, word: Word) -> str:
+        """The value of a variable that a word gives; that of another variable stands where that one's does."""
+        if word.said is not None and word.said == word.text:
+            return word.said
+        said = SaidText(word.text)
+        said.name, said.spot = name, word.spot
+        return said
+
+    def piece(self, begin: int, end: int) -> SaidText:
+        """One of its words."""
+        piece = SaidText(self[begin:end])
+        piece.name, piece.spot = self.name, Spot(written=str(piece), origin=self.spot.inside(self).cut(begin, end))
+        return piece
+
+
 class Word(Record):
     """A word of a command.
 
@@ -140,6 +161,8 @@ class Word(Record):
     quoted: bool = False
     spot: Spot = NOWHERE
     """Where it stands in the file."""
+    said: SaidText | None = None
+    """The value of the variable that it ends with, where the text sets that."""
 
     @property
     def known(self) -> bool:
@@ -171,6 +194,7 @@ class Pieces:
         self.array = False
         self.items: list[Word] | None = None
         self.ends = False
+        self.said: SaidText | None = None
 
     def add(self, text: str, *, quoted: bool = False) -> None:
         self.quoted |= quoted
@@ -183,6 +207,7 @@ class Pieces:
     def put(self, value: str, raw: str, *, quoted: bool, taken: str = "") -> None:
         """The value of a variable."""
         self.quoted |= quoted
+        self.said = value if isinstance(value, SaidText) else None
         self.parts.append((value, raw, not quoted))
         if taken:
             self.taken.append(taken)
@@ -235,9 +260,16 @@ class Pieces:
             "quoted": self.quoted,
             "spot": spot,
         }
+        # What stands behind the value of a variable is none of it.
+        said = self.said if self.parts and self.parts[-1][0] is self.said else None
         if splits and any(part[2] and re.search(r"\s", part[0]) for part in self.parts):
-            return [Word(text=piece, **{**common, "raw": piece}) for piece in text.split()]
-        return [Word(text=text, **common)]
+            pieces = [*re.finditer(r"\S+", text)]
+            of_one = said if said is not None and said == text else None
+            return [
+                Word(text=each[0], **{**common, "raw": each[0]}, said=None if of_one is None else of_one.piece(*each.span()))
+                for each in pieces
+            ]
+        return [Word(text=text, **common, said=said)]
 
 
 class WordReader:
@@ -561,7 +593,7 @@ def known_of(variables: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, st
     """The variables that have a value, and the expressions whose default they have."""
     words = {name: value for name, value in variables.items() if isinstance(value, Word) and value.known}
     texts = {name: value for name, value in variables.items() if isinstance(value, str)}
-    return texts | {name: word.text for name, word in words.items()}, {
+    return texts | {name: SaidText.of(name, word) for name, word in words.items()}, {
         name: word.taken[0] for name, word in words.items() if word.taken
     }
 
@@ -627,49 +659,3 @@ def holds(words: list[Word]) -> bool | None:
     if operator in numbers and left.lstrip("-").isdigit() and right.lstrip("-").isdigit() and len(left) + len(right) < 40:
         return ((int(left) > int(right)) - (int(left) < int(right))) in numbers[operator]
     return None
-
-
-def value_of_sum(text: str) -> str | None:
-    """The value of a sum of whole numbers, as a shell has it."""
-    tokens = re.findall(r"\d{1,18}|<<?|>>?|[+\-*/%()]", text)[::-1]
-
-    def operand(depth: int) -> int:
-        if depth > _DEEPEST:
-            raise ValueError
-        token = tokens.pop()
-        if token == "(":
-            value = of_level(0, depth + 1)
-            tokens.pop()
-            return value
-        return -operand(depth + 1) if token == "-" else int(token)
-
-    def of_level(level: int, depth: int) -> int:
-        """The value of the expression here, up to an operator that binds less than those of this level."""
-        if level == len(_OPERATORS):
-            return operand(depth)
-        value = of_level(level + 1, depth)
-        while tokens and tokens[-1] in _OPERATORS[level]:
-            operate = _OPERATORS[level][tokens.pop()]
-            value = operate(value, of_level(level + 1, depth))
-        return value
-
-    try:
-        value = of_level(0, 0)
-    except (ValueError, IndexError, ZeroDivisionError):
-        return None
-    return None if tokens or abs(value) >= 10**18 else str(value)
-
-
-def _bits(value: int, bits: int) -> int:
-    """The bits by which a number is shifted. Raises :class:`ValueError` for more than a shell's numbers have."""
-    if not 0 <= bits < _MOST_BITS or abs(value) >= 1 << _MOST_BITS:
-        raise ValueError
-    return bits
-
-
-_OPERATORS: Final[tuple[Mapping[str, Callable[[int, int], int]], ...]] = (
-    {"<<": lambda value, bits: value << _bits(value, bits), ">>": lambda value, bits: value >> _bits(value, bits)},
-    {"+": add, "-": sub},
-    {"*": mul, "/": floordiv, "%": mod},
-)
-"""From those that bind least."""

@@ -294,6 +294,41 @@ def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
         assert not [each for each in found["warnings"] if "idle" in each["message"] and more]
 
 
+IN_SHELL: Final = f"""\
+services:
+  a:
+    image: vllm/vllm-openai
+    environment:
+      LEN: 40960
+    entrypoint: [sh, -c]
+    command: ['vllm serve {QWEN} --max-model-len $$LEN']
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"LEN=40960\nvllm serve {QWEN} \\\n  --max-model-len $LEN\n",
+        f"A='--max-model-len 40960'\n\nvllm serve {QWEN} $A\n",
+        f"# 40960\nexport LEN=${{LEN:-40960}}\nvllm serve {QWEN} --max-model-len=$LEN\n",
+        IN_SHELL,
+        # A value that is given outside has its place at the flag.
+        f"LENGTH=40960\nvllm serve {QWEN} --max-model-len $LEN\n",
+    ],
+)
+def test_a_finding_stands_where_a_variable_is_set(text: str, tmp_path: Path, capsys: Capture) -> None:
+    """That is the line to be edited, and the edit names the variable."""
+    path = tmp_path / ("a.yaml" if text.startswith("services") else "a.sh")
+    path.write_text(text, encoding="utf-8")
+    typed = ("--set", "LEN=40960") if "LENGTH" in text else ()
+    [item] = checked(capsys, str(path), "--gpu", "l4", *typed)[1]["checks"][0]["requirements"]
+    lines, edit = text.splitlines(), item["edits"][0]
+
+    assert ("$LEN" if typed else "40960") in lines[item["line"] - 1]
+    assert edit["flags"].startswith("--max-model-len ")
+    assert edit["effect"] == ("" if typed else f"{'A' if 'A=' in text else 'LEN'} in line {item['line']}")
+
+
 @pytest.mark.parametrize("more", [(), ("--gpus", "1")])
 def test_an_edit_says_what_still_fails(more: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
     """A flag that no release has fails with every edit for the memory, or for the number of GPUs."""

@@ -68,6 +68,20 @@ servingEngineSpec:
       kvCacheMemoryBytes: 1207959552
 """
 
+IN_ENV: Final = f"""\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - image: vllm/vllm-openai
+    env: [{{name: LEN, value: "8192"}}]
+    args: ["--model={QWEN}", "--max-model-len=$(LEN)", "--kv-cache-memory-bytes=1207959552"]
+  - image: vllm/vllm-openai
+    env:
+    - name: LEN
+      value: '8192'
+    command: [sh, -c, "exec vllm serve {QWEN} --max-model-len $LEN {KV}"]
+"""
 ANCHORED: Final = f"""\
 services:
   a: {{image: vllm/vllm-openai, command: [{QWEN}, "{KV.replace(" ", "=")}", --max-model-len, &n '8192']}}
@@ -85,6 +99,11 @@ services:
         ("a.yaml", COMPOSE, "=8192", f"={LONGEST}"),
         ("a.yaml", VALUES, "8192  #", f"{LONGEST}  #"),
         ("a.service", f"[Service]\nExecStart=/opt/vllm serve {QWEN} \\\n --max-model-len 8192 {KV}\n", "8192", LONGEST),
+        # The value of a variable is changed where the text sets it.
+        ("a.sh", f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV}\n", "LEN=8192", f"LEN={LONGEST}"),
+        ("a.sh", f'export LEN="8192"\nA=${{LEN}}\nvllm serve {QWEN} --max-model-len=$A {KV}\n', '"8192"', f'"{LONGEST}"'),
+        ("a.sh", f"A='--max-model-len 8192 {KV}'\nvllm serve {QWEN} $A\n", "8192", LONGEST),
+        ("a.yaml", IN_ENV, "8192", LONGEST),
         # A flag that is not there yet comes behind the others, written as they are.
         ("a.sh", f"vllm serve {QWEN} {KV} > log &\n", KV, f"{KV} --max-model-len {LONGEST}"),
         ("a.sh", f"vllm serve {QWEN} \\\n    {KV}\n", KV, f"{KV} \\\n    --max-model-len {LONGEST}"),
@@ -118,13 +137,15 @@ def test_a_change_in_the_spelling_of_the_text(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV}\n", "stands in '$LEN'"),
+        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV} & vllm serve {QWEN} --max-model-len $LEN {KV} --port 2", "would change too"),
+        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN --max-num-batched-tokens $LEN {KV}\n", "more of the server would change"),
+        (f'LEN=8192\nA="--max-model-len $LEN {KV}"\nvllm serve {QWEN} $A\n', "is a part of A in line 2"),
         (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {KV}\n", "stands in '${LEN:-8192}'"),
         (ANCHORED, "in a variable or an anchor"),
         (f"services:\n  a: {{image: 'vllm/vllm-openai:{{{{ .tag }}}}', command: '{QWEN} --max-model-len 8192 {KV}'}}\n", "beside a template"),
         (f'A=({KV} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
     ],
-    ids=["a variable", "a default", "an anchor", "a template", "an array"],
+    ids=["a variable of two", "a variable twice", "a variable of a variable", "a default", "an anchor", "a template", "an array"],
 )  # fmt: skip
 def test_no_safe_change(text: str, said: str, tmp_path: Path, capsys: Capture) -> None:
     """What a variable or an anchor says, and what another server reads too: nothing is written, and the reason is named."""
