@@ -19,8 +19,8 @@ from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.check.server import ServerCheck
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
-from hwcalc.launch.planned import gpus_taken, key_of, word_of
-from hwcalc.launch.told import is_variable
+from hwcalc.launch.planned import gpus_taken
+from hwcalc.launch.told import is_variable, keys_told
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
 from hwcalc.text import brief, printable, shown
@@ -28,7 +28,6 @@ from hwcalc.yaml_tree import LARGEST_MANIFEST
 
 if TYPE_CHECKING:
     from hwcalc.launch.server import Server
-    from hwcalc.profiles.engine_flags import EngineFlags, Flag
 
 Judge = Callable[[Deployment], Sequence[Checked]]
 """Checks a deployment."""
@@ -137,7 +136,7 @@ def _same_but(before: Deployment, after: Deployment | None, number: int, edit: E
         message = "the file would start other servers"
         raise _NoEditError(message)
     for place, (old, new) in enumerate(zip(before.checks, after.checks, strict=True)):
-        may = {key_of(_flag_of(name, old.flags)) for name in edit.told} if place == number else set()
+        may = {key for name in edit.told for key in keys_told(old.flags, name)} if place == number else set()
         if any(
             _said(old.server).get(key) != _said(new.server).get(key)
             for key in (_said(old.server) | _said(new.server))
@@ -158,24 +157,19 @@ def _said(server: Server) -> dict[str, object]:
     }
 
 
-def _flag_of(name: str, flags: EngineFlags) -> Flag:
-    """The flag of this name. Raises :class:`_NoEditError` for what is none."""
-    flag = flags.find(name)[0] if name.startswith("-") else None
-    if flag is None:
-        message = f"{name} is a variable, which --fix does not set" if is_variable(name) else f"{name} is no flag of a command"
-        raise _NoEditError(message)
-    return flag
-
-
 def edited(text: str, check: ServerCheck, edit: Edit) -> str:
-    """The text with the flags of an edit, replaced where they stand, else behind the last word of the command.
+    """The text with what an edit tells the engine, replaced where it stands; a flag that is not there comes behind the last word of the command.
 
     Raises :class:`_NoEditError` where that cannot be done safely.
     """
     server, places = check.server, _Offsets(text)
     replaced, added = list[tuple[int, int, str]](), list[tuple[str, ...]]()
     for name, value in edit.told.items():
-        word = word_of(server, _flag_of(name, check.flags))
+        word = server.places.get(keys_told(check.flags, name)[0])
+        if word is None and not name.startswith("-"):
+            what, where = (f"{name}={value}", "its environment") if is_variable(name) else (f"{name} {value}", "its Modelfile")
+            message = f"add {what} to {where} by hand"
+            raise _NoEditError(message)
         if word is None:
             added.append((name, value) if value else (name,))
         elif not value:

@@ -36,7 +36,6 @@ from hwcalc.launch.planned import (
     heeded,
     in_flags,
     is_on_server,
-    key_of,
     planned,
     said_as,
     set_words,
@@ -45,7 +44,7 @@ from hwcalc.launch.planned import (
     words_for,
 )
 from hwcalc.launch.server import Server
-from hwcalc.launch.told import read_told, settings_told, written
+from hwcalc.launch.told import key_of, keys_told, read_told, settings_told, written
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.advice import least_sensible
@@ -255,7 +254,8 @@ class ServerCheck(Check):
         larger = self._slots_told(slots, size, keep=option == "seq") if in_slots else self._told({option: error.sizes[option]})
         held = self._held_with(larger, {}, replan)
         edits = [self._made(self._edit({}, larger, held.slower), {}, held)] if held.gpus else []
-        edits += self._most_slots(size, slots, replan) if not held.gpus or held.slower else ()
+        more = error.allowed if option == "batch" else 0
+        edits += self._most_slots(size, slots, replan, more_than=more) if not held.gpus or held.slower else ()
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
         sensible = error.allowed >= least_sensible(error.sizes[option])
@@ -329,9 +329,8 @@ class ServerCheck(Check):
         return replace(placed_at(item, first or self.places.get("model")), edits=edits)
 
     def _word(self, name: str) -> Word | None:
-        """The word of the text that says the value of this flag; ``None`` where it does not."""
-        flag = self.flags.find(name)[0] if name.startswith("-") else None
-        return None if flag is None else word_of(self.server, flag)
+        """The word of the text that says the value of this flag, variable or parameter; ``None`` where it does not."""
+        return self.server.places.get(keys_told(self.flags, name)[0])
 
     # --- edits --------------------------------------------------------------------------------------------------------
 
@@ -340,12 +339,17 @@ class ServerCheck(Check):
         return replace(self.server, settings={**self.server.settings, **settings})
 
     def _told(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """What the engine is told for options of a plan, or of the engine."""
-        return {
-            name: value
+        """What the engine is told for options of a plan, or of the engine: by a variable where the text says it so, and not by a parameter."""
+        told = [
+            pair
             for option, one in options.items()
-            for name, value in read_told(self.flags, self.engine.command.flag(option, one)).items()
+            for pair in read_told(self.flags, self.engine.command.flag(option, one)).items()
+        ]
+        variables = {
+            row.key: row.name for row in self.flags.environment if any(f"{row.name}=" in each for each in self.server.variables)
         }
+        of_key = {row.name: variables.get(row.key) for row in self.flags.parameters if row.key}
+        return {of_key.get(name) or name: value for name, value in told}
 
     @staticmethod
     def _edit(settings: Mapping[str, str], told: Mapping[str, str] = MappingProxyType({}), effect: str = "") -> Edit:
@@ -380,9 +384,11 @@ class ServerCheck(Check):
         facts = self.engine.facts
         # Where a flag says the tokens, it is those of all slots.
         tokens = {facts.slots_option: seq * slots} if facts.slots_option in self.flags.flag_of else {"seq": seq}
-        return self._told(tokens | ({} if keep else {facts.users_option: slots}))
+        told = self._told(tokens | ({} if keep else {facts.users_option: slots}))
+        # Nobody needs to write what stands there.
+        return {name: value for name, value in told.items() if (word := self._word(name)) is None or word.text != value}
 
-    def _most_slots(self, seq: int, fewer_than: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
+    def _most_slots(self, seq: int, fewer_than: int, replan: Callable[..., Plan], *, more_than: int = 0) -> Iterator[Edit]:
         """The edit of the most slots of so many tokens that surely fit on the GPU, fewer than these, where an engine has memory for each of its slots."""
         users = self._given("batch")
 
@@ -399,7 +405,7 @@ class ServerCheck(Check):
         most = last_yes(fits, fewer_than - 1, fewer_than // 2) if self.engine.facts.slots_option and fewer_than > 1 else 0
         # Who asks for a length alone may be served with a single slot of it.
         least = 1 if "seq" in self.given and not users else least_sensible(users or fewer_than)
-        if most >= least:
+        if most >= least and most > more_than:
             edit = self._edit({"batch": str(most)}, self._slots_told(most, seq), "the most slots that surely fit")
             yield self._made(edit, typed(most), held(most))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.launch.words import NOWHERE, Spot, Word
+from hwcalc.launch.words import NOWHERE, SaidText, Spot, Word
 from hwcalc.profiles.engine_flags import SWITCH_VALUES, EngineFlags, Flag, Variable
 
 if TYPE_CHECKING:
@@ -468,7 +468,7 @@ class Reading:
             elif isinstance(given, Word):
                 self.variable(row, given.text, given)
             elif given is not None:
-                self.variable(row, str(given))
+                self.variable(row, str(given), Word(text=str(given), spot=given.spot) if isinstance(given, SaidText) else None)
 
     def variable(self, row: Variable, text: str, word: Word | None = None) -> None:
         if (row.only and text not in row.only) or not text:

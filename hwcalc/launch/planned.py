@@ -19,7 +19,7 @@ from hwcalc.hardware.named import gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.commands import all_flags, image_of
 from hwcalc.launch.server import CUT_FROM, FILE_NAME, KEYS, Server
-from hwcalc.launch.told import written
+from hwcalc.launch.told import key_of, written
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
@@ -292,11 +292,6 @@ def without_line(hint: str) -> str:
 def word_of(server: Server, flag: Flag) -> Word | None:
     """The word of a text that says the value of a flag; ``None`` where it is not said."""
     return server.places.get(key_of(flag))
-
-
-def key_of(flag: Flag) -> str:
-    """The setting that a flag is, or is a part of, by its name in a server."""
-    return flag.name if flag.key is None else flag.key.partition(".")[0]
 
 
 def left_open(server: Server, flags: EngineFlags) -> Iterator[Left]:

@@ -14,7 +14,12 @@ from hwcalc.launch.read import read_launch
 from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.engine_flags import EngineFlags
+    from hwcalc.profiles.engine_flags import EngineFlags, Flag
+
+
+def key_of(flag: Flag) -> str:
+    """The setting that a flag is, or is a part of, by its name in a server."""
+    return flag.name if flag.key is None else flag.key.partition(".")[0]
 
 
 def read_told(flags: EngineFlags, text: str) -> dict[str, str]:
@@ -52,6 +57,18 @@ def is_variable(name: str) -> bool:
     (True, False, False)
     """
     return name.isupper() and not name.startswith("-")
+
+
+def keys_told(flags: EngineFlags, name: str) -> tuple[str, ...]:
+    """The settings of a server that a name says: first the one under which its word stands among the places of the server."""
+    flag = flags.find(name)[0] if name.startswith("-") else None
+    if flag is not None:
+        return (key_of(flag),)
+    variable = next((row for row in flags.environment if row.name == name), None)
+    if variable is not None:
+        key = variable.key or name if variable.flag is None else key_of(flags.spelled[variable.flag])
+        return (key, variable.also) if variable.also else (key,)
+    return (next((row.key for row in flags.parameters if row.name == name and row.key), name),)
 
 
 def settings_told(flags: EngineFlags, told: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

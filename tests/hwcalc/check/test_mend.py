@@ -210,6 +210,55 @@ def test_a_setting_in_a_variable_of_a_container(text: str, tmp_path: Path, capsy
     assert (status, path.read_text(encoding="utf-8")) == (0, text.replace("40000", length))
 
 
+OLLAMA: Final = "OLLAMA_CONTEXT_LENGTH"
+BACKEND: Final = "VLLM_ATTENTION_BACKEND"
+FP8: Final = f"--model {QWEN} --max-model-len 8192 --kv-cache-dtype fp8"
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        # Of 8,192 tokens those that users send are to be allowed.
+        (f"services:\n  a:\n    image: ollama/ollama\n    environment: [{OLLAMA}=8192]\n", "8192", "16384"),
+        (f"services:\n  a:\n    image: ollama/ollama\n    environment:\n      {OLLAMA}: '8192'\n", "8192", "16384"),
+        (f"#!/bin/sh\nexport {OLLAMA}=8192\nollama serve\n", "8192", "16384"),
+        ("FROM qwen3:8b\nPARAMETER num_ctx 8192\n", "8192", "16384"),
+        # FlashAttention 2 keeps no fp8 cache on an L4.
+        (
+            f"kind: Pod\napiVersion: v1\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.11.0\n    env:\n    - {{name: {BACKEND}, value: FLASH_ATTN}}\n"
+            f"    args: [{', '.join(FP8.split())}]\n".replace(" 8192", " '8192'"),
+            "FLASH_ATTN",
+            "FLASHINFER",
+        ),
+    ],
+    ids=["a list", "a mapping", "a script", "a Modelfile", "a pod"],
+)
+def test_a_variable_of_the_engine_is_changed_where_it_stands(
+    text: str, old: str, new: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """The check holds then, and nothing else is another."""
+    path = tmp_path / ("Modelfile" if text.startswith("FROM") else "a.sh" if text.startswith("#!") else "a.yaml")
+    path.write_text(text, encoding="utf-8")
+    words = [str(path), "--gpu", "l4", *(["--set", f"model={QWEN}", "--seq", "16k"] if new.isdecimal() else [])]
+    assert run(capsys, "check", *words)[0] == 1
+    status, _, err = run(capsys, "check", *words, "--fix", "--write")
+
+    assert (status, path.read_text(encoding="utf-8")) == (0, text.replace(old, new)), err
+
+
+def test_a_variable_that_is_not_there_is_added_by_hand(tmp_path: Path, capsys: Capture) -> None:
+    """Once it is, the check holds."""
+    path, text = tmp_path / "a.yaml", f"services:\n  a:\n    image: vllm/vllm-openai:v0.11.0\n    command: {FP8}\n"
+    path.write_text(text, encoding="utf-8")
+    status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
+    by_hand = re.search(rf"no safe change: add {BACKEND}=(\w+) to its environment by hand", err)
+
+    assert (status, path.read_text(encoding="utf-8")) == (1, text)
+    assert by_hand is not None
+    path.write_text(f"{text}    environment: {{{BACKEND}: {by_hand[1]}}}\n", encoding="utf-8")
+    assert run(capsys, "check", str(path), "--gpu", "l4")[0] == 0
+
+
 def test_how_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Whole, with its mode and its mark; never through a link, and never over what somebody else wrote meanwhile."""
     monkeypatch.chdir(tmp_path)
