@@ -297,6 +297,10 @@ def plan_opened(
 
         speed = speed_of(opened, 0 if fit is None or fit.max_batch is None else fit.max_batch)
         opened.tell(*not_measured(opened, speed))
+        if line is not None and opened.setup.weights is not None:
+            from hwcalc.planner.published import published_notes
+
+            opened.tell(*published_notes(opened, memory.weights, speed))
     if load.sharing != UNSHARED or load.lengths:
         from hwcalc.planner.sharing import sharing_info
 

@@ -23,6 +23,7 @@ from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import NO_WEIGHTS, Note
 from hwcalc.planner.options import HOST_MEMORY
 from hwcalc.planner.planned_weights import AS_PUBLISHED, WeightsInfo
+from hwcalc.planner.published import NO_SMALLER
 from hwcalc.planner.result import (
     NO_VERDICT,
     LayerInfo,
@@ -409,6 +410,7 @@ _WEIGHTY: Final = frozenset(
         "assumed", "unread-keys", "hub-unreachable", "user-profile", "unpinned", "version-unknown", "weights-unknown",
         "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gguf-not-read", "metal-limit",
         "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context", "default-weights",
+        NO_SMALLER,
     }
 )  # fmt: skip
 _INSTEAD: Final = {"hub-unreachable": "gguf-not-read"}
@@ -416,8 +418,16 @@ _INSTEAD: Final = {"hub-unreachable": "gguf-not-read"}
 _DEFAULTS: Final = ("default-seq", "default-encoder-seq", "default-dtype", "default-gpu", "default-margin")
 
 
-def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:
-    """The notes, the most important first, and how many more there are. ``full`` gives all of them."""
+def hints_of(plan: Plan) -> list[str]:
+    """Sentences on a plan that would do as well with less typed: they stand beside the answer."""
+    return [clean(note.message) for note in plan.notes if note.code == NO_SMALLER and plan.fit is not None]
+
+
+def notes_of(plan: Plan, *, full: bool = False, hinted: bool = False) -> tuple[list[str], int]:
+    """The notes, the most important first, and how many more there are. ``full`` gives all of them.
+
+    With ``hinted``, the sentences of :func:`hints_of` stand elsewhere.
+    """
     stated = {note.code for note in plan.notes}
 
     def rank(note: Note) -> int:
@@ -428,6 +438,7 @@ def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:
     # The head has the sizes of memory.
     others = sorted((note for note in plan.notes if note.code != MEMORY_OPTION), key=rank)
     texts = [*(clean(note.message) for note in others), source_line(plan)]
+    texts = [text for text in texts if not hinted or text not in hints_of(plan)]
     few = len(texts) if full or len(texts) <= FEW_NOTES + 1 else FEW_NOTES
     return texts[:few], len(texts) - few
 

@@ -35,6 +35,7 @@ from hwcalc.report.summary import (
     definition,
     device_rows,
     figures,
+    hints_of,
     is_room,
     model_lines,
     notes_of,
@@ -87,7 +88,7 @@ def plan_table(
         parts += _layers(plan, width)
         parts += _everything(plan, width) if full else []
         if not quiet:
-            texts, more = notes_of(plan, full=full)
+            texts, more = notes_of(plan, full=full, hinted=True)
             notes = [("note", text, "dim") for text in texts]
             parts += hanging([*notes, ("", f"{plural(more, 'more note')}: -v", "dim")] if more else notes)
     return rendered(parts, color=color, width=width).rstrip("\n") + "\n"
@@ -101,7 +102,8 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
     parts: list[Piece] = [titled, *(Text(filled(line, width)) for line in request_lines(plan)), Text()]
     more, spared = 0, list[str]()
     ask = ask_line(plan, "" if quiet else command)
-    asked = [] if ask is None else _command("ask", *ask, width)
+    asked = [] if quiet else hanging([("hint".ljust(_LABEL), text, "") for text in hints_of(plan)])
+    asked += [] if ask is None else _command("ask", *ask, width)
     if plan.fit is None:
         parts += _figures(plan, width)
         if detail in _SHORT:
@@ -135,12 +137,13 @@ def _answer(
     assert plan.fit is not None
     order = _SPARE if plan.request.batch > 1 else _SPARE_OF_ONE
     lines, out, spared = first_lines(plan)[0], list[Piece](), list[str]()
-    # A plan that does not fit has one change that helps at least, of which what it gives takes two lines.
+    # A plan that does not fit has one change that helps at least.
     first = () if not plan.refutes else plan.fit.suggestions[:1]
-    others = [*before, *_warnings(plan), *(piece for one in first for piece in _command("try", advice_command(one), "", width))]
+    pairs = (advice_pair(one, plan.request.engine) for one in first)
+    others = [*before, *_warnings(plan), *(piece for pair in pairs for piece in _command("try", *pair, width))]
     counted = min(width, _USUAL_WIDTH)
     # Above is the line that was typed; below are a blank line, how to see the rest, and the next line to type.
-    room = screen - 4 - 2 * len(first) - height(others, counted)
+    room = screen - 4 - height(others, counted)
     ends = [*(piece for line in start_lines(plan) for piece in _command(*line, width)), *asked]
     for spare in range(len(order) + 1):
         gone = order[:spare]
