@@ -393,7 +393,7 @@ def _write_examples(formatter: Any, title: str, examples: Sequence[Example]) -> 
             "words",
             (),
             "[COMMAND | WORD]",
-            "A command, or a word that kvplan prints: pool, fullest GPU, tp.",
+            "A command, or a word that kvplan prints: pool, fullest GPU, tp, q4_k_m.",
             "list",
             complete="commands",
         ),
@@ -414,6 +414,10 @@ def help(*, words: list[str] | None, every: bool) -> Answer:  # noqa: A001 - the
     if name in WORDS:
         return Answer(text=_all_words(columns))
     if said := _word_explained(name, columns):
+        return Answer(text=said)
+    from hwcalc.report.weight_format import format_text
+
+    if said := format_text(name, columns):
         return Answer(text=said)
     near = command_meant(name) or _word_meant(name)
     said = _listed_by(name) or (f"Did you mean: kvplan help {near}" if near else _flag_meant(name))

@@ -326,7 +326,7 @@ _WEIGHTS: Final = "Weights (--weights) take others, from q1_0 to tq2_0 as llama-
 
 
 @command(
-    (Option("name", (), "[NAME]", "One dtype, by name or alias.", complete="dtypes"), *OUTPUT),
+    (Option("name", (), "[NAME]", "One dtype, or a format of weights, by name or alias.", complete="dtypes"), *OUTPUT),
     {"All of them": "kvplan dtypes", "One": "kvplan dtypes q8_0", "For a script": "kvplan dtypes --json"},
 )
 def dtypes(*, name: str | None, **output: Any) -> Answer:
@@ -337,10 +337,24 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
     from hwcalc.quantization.planned import weight_formats
 
     view = view_of(**output)
-    infos = _dtype_infos(name)
+    infos, weights = _dtype_infos(name), None
+    if not infos and name is not None:
+        from hwcalc.library.weight_format import weight_format
+        from hwcalc.report.weight_format import format_text
+
+        weights = weight_format(name)
+        if weights is None:
+            hint = f"Known: {', '.join(dtype.name for dtype in _dtype_infos(None))}; of weights (--weights): {', '.join(weight_formats())}."
+            raise UsageError(f"dtype {shown(name, 40)} is not known.", hint=hint)
+        if view.format == "table":
+            return Answer(text=format_text(name, view.width))
     if view.format == "json":
-        return answer_lists(dtypes=infos, weights=() if name else weight_formats())
+        return answer_lists(
+            dtypes=infos, weights=weight_formats() if name is None else () if weights is None else (weights.name,)
+        )
     rows = []
+    if weights is not None:
+        rows.append((weights.name, f"{weights.bits:g}", weights.mostly, ", ".join(weights.aliases), weights.made_by))
     for dtype in infos:
         if dtype.block_elements is None or dtype.block_bytes is None:
             bits, stored = "", ", ".join(f"{role} in {part}" for role, part in dtype.parts.items())
@@ -357,7 +371,7 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
 
 
 def _dtype_infos(name: str | None) -> list[DTypeInfo]:
-    """All formats, or the one with this name or alias. Raises :class:`~hwcalc.errors.UsageError` if it is unknown."""
+    """All formats of a cache, or the one with this name or alias, if there is one."""
     from hwcalc.profiles.dtypes import dtype_file
     from hwcalc.report.records import DTypeInfo
 
@@ -369,10 +383,7 @@ def _dtype_infos(name: str | None) -> list[DTypeInfo]:
     if name is None:
         return out
     lowered = name.strip().lower()
-    chosen = [dtype for dtype in out if lowered == dtype.name or lowered in dtype.aliases]
-    if not chosen:
-        raise UsageError(f"dtype {shown(name, 40)} is not known.", hint=f"Known: {', '.join(dtype.name for dtype in out)}.")
-    return chosen
+    return [dtype for dtype in out if lowered == dtype.name or lowered in dtype.aliases]
 
 
 _POLICIES_HEADER: Final = (

@@ -164,6 +164,8 @@ EXAMPLES: Final = ("exl2_4bpw", "exl3_4bpw", "mlx_4bit", "mlx_8bit")
 
 _EXL: Final = r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?"
 _MLX: Final = r"mlx_?(?:q|int)?([234568])_?(?:bits?)?"
+_BY_BITS: Final = {"exl2": "convert.py of ExLlamaV2", "exl3": "convert.py of ExLlamaV3", "mlx": "mlx_lm.convert of mlx-lm"}
+"""How the names of formats begin that say their bits -> the program that makes one."""
 _HEAD_BITS: Final = 6
 """Bits of the output head: the default of ExLlama's converters."""
 _MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
@@ -230,6 +232,25 @@ _MAKERS: Final = by_word({
     "transformers": "bnb4 bnb4_double bnb8",
 })  # fmt: skip
 """A format of checkpoints -> the program that makes one (docs.vllm.ai/projects/llm-compressor; BitsAndBytesConfig of transformers)."""
+
+
+def maker(name: str) -> str:
+    """The program that makes weights in a format; empty for the formats of training, in which models are published.
+
+    >>> maker("awq"), maker("iq4_xs"), maker("mlx_4bit"), maker("bf16")
+    ('llm-compressor', 'llama-quantize of llama.cpp', 'mlx_lm.convert of mlx-lm', '')
+    """
+    from hwcalc.quantization.ggml import MIXES
+
+    if name in MIXES:
+        return "llama-quantize of llama.cpp"
+    by_bits = next((program for start, program in _BY_BITS.items() if name.startswith(start)), "")
+    return by_bits or _MAKERS.get(name, "")
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """The other names of a format that ``--weights`` takes."""
+    return tuple(other for other, own in _SPELLINGS.items() if own == name)
 
 
 HUB_MODELS: Final = "https://huggingface.co/models"

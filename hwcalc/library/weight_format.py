@@ -1,0 +1,92 @@
+"""What a format of ``--weights`` is: the bits of a weight, who makes such files, and which engines take it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from hwcalc.engines import DEFAULT, ENGINES
+from hwcalc.errors import KvplanError, UnknownNameError
+from hwcalc.formulas.record import Record
+from hwcalc.library.load import load_model
+from hwcalc.model import ModelSpec
+from hwcalc.planner.context import open_request
+from hwcalc.planner.planned_weights import weights_of
+from hwcalc.quantization.planned import bits_of, format_name, maker, spellings
+
+_EXAMPLES: Final = ("Qwen/Qwen3-8B", "openai/gpt-oss-20b")
+"""A dense model and one of experts. The first of which most weights have the bits of a format is the example of it."""
+
+
+class WeightFormatFacts(Record):
+    """A format of weights.
+
+    Most weights are stored as ``mostly`` and take ``bits`` each, scales included. ``made_by`` is the program that makes such files, empty
+    for the formats of training. The weights of ``model`` take ``model_bytes``, which are ``model_bits`` each, since some tensors have other
+    formats. ``engines`` are those that plan the model in this format.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    mostly: str
+    bits: float
+    made_by: str
+    model: str
+    model_bytes: int
+    model_bits: float
+    engines: tuple[str, ...]
+
+
+def weight_format(text: str) -> WeightFormatFacts | None:
+    """The facts of a format by any name that ``--weights`` takes; ``None`` if it is none.
+
+    >>> found = weight_format("Q4_K_M")
+    >>> found.name, found.bits, found.made_by
+    ('q4_k_m', 4.5, 'llama-quantize of llama.cpp')
+    >>> weight_format("as published") is None
+    True
+    """
+    try:
+        name = format_name(text)
+    except UnknownNameError:
+        return None
+    assert name is not None
+    for id_ in _EXAMPLES:
+        model = load_model(id_, offline=True)
+        mostly, bits, size, model_bits = _stored(model, name)
+        if abs(bits - (bits_of(name) or bits)) <= 1:
+            break
+    return WeightFormatFacts(
+        name=name,
+        aliases=spellings(name),
+        mostly=mostly,
+        bits=bits,
+        made_by=maker(name),
+        model=id_,
+        model_bytes=size,
+        model_bits=model_bits,
+        engines=tuple(engine for engine in ENGINES if engine != DEFAULT and _takes(engine, model, name)),
+    )
+
+
+def _stored(model: ModelSpec, name: str) -> tuple[str, float, int, float]:
+    """What most weights of the model are stored as in this format, and the bits of each; the bytes of all, and the bits of each of them."""
+    weights = weights_of(open_request(model, weights=name)).value
+    assert weights.bytes is not None
+    sums = defaultdict[str, list[int]](lambda: [0, 0])
+    for part in weights.parts:
+        for form in part.formats:
+            sums[form.format][0] += form.parameters
+            sums[form.format][1] += form.bytes
+    mostly, (count, size) = max(sums.items(), key=lambda item: item[1][0])
+    every = sum(parameters for parameters, _ in sums.values())
+    return mostly, round(8 * size / count, 2), weights.bytes, round(8 * weights.bytes / every, 2)
+
+
+def _takes(engine: str, model: ModelSpec, name: str) -> bool:
+    """True if the engine plans the model in this format."""
+    try:
+        open_request(model, engine=engine, weights=name)
+    except KvplanError:
+        return False
+    return True
