@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hwcalc.cli.options import COMMANDS
 from hwcalc.planner.options import ROWS
 from hwcalc.profiles.glossary import groups, terms
 
@@ -20,6 +21,10 @@ HEAD: Final = """# Glossary
 One name a thing: these are the words of kvplan's output, help and pages, and `kvplan help WORD` prints an entry. In italics stand other words for the same
 thing, which kvplan takes and does not print. JSON keeps its keys.
 """
+_OPTION: Final = r"--?[a-z][a-z0-9-]+(?: (?:'[^']*'|\w+:[\w.]+|\d+(?:GB|GiB|ms|s)?\b))?"
+"""An option, with its value if that is a number or quoted."""
+_NAMES: Final = "|".join((*COMMANDS, "MODEL"))
+"""What stands behind the name of the program in a command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,9 +61,12 @@ def _anchor(word: str) -> str:
 
 
 def _code(text: str) -> str:
-    """The text with options as code."""
+    """The text with commands and options as code, and with pages as links."""
+    linked = re.sub(r"\bdocs/([\w-]+\.md)\b", r"[\1](\1)", text)
     return re.sub(
-        r"(?<![\w`-])--?[a-z][a-z0-9-]+(?: (?:'[^']*'|\w+:[\w.]+|\d+(?:GB|GiB|ms|s)?\b))?", lambda match: f"`{match[0]}`", text
+        rf"(?<![\w`-])(?:kvplan (?:{_NAMES})\b(?: \w+\.yaml| {_OPTION})*|{_OPTION}(?: {_OPTION})*)",
+        lambda match: f"`{match[0]}`",
+        linked,
     )
 
 

@@ -183,8 +183,8 @@ def equation() -> Drawing:
         middle = x + size * scale / 2
         level = {"weights": 106, "overhead": 124, "activations": 142, "cache": 106}[name]
         parts += [box(x, 36, size * scale, 48, name), line(middle, 84, middle, level - 12)]
-        # Beside the line of its neighbour, and not across it.
-        aside = -62 if name == "overhead" else 62 if name == "activations" else 0
+        # Left of the lines of its neighbours, and not across them.
+        aside = {"overhead": -62, "activations": -68}.get(name, 0)
         parts.append(words(middle + aside, level, f"{name} {human_bytes(size)}", "mid small"))
         x += size * scale
     usable = 10 + plan.fit.usable_bytes * scale

@@ -15,6 +15,8 @@ from hwcalc.cli.commands import summary
 from hwcalc.cli.options import COMMANDS, GROUPS, PANELS, find_command
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+_LINE: Final = 98
+"""Characters of a command and its comment that a page has in one line."""
 
 
 def page() -> str:
@@ -41,8 +43,12 @@ def _command(name: str) -> Iterator[str]:
     yield (command.run.__doc__ or "").strip().replace("\n    ", "\n")
     yield ""
     yield "```sh"
-    for example in command.examples:
-        yield f"{example.line}  # {example.says}"
+    beside = [f"{example.line}  # {example.says}" for example in command.examples]
+    if all(len(line) <= _LINE for line in beside):
+        yield from beside
+    else:
+        for example in command.examples:
+            yield from (f"# {example.says}", example.line)
     yield "```"
     for group in ("", *GROUPS):
         options = [option for option in command.options if (option.group if option.flags else "") == group]
