@@ -36,6 +36,10 @@ class Search:
         longest = solve.longest(opened)
         return longest, longest if _is_certain(opened) else solve.longest(opened, "low", longest.value)
 
+    def moved(self, opened: Occupancy) -> int | None:
+        """The most tokens for certain where more layers move to the memory of the host; ``None`` where none can."""
+        return solve.longest_moved(opened, "low")
+
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
         """The layouts of the fewest GPUs of this kind that hold the request, by the expected value and for certain.
 
@@ -117,6 +121,7 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None)
         expected_limiting_seq=longest.limiting,
         gpu_layers=None if placement is None else placement.gpu_layers,
         all_layers=None if placement is None else placement.all_layers,
+        moved_max_seq=None if search is None or placement is None else search.moved(opened),
         message=_message(opened, pool, budget, most, fits=fits, short=needed - size),
         suggestions=() if line is None else _suggestions(entire, pool, line, fewest, wanted, partly=entire is not opened),
         budget=None if budget is None else _budget_info(opened.model, budget),

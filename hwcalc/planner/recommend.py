@@ -234,7 +234,10 @@ where nothing like it was measured, least dollars an hour, most of a GPU free. W
 
 
 class OfOffer(Search):
-    """Finds the limits of an offer: the most tokens and the most sequences, but not the fewest GPUs."""
+    """Finds the limits of an offer: the most tokens and the most sequences, but neither the fewest GPUs nor what the host could take."""
+
+    def moved(self, opened: Occupancy) -> None:
+        """Nothing: an offer keeps its layers where they are."""
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:
         """No layouts: an offer does not state the fewest GPUs."""

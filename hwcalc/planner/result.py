@@ -564,7 +564,8 @@ class FitInfo(Part):
     in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of
     ``max_seq``, and ``expected_limiting`` and ``expected_limiting_seq`` of the expected values. ``gpu_layers`` of ``all_layers``
     lie on the GPUs, for engines that can leave some in the memory of the host; what else they need of it is in
-    ``memory.devices``.
+    ``memory.devices``. There ``max_seq`` and ``max_batch`` hold with the layers where they are, and ``moved_max_seq`` is the longest for sure
+    if the engine may leave more of them in host memory.
     """
 
     gpu: str | None
@@ -592,6 +593,7 @@ class FitInfo(Part):
     expected_limiting_seq: str | None = None
     gpu_layers: int | None = None
     all_layers: int | None = None
+    moved_max_seq: int | None = None
 
 
 class OverrunInfo(Part):

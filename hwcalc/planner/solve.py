@@ -179,6 +179,17 @@ def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITE
     return Most(value=value, limiting=_binding(occupancy, "seq", value, end))
 
 
+def longest_moved(occupancy: Occupancy, end: str = "expected") -> int | None:
+    """The most tokens that each planned sequence can have where layers move to the memory of the host for it; ``None`` if the engine moves none."""
+    if occupancy.devices.pinned() is occupancy or occupancy.setup.hardware.kv_memory is not None:
+        return None
+    bound = max(occupancy.model.max_position_embeddings or 0, occupancy.tokens)
+    most_tokens = occupancy.devices.most_tokens()
+    bound = bound if most_tokens is None else min(bound, most_tokens)
+    # Most hosts have room for the longest, which is tried first.
+    return _largest_by_loads(occupancy, "seq", end, bound, bound, skips_short=False)
+
+
 def most(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) -> Most:
     """The most requests of the planned length that fit at once: sequences, if each is one.
 

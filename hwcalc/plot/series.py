@@ -262,16 +262,23 @@ def _needed(opened: Occupancy, cache: int) -> tuple[int, int, int]:
 
 
 def _longest(subject: _Subject) -> Mark | None:
-    """The longest length that fits by the expected value, if the memory of the GPU ends it within the picture."""
+    """The longest length that fits by the expected value, if the memory of the GPU ends it within the picture.
+
+    Where the engine moves layers to the memory of the host for longer ones, it is the longest with all of them on the GPU.
+    """
     fit = subject.plan.fit
     if fit is None or fit.expected_max_seq is None or not fit.expected_max_seq or fit.expected_max_seq >= subject.lengths[-1]:
+        return None
+    moves = fit.moved_max_seq is not None
+    if moves and subject.plan.partly_on_host:
         return None
     try:
         opened = subject.opened.changed(seq=fit.expected_max_seq)
         height = opened.needed_bytes if fit.budget is None else _needed(opened, opened.needed_bytes)[1]
     except KvplanError:
         return None
-    return Mark(f"fits up to {fit.expected_max_seq:,} tokens", fit.expected_max_seq, height)
+    up_to = "all layers on the GPU up to" if moves else "fits up to"
+    return Mark(f"{up_to} {fit.expected_max_seq:,} tokens", fit.expected_max_seq, height)
 
 
 def _frontier(subjects: Sequence[_Subject], scale: str) -> Chart:

@@ -396,7 +396,7 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     where = "host memory" if alone else "the GPU"
     sizes = [title for title in ("weights", "KV", "total", "free") if title in header]
     of = [f"{', '.join(sizes)}: GiB of {where}"] if sizes else []
-    longest = ["longest is what surely fits"] if "longest" in header else []
+    longest = ["longest is what surely fits with the layers where they are"] if "longest" in header else []
     users = [_MEANINGS["users"]] if "users" in header else []
     out = [f"{'; '.join([*of, *longest, 'tok/s as expected, with < at most', *users])}."]
     if longest and not all(row.max_seq for row in models):

@@ -12,12 +12,13 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import asdict, replace
 
-from hwcalc import KvplanError, ModelSpec, load_model
+from hwcalc import KvplanError, ModelSpec, load_model, plan
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
-from hwcalc.planner.verdict import UNLIMITED, Layout
+from hwcalc.planner.result import FitInfo
+from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import MIB
 from tests.effort import cases
@@ -293,3 +294,38 @@ def certainly(opened: Occupancy, layout: Layout) -> bool:
 def heads_of(model: ModelSpec) -> set[int]:
     """Attention heads of the layers that have any."""
     return {dims["num_attention_heads"] for group in model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())}
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "gpu", "ram", "engine"),
+    [
+        ("Qwen/Qwen3-14B", "q4_k_m", "rtx-4070", 64, "llamacpp"),
+        ("Qwen/Qwen3-32B", "q4_k_m", "rtx-4070", 16, "llamacpp"),
+        ("openai/gpt-oss-120b", None, "rtx-4070", 56, "llamacpp"),
+        ("Qwen/Qwen3-14B", "q6_k", "rtx-3060-12gb", 8, "ollama"),
+    ],
+)
+def test_the_longest_with_layers_in_host_memory(model: str, weights: str | None, gpu: str, ram: int, engine: str) -> None:
+    """A plan of that length fits and a longer one does not, whatever length was planned before; layers that stay allow no more."""
+
+    def fit_of(seq: int) -> FitInfo:
+        fit = plan(model, engine=engine, weights=weights, gpu=gpu, ram=ram, seq=seq).fit
+        assert fit is not None
+        return fit
+
+    fit = fit_of(4096)
+    longest = fit.moved_max_seq
+    assert longest is not None and fit.max_seq is not None
+    assert longest >= fit.max_seq
+    assert fit_of(8192).moved_max_seq == longest
+    assert fit_of(longest).verdict is Verdict.FITS
+    maximum = plan(model).model.max_position_embeddings
+    assert maximum is not None
+    assert longest == maximum or fit_of(longest + 256).verdict is not Verdict.FITS
+
+
+@pytest.mark.parametrize("change", [{"engine": "vllm"}, {"engine": "llamacpp", "engine_options": {"n_gpu_layers": "all"}}])
+def test_where_no_layer_moves_there_is_one_longest(change: dict[str, Any]) -> None:
+    """vLLM has no layers in host memory, and llama.cpp moves none where it was told how many lie on the GPU."""
+    fit = plan("Qwen/Qwen3-8B", gpu="rtx-4090", seq=4096, **change).fit
+    assert fit is not None and fit.moved_max_seq is None
