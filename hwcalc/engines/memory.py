@@ -87,11 +87,16 @@ class Budget(Record):
     high: int
 
     @classmethod
-    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...]) -> Budget:
-        """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
+    def of(
+        cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...], free_bytes: int = 0
+    ) -> Budget:
+        """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see.
+
+        ``free_bytes`` stay free besides, however much memory there is.
+        """
         # Engines compute their share in floating point. The margin is exact; it can exceed the share.
         sizes = memory.low_bytes, memory.expected_bytes, memory.high_bytes
-        low, expected, high = (max(0, ceil(size * share) - part_of(size, margin)) for size in sizes)
+        low, expected, high = (max(0, ceil(size * share) - part_of(size, margin) - free_bytes) for size in sizes)
         return cls(
             total_bytes=memory.expected_bytes,
             total_low_bytes=memory.low_bytes,
@@ -99,7 +104,7 @@ class Budget(Record):
             utilization=share,
             requested_bytes=expected,
             usable=(low, expected, high),
-            margin_bytes=part_of(memory.expected_bytes, margin),
+            margin_bytes=min(part_of(memory.expected_bytes, margin) + free_bytes, memory.expected_bytes),
             parts=parts,
             low=low - sum(part.high for part in parts),
             expected=expected - sum(part.expected for part in parts),

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from hwcalc.profiles.gpus import VisibleMemory
 
 _LEFT_BY_SYSTEM: Final[Mapping[str, Fraction | int]] = {"low": Fraction(7, 8), "expected": Fraction(15, 16), "high": 1}
-"""What the system and other programs leave of a machine's one memory: at least, probably, at most. A habit, not a measurement."""
+"""What the system and other programs leave of a machine's memory: at least, probably, at most. A habit, not a measurement."""
 
 
-def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction | int]:
-    """The share of a GPU that stays free: the user's, or as many bytes as ``--fit`` leaves."""
+def _left_free(hardware: Hardware, options: PlaceOptions) -> Noted[int]:
+    """Bytes of a GPU that ``--fit`` leaves; 0 where the user says the share that stays free."""
     if hardware.margin is not None or hardware.memory_utilization is not None:
-        return Noted(hardware.margin or 0)
+        return Noted(0)
     on_host = hardware.gpu is not None and hardware.gpu.is_host
     if on_host and options.host_bytes is not None:
         # What may be taken was said.
@@ -55,8 +55,7 @@ def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) 
         f"{human_bytes(options.target_bytes)} of {where} stay free, as llama.cpp's --fit leaves them. "
         "Set it with --engine-option fit_target=MIB, or --margin."
     )
-    share = Fraction(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
-    return Noted(share, (Note(code="default-margin", message=message),))
+    return Noted(options.target_bytes, (Note(code="default-margin", message=message),))
 
 
 def budget_beside(hardware: Hardware, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
@@ -72,10 +71,9 @@ def budget_beside(hardware: Hardware, options: PlaceOptions, parts: tuple[Budget
         memory, notes = VisibleMemory(**sizes, basis="host_memory, as given", source="the user"), ()
     if memory is None:
         return Noted(None, notes)
-    margin = margin_of(hardware, options, memory)
-    utilization = hardware.memory_utilization
-    budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, parts)
-    return Noted(budget, (*notes, *margin.notes))
+    free, utilization = _left_free(hardware, options), hardware.memory_utilization
+    budget = Budget.of(memory, 1.0 if utilization is None else utilization, hardware.margin or 0, parts, free.value)
+    return Noted(budget, (*notes, *free.notes))
 
 
 def rooms_of(hardware: Hardware, options: PlaceOptions) -> Mapping[str, int | None]:
@@ -85,16 +83,15 @@ def rooms_of(hardware: Hardware, options: PlaceOptions) -> Mapping[str, int | No
 
 
 def host_room(setup: Setup, options: PlaceOptions, end: str) -> int:
-    """Bytes of the host's memory that the model may take, GPUs with the same memory included: as the user says, or by the hardware.
+    """Bytes of the host's memory that the model may take, GPUs with the same memory included: what the system leaves of it.
 
-    Where nothing is said, a host has at least as much memory as its GPUs, and likely four times.
+    Where the size is neither said nor that of the hardware, a host has at least as much memory as its GPUs, and likely four times.
     """
-    gpu = setup.hardware.gpu
-    if options.host_bytes is not None and (gpu is None or not gpu.shares_host_memory):
-        return options.host_bytes
+    gpu, size = setup.hardware.gpu, options.host_bytes
     sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
-    if gpu is not None and gpu.shares_host_memory:
-        return part_of(sold if options.host_bytes is None else options.host_bytes, _LEFT_BY_SYSTEM[end])
+    size = sold if size is None and gpu is not None and gpu.shares_host_memory else size
+    if size is not None:
+        return part_of(size, _LEFT_BY_SYSTEM[end])
     gpus = setup.gpus * sold
     return {"low": gpus, "expected": HOST_SHARE * gpus}.get(end, 2**50)
 

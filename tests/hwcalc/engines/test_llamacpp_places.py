@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +19,10 @@ from hwcalc.engines.llamacpp.layers import ON_HOST, Fitting, Runs, Weighed, divi
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import DeviceInfo, FitInfo
 from hwcalc.planner.verdict import Verdict
+from hwcalc.profiles.gpus import find_gpu, visible_memory
 from hwcalc.report.table import plan_table
 from hwcalc.report.verdict import host_line
-from hwcalc.units import MIB
+from hwcalc.units import GIB, MIB
 from tests.hwcalc.sources.gguf.given import TYPES, gguf_bytes
 from tests.paths import GOLDEN
 
@@ -349,3 +350,25 @@ def test_other_weights_that_a_pattern_moves_are_told() -> None:
     assert found.memory.devices[0].activations > whole.memory.devices[0].activations
     assert "of their weights in host memory" in found.places
     assert "weights" in host_line(found)
+
+
+def test_what_fit_leaves_free_is_the_same_at_both_ends_of_the_memory() -> None:
+    """``--fit`` leaves 1,024 MiB (common/arg.cpp), however much of a Mac's memory Metal gives the GPU."""
+    fit = plan("Qwen/Qwen3-8B", engine="llamacpp", gpu="m3-pro-18gb", weights="q4_k_m", seq=4096).fit
+    assert fit is not None and fit.budget is not None
+    seen = find_gpu("m3-pro-18gb")
+    memory = visible_memory(seen)
+    assert memory is not None and memory.low_bytes < memory.high_bytes
+    low, high = (sum(getattr(part, end) for part in fit.budget.parts) for end in ("low", "high"))
+    assert (fit.budget.low + high, fit.budget.high + low) == (memory.low_bytes - GIB, memory.high_bytes - GIB)
+
+
+def test_the_system_keeps_a_part_of_the_hosts_memory() -> None:
+    """What fills the memory of the host to the last byte is not sure to fit, and what leaves it an eighth is."""
+    options: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4070", "seq": 16384}
+    made = plan("openai/gpt-oss-120b", ram=96, **options)
+    host = made.memory.devices[-1]
+    ends = (host.total_low, 1.0, Verdict.PROBABLY_NOT), (host.total, 15 / 16, Verdict.PROBABLY), (host.total_high, 7 / 8, Verdict.FITS)
+    for needed, share, verdict in ends:
+        fit = plan("openai/gpt-oss-120b", ram=f"{ceil(needed / share)}B", **options).fit
+        assert fit is not None and fit.verdict is verdict
