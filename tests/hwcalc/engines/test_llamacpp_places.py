@@ -368,7 +368,11 @@ def test_the_system_keeps_a_part_of_the_hosts_memory() -> None:
     options: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4070", "seq": 16384}
     made = plan("openai/gpt-oss-120b", ram=96, **options)
     host = made.memory.devices[-1]
-    ends = (host.total_low, 1.0, Verdict.PROBABLY_NOT), (host.total, 15 / 16, Verdict.PROBABLY), (host.total_high, 7 / 8, Verdict.FITS)
+    ends = (
+        (host.total_low, 1.0, Verdict.PROBABLY_NOT),
+        (host.total, 15 / 16, Verdict.PROBABLY),
+        (host.total_high, 7 / 8, Verdict.FITS),
+    )
     for needed, share, verdict in ends:
         fit = plan("openai/gpt-oss-120b", ram=f"{ceil(needed / share)}B", **options).fit
         assert fit is not None and fit.verdict is verdict
