@@ -106,8 +106,10 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         whom = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} {each}s"
         if plan.request.lengths:
             whom = f" for the longest of {plan.request.batch:,} {each}s, shorter ones as they are"
+        # What ends it is said by what takes it further.
         moved = "" if (fit.moved_max_seq or 0) <= fit.max_seq else f"; {fit.moved_max_seq:,} with more in host memory"
-        out.append(("longest", _most(fit.max_seq, fit.expected_max_seq, "token", whom, fit.limiting_seq) + moved))
+        limit = None if moved else fit.limiting_seq
+        out.append(("longest", _most(fit.max_seq, fit.expected_max_seq, "token", whom, limit) + moved))
     out += overrun_lines(plan)
     if (
         not plan.serves_users

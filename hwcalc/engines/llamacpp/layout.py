@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import PlaceOptions, Settings
     from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.engines.setup import Hardware, Setup
-    from hwcalc.profiles.gpus import VisibleMemory
 
 _LEFT_BY_SYSTEM: Final[Mapping[str, Fraction | int]] = {"low": Fraction(7, 8), "expected": Fraction(15, 16), "high": 1}
 """What the system and other programs leave of a machine's memory: at least, probably, at most. A habit, not a measurement."""

@@ -355,10 +355,12 @@ def test_other_weights_that_a_pattern_moves_are_told() -> None:
 def test_what_fit_leaves_free_is_the_same_at_both_ends_of_the_memory() -> None:
     """``--fit`` leaves 1,024 MiB (common/arg.cpp), however much of a Mac's memory Metal gives the GPU."""
     fit = plan("Qwen/Qwen3-8B", engine="llamacpp", gpu="m3-pro-18gb", weights="q4_k_m", seq=4096).fit
-    assert fit is not None and fit.budget is not None
+    assert fit is not None
+    assert fit.budget is not None
     seen = find_gpu("m3-pro-18gb")
     memory = visible_memory(seen)
-    assert memory is not None and memory.low_bytes < memory.high_bytes
+    assert memory is not None
+    assert memory.low_bytes < memory.high_bytes
     low, high = (sum(getattr(part, end) for part in fit.budget.parts) for end in ("low", "high"))
     assert (fit.budget.low + high, fit.budget.high + low) == (memory.low_bytes - GIB, memory.high_bytes - GIB)
 
@@ -375,4 +377,5 @@ def test_the_system_keeps_a_part_of_the_hosts_memory() -> None:
     )
     for needed, share, verdict in ends:
         fit = plan("openai/gpt-oss-120b", ram=f"{ceil(needed / share)}B", **options).fit
-        assert fit is not None and fit.verdict is verdict
+        assert fit is not None
+        assert fit.verdict is verdict

@@ -139,8 +139,8 @@ def test_what_starts_an_engine_is_what_the_plan_says(engine: str) -> None:
             line = line.replace(hole, filled)
         assert [("start", line, texts[starts["remarks"][place]])] == commands_to_start(made), name
     if engine == "llamacpp":
-        assert "REPOSITORY:MXFP4 " in texts[grid_at(starts["commands"], (0, 0, 0)) or 0]
-        assert "search=gpt-oss-20b" in texts[starts["remarks"][names.index("q4_k_m")]]
+        assert "ggml-org/gpt-oss-20b-GGUF:MXFP4 " in texts[grid_at(starts["commands"], (0, 0, 0)) or 0]
+        assert not texts[starts["remarks"][names.index("q4_k_m")]]
 
 
 def test_the_same_models_give_the_same_text() -> None:

@@ -315,7 +315,8 @@ def test_the_longest_with_layers_in_host_memory(model: str, weights: str | None,
 
     fit = fit_of(4096)
     longest = fit.moved_max_seq
-    assert longest is not None and fit.max_seq is not None
+    assert longest is not None
+    assert fit.max_seq is not None
     assert longest >= fit.max_seq
     assert fit_of(8192).moved_max_seq == longest
     assert fit_of(longest).verdict is Verdict.FITS
@@ -326,6 +327,7 @@ def test_the_longest_with_layers_in_host_memory(model: str, weights: str | None,
 
 @pytest.mark.parametrize("change", [{"engine": "vllm"}, {"engine": "llamacpp", "engine_options": {"n_gpu_layers": "all"}}])
 def test_where_no_layer_moves_there_is_one_longest(change: dict[str, Any]) -> None:
-    """vLLM has no layers in host memory, and llama.cpp moves none where it was told how many lie on the GPU."""
+    """No layer of vLLM lies in host memory, and llama.cpp moves none where it was told how many lie on the GPU."""
     fit = plan("Qwen/Qwen3-8B", gpu="rtx-4090", seq=4096, **change).fit
-    assert fit is not None and fit.moved_max_seq is None
+    assert fit is not None
+    assert fit.moved_max_seq is None
