@@ -301,7 +301,7 @@ def heads_of(model: ModelSpec) -> set[int]:
     [
         ("Qwen/Qwen3-14B", "q4_k_m", "rtx-4070", 64, "llamacpp"),
         ("Qwen/Qwen3-32B", "q4_k_m", "rtx-4070", 16, "llamacpp"),
-        ("openai/gpt-oss-120b", None, "rtx-4070", 56, "llamacpp"),
+        ("openai/gpt-oss-120b", None, "rtx-4070", 64, "llamacpp"),
         ("Qwen/Qwen3-14B", "q6_k", "rtx-3060-12gb", 8, "ollama"),
     ],
 )
