@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.result import Judged
-from hwcalc.check.server import OF_HARDWARE, OF_MODEL, OpenError, ServerCheck, finding, place_of, placed_at
+from hwcalc.check.server import OF_HARDWARE, OF_MODEL, OF_SERVER, OpenError, ServerCheck, finding, place_of, placed_at
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.named import is_json_manifest, named_launch
@@ -216,7 +216,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
     }
     # What the user sets is none of the text's.
     stated = {key: value for key, value in server.settings.items() if key not in {OF_HARDWARE[option] for option in set_}}
-    server, shared = replace(server, settings=stated), dict[str, Any]()
+    server, load = replace(server, settings=stated), told.given.load_of(name)
     places, judged = _places(server, flags), list(_told(server, flags))
     faults = list(_open(server, flags, name))
     made = Planned(model=str(server.model or ""), options={})
@@ -224,8 +224,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
     without_gpu, given, few, beyond = False, dict[str, Any](), None, None
     try:
-        shared = not_named(server, {key: value for key, value in told.options.items() if key not in set_})
-        given = {**shared, **set_}
+        given = not_named(server, {key: value for key, value in told.options.items() if key not in set_}) | set_ | load
         try:
             made = planned(server, given)
         except BeyondError as error:
@@ -263,8 +262,8 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,
         given=given,
-        own=set_ if alone else OF_HARDWARE,
-        shared=shared,
+        own={**set_, **load} if alone else OF_SERVER,
+        shared=told.options,
         few=few,
         beyond=beyond,
     )

@@ -248,7 +248,10 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
             why = f"no server is called {brief(printable(server), _LONGEST_NAME)}. Servers: {servers}"
         elif name not in given.settings and not any(name in file.text for file in files):
             meant = did_you_mean(key, KEYS) if key.islower() else ""
-            meant = meant or f"Settings are {_SETTINGS}, and others; of one server SERVER.gpu. Servers: {servers}. "
+            meant = (
+                meant
+                or f"Settings are {_SETTINGS}, and others; of one server SERVER.gpu, SERVER.seq, SERVER.users. Servers: {servers}. "
+            )
             why = f"no file has a variable of that name, and it is no setting. {meant}Left open: {brief(left, _LONGEST_NAME)}"
         notes.append(
             Note(code="set-without-effect", message=f"--set {brief(printable(name), _LONGEST_NAME)} changed nothing: {why}.")

@@ -43,6 +43,7 @@ from hwcalc.launch.planned import (
     word_of,
     words_for,
 )
+from hwcalc.launch.read import LOAD
 from hwcalc.launch.server import Server
 from hwcalc.launch.told import key_of, keys_told, read_told, settings_told, written
 from hwcalc.launch.words import Word
@@ -63,6 +64,8 @@ OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
 OF_HARDWARE: Final = {"gpu": "gpu", "gpus": "gpus_per_replica"}
 """Options of a plan, and the settings of servers that say the same."""
+OF_SERVER: Final = {**OF_HARDWARE, **{option: key for key, option in LOAD.items()}}
+"""Options of a plan, and what ``--set`` calls those of one server."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
 _NO_CHANGE: Final = "no single change was found with which it holds them"
@@ -480,7 +483,7 @@ class ServerCheck(Check):
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
-        sets = {f"{self.name}.{OF_HARDWARE[name]}": text for name, text in typed.items() if name in self.own}
+        sets = {f"{self.name}.{OF_SERVER[name]}": text for name, text in typed.items() if name in self.own}
         options = {**self.shared, **{name: text for name, text in typed.items() if name not in self.own}}
         said = filter(None, (edit.flags, self.command(options, sets, grows=bool(held.accepting))))
         return replace(edit, yaml=" in the file and ".join(said), flags="", told={})

@@ -29,7 +29,7 @@ LEFT_OPEN: Final = (
         "sets",
         ("--set",),
         "NAME=VALUE",
-        "A variable that the text leaves open, or model=ORG/NAME, of one server SERVER.model=ORG/NAME; repeatable.",
+        "A variable that the text leaves open, or model=ORG/NAME, of one server SERVER.model=ORG/NAME, SERVER.seq=8k; repeatable.",
         "list",
         group="model",
     ),
@@ -70,11 +70,11 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
     view = view_of(**options, formats=FORMATS)
     given = given_options("plan", options)
     said = given_of(sets or (), env_file)
-    found = [server for text, name in _texts(words or []) for server in said.servers(text, name)]
+    found = [(server, said.load_of(called)) for text, name in _texts(words or []) for called, server in said.named(text, name)]
     if not found:
         line = shown(" ".join(words or ()), 60)
         raise UsageError(f"nothing in {line} starts a server that kvplan knows.", hint="See: kvplan help launch")
-    outcomes = [_planned(server, given, one=len(found) == 1 and view.format != "json") for server in found]
+    outcomes = [_planned(server, {**given, **load}, one=len(found) == 1 and view.format != "json") for server, load in found]
     status = max(outcome.status for outcome in outcomes)
     remarks = tuple(remark for outcome in outcomes for remark in outcome.remarks) if not view.quiet else ()
     if view.format == "json":

@@ -19,6 +19,8 @@ from hwcalc.text import shown
 
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
+LOAD: Final = {"seq": "seq", "users": "batch"}
+"""What ``--set`` says of the load of one server, ``chat.seq``, and the options of a plan."""
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
@@ -70,7 +72,7 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
 class Given(Record):
     """What the user says of texts: the ``variables`` that they leave open, and ``settings`` of each server, by :data:`~hwcalc.launch.server.KEYS`.
 
-    A setting of one server has its name in front: ``chat.model``. ``sets`` are the names that ``--set`` gives a value.
+    A setting of one server has its name in front: ``chat.model``; so has its load, :data:`LOAD`. ``sets`` are the names that ``--set`` gives a value.
     """
 
     variables: Mapping[str, str]
@@ -91,14 +93,17 @@ class Given(Record):
             if not equals or not name:
                 raise UsageError(f"--set {shown(each, 40)} has no value.", hint="Write: --set NAME=VALUE")
             variables[name] = value
-            key = name.rpartition(".")[2]
-            if key in KEYS:
+            server, _, key = name.rpartition(".")
+            if key in KEYS or (server and key in LOAD):
                 settings[name] = value if key in ("model", "revision") else scalar(value)
         names = tuple(dict.fromkeys(each.partition("=")[0] for each in sets))
         return Given(variables=variables, settings=settings, sets=names)
 
     def changes(self, name: str, text: str, file: str) -> bool:
-        """True if what ``--set`` gives this name changes something of a server of the text."""
+        """True if what ``--set`` gives this name changes something of a server of the text, or is its load."""
+        server, _, key = name.rpartition(".")
+        if server and key in LOAD:
+            return any(called == server for called, _ in self.named(text, file))
         variables, settings = (
             {key: value for key, value in all_.items() if key != name} for all_ in (self.variables, self.settings)
         )
@@ -132,6 +137,10 @@ class Given(Record):
         """The settings of a server: those of each one, and those that have its name in front, which count more."""
         own = {key.removeprefix(f"{server}."): value for key, value in self.settings.items() if key.startswith(f"{server}.")}
         return {key: value for key, value in {**self.settings, **own}.items() if key in KEYS}
+
+    def load_of(self, server: str) -> dict[str, Any]:
+        """The options of a plan that ``--set`` gives a server as its load."""
+        return {option: self.settings[f"{server}.{key}"] for key, option in LOAD.items() if f"{server}.{key}" in self.settings}
 
 
 def _with(server: Server, settings: Mapping[str, Any]) -> Server:

@@ -514,6 +514,8 @@ def test_the_back_end_that_an_fp8_cache_needs(version: str, variable: str, statu
     if status:
         [item] = check["requirements"]
         assert (item["name"], [edit["yaml"] for edit in item["edits"]]) == ("flags", ["VLLM_ATTENTION_BACKEND=FLASHINFER"])
-        # What was not planned is not offered.
+        # What was not planned is not offered, and what is stands among the edits alone.
         assert "--kv-cache-dtype auto" not in item["message"]
+        _, text, _ = run(capsys, "check", str(tmp_path / "compose.yaml"), "--gpu", "l40s")
+        assert text.count("VLLM_ATTENTION_BACKEND=FLASHINFER") == 1
         assert "--kv-cache-dtype fp8: vLLM will not start" in item["message"]

@@ -329,6 +329,27 @@ def test_a_finding_stands_where_a_variable_is_set(text: str, tmp_path: Path, cap
     assert edit["effect"] == ("" if typed else f"{'A' if 'A=' in text else 'LEN'} in line {item['line']}")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "model", "starts"),
+    [("--tensor-parallel-size 2", QWEN, True), ("--tensor-parallel-size 2", "Qwen/Qwen3-32B", True), ("", QWEN, False)],
+)
+def test_with_fewer_gpus_a_server_starts_and_may_not_fit(
+    sizes: str, model: str, starts: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    """So its edits are not said to fit. With one it is no longer the GPUs that are too few; what does not fit fits with its own."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(counted("count", model, sizes, 1), encoding="utf-8")
+    _, text, _ = run(capsys, "check", str(path), "--gpu", "l4")
+    [item] = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]
+
+    assert item["name"] == ("gpus" if starts else "fits")
+    assert f"{'starts' if starts else 'fits'} with {item['edits'][0]['flags']}" in text
+    assert ("fits with" in text) is not starts
+    path.write_text(counted("count", model, item["edits"][0]["flags"], 1), encoding="utf-8")
+    names = [each["name"] for each in checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]]
+    assert names == ["fits"]
+
+
 @pytest.mark.parametrize("more", [(), ("--gpus", "1")])
 def test_an_edit_says_what_still_fails(more: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
     """A flag that no release has fails with every edit for the memory, or for the number of GPUs."""
@@ -387,6 +408,29 @@ def test_another_accelerator_is_that_of_one_server(tmp_path: Path, monkeypatch: 
         small, big = (check["plan"]["fit"]["gpu"] for check in offered["checks"])
         assert (again, small) == (0, "l4"), command
         assert big != "l4"
+
+
+def test_a_load_is_lowered_for_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Qwen3-8B takes 40,960 tokens by its config, Llama 3.1 131,072: the edit is of the one that cannot, with all that was typed for both."""
+    monkeypatch.chdir(tmp_path)
+    Path("compose.yaml").write_text(re.sub(" --max-model-len [0-9]+", "", TWO), encoding="utf-8")
+    typed = ["compose.yaml", "--gpu", "h100", "--set", "big.gpu=h200", "--seq", "64k"]
+    status, found = checked(capsys, *typed)
+    small, big = found["checks"]
+    [item] = small["requirements"]
+
+    assert (status, small["status"], big["status"], item["name"]) == (1, "fail", "pass", "length")
+    assert "maximum of 40,960" in item["message"]
+    [command] = [edit["yaml"] for edit in item["edits"]]
+    again, offered = checked(capsys, *shlex.split(command)[2:])
+    plans = [check["plan"] for check in offered["checks"]]
+    assert (again, [plan["seq"] for plan in plans]) == (0, [40_960, 65_536]), command
+    assert [plan["fit"]["gpu"].partition("-")[0] for plan in plans] == ["h100", "h200"]
+
+    users = checked(capsys, *typed, "--set", "small.seq=16k", "--set", "small.users=9")[1]["checks"]
+    assert [(check["plan"]["seq"], check["plan"]["batch"]) for check in users] == [(16_384, 9), (65_536, 1)]
+    notes = checked(capsys, *typed, "--set", "smal.seq=16k")[1]["files"][0]["notes"]
+    assert ["no server is called smal" in note["message"] for note in notes] == [True]
 
 
 def test_a_missing_accelerator_is_named_for_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -162,6 +162,11 @@ def test_a_file_of_several_servers(capsys: Capture, tmp_path: Path) -> None:
     assert [each["plan"]["request"]["seq"] for each in servers] == [4096, 2048]
     assert [each["error"] for each in servers] == [None, None]
 
+    # The load of one server is told by its name.
+    _, out, _ = run(capsys, str(path), "--set", f"MODEL={QWEN}", "--set", "b.seq=1k", "--set", "b.users=3", "--json")
+    requests = [each["plan"]["request"] for each in json.loads(out)["servers"]]
+    assert {(each["seq"], each["batch"]) for each in requests} == {(4096, 1), (1024, 3)}
+
 
 def test_what_is_left_open_is_a_warning_of_the_plan(capsys: Capture) -> None:
     """Said with -q too: what was taken, and what to add. Qwen3-8B has 40,960 tokens, and vLLM one GPU."""
