@@ -469,8 +469,7 @@ class MlxCommand(Command):
             return convert, _INSTALLS
         from hwcalc.quantization.planned import HUB_MODELS
 
-        published = f"To download a converted model leave out first, and for {folder} write a {width} one of"
-        return convert, f"{_INSTALLS} {published} {HUB_MODELS}?library=mlx&search={name}"
+        return convert, f"{_INSTALLS} In place of first others may have converted it: {HUB_MODELS}?library=mlx&search={name}"
 
 
 def _format(planned: CommandInput) -> str:

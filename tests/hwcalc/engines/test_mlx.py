@@ -221,7 +221,7 @@ def test_the_command_line() -> None:
     assert said[0] == first
     # The Hub finds converted models by their library; a plan as published is of none.
     assert said[1].startswith("Needs pip install mlx-lm. ")
-    assert said[1].endswith(" a 2bit one of https://huggingface.co/models?library=mlx&search=Qwen3-8B")
+    assert said[1].endswith(" converted it: https://huggingface.co/models?library=mlx&search=Qwen3-8B")
     assert remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx"), "mlx") == ("Needs pip install mlx-lm.",)
     with pytest.raises(UsageError, match="does not make fp8 weights"):
         line(weights="fp8")
