@@ -77,6 +77,9 @@ PARTIAL_WEIGHTS: Final = "weights-partial"
 NO_WEIGHTS: Final = "weights-not-given"
 """The code of the note that the bare equation was given nothing that its weights follow from."""
 
+DEFAULT_WEIGHTS: Final = "default-weights"
+"""The code of the note that weights are planned as the checkpoint has them, where most people run smaller ones."""
+
 EXAMPLE_PARAMETERS: Final = "--parameters 70B"
 """The option that gives them, with a number to change."""
 

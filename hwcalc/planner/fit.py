@@ -144,7 +144,7 @@ def _message(opened: Occupancy, pool: PoolInfo | None, budget: Budget | None, mo
     placement = opened.devices.placement()
     if placement is not None and short <= 0 and opened.devices.lacking("expected") is not None:
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
-    where = " on the fullest GPU" if placement is None or placement.gpus else ""
+    where = "" if placement is not None and not placement.gpus else f" on the {'fullest ' if opened.setup.gpus > 1 else ''}GPU"
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much{where}" if short > 0 else f"{count} not fit at once"
 

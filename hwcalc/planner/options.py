@@ -786,8 +786,11 @@ def check_ram(engine: "Engine", asked: Asked, gpu: "Gpu | None") -> None:
         raise UsageError(message, hint=f"Leave it out, or name the machine that has so much: {named}")
     own = asked.values.get("engine_options", {})
     if asked.ram is not None and HOST_MEMORY not in engine.options:
-        message = f"--ram: {engine.label} is planned on the GPU alone."
         others = " or ".join(engines_with_host())
+        if asked.engine is None:
+            message = "--ram is for an engine that leaves layers to the host, and none is named."
+            raise UsageError(message, hint=f"Add: --engine {others}")
+        message = f"--ram: {engine.label} is planned on the GPU alone."
         raise UsageError(message, hint=f"Leave it out, or plan with --engine {others}, which leave layers to the host.")
     if asked.ram is not None and HOST_MEMORY in own:
         raise UsageError(f"--ram and the engine option {HOST_MEMORY} are the same.", hint="Give one of them.")

@@ -53,7 +53,7 @@ _ORDERS: Final = {
 }
 _ALSO: Final = "and N more: instances of the cloud with the same accelerator, as many of them or more; --all lists each"
 # Columns that are left out where the terminal is too narrow, in this order.
-_EXPENDABLE_OF_OFFERS: Final = (MONTHLY, RATE, "free", "longest", "layout", "of")
+_EXPENDABLE_OF_OFFERS: Final = (MONTHLY, "free", RATE, "longest", "layout", "of")
 _EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "longest")
 """Never the format, the speed, and whether it fits: that is the answer."""
 _ORDER: Final = (

@@ -13,14 +13,14 @@ from typing import Final
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.facts import Command
 from hwcalc.engines.pool import Try
-from hwcalc.engines.runs_on import runs_today
+from hwcalc.engines.runs_on import runs_today, usual_server
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import LayerNumbers, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
-from hwcalc.model import NO_WEIGHTS, Note
+from hwcalc.model import DEFAULT_WEIGHTS, NO_WEIGHTS, Note
 from hwcalc.planner.options import HOST_MEMORY
 from hwcalc.planner.planned_weights import AS_PUBLISHED, WeightsInfo
 from hwcalc.planner.published import NO_SMALLER
@@ -304,9 +304,12 @@ def _usual_parameters(plan: Plan) -> int:
 
 
 def _ask_server(plan: Plan, command: str) -> tuple[str, str] | None:
-    """The command that plans a server where the user named none; ``None`` where it does not fit, or no server is known to run there."""
+    """The command that plans a server where the user named none; ``None`` where no server is known to run there.
+
+    What does not fit a GPU that people have at home is asked of the engine that they run there, in the best format.
+    """
     fit, request = plan.fit, plan.request
-    if fit is None or fit.gpu is None or not fit.fits or request.engine != DEFAULT or " --engine " in f"{command} ":
+    if fit is None or fit.gpu is None or request.engine != DEFAULT or " --engine " in f"{command} ":
         return None
     if plan.policy is not None or request.encoder_seq is not None:
         return None
@@ -314,14 +317,24 @@ def _ask_server(plan: Plan, command: str) -> tuple[str, str] | None:
 
     with suppress(KvplanError):
         gpu = gpu_named(fit.gpu)
-        for name, does in _SERVERS.items():
+        usual = usual_server(gpu)
+        if not fit.fits:
+            at_home = (
+                " --dtype " not in command
+                and find_engine(usual)[0].facts.splits_layers
+                and request.weights is None
+                and fit.gpus == 1
+            )
+            helps = "in the best format that fits, with a part in host memory if need be"
+            return (f"{command} --engine {usual} --weights auto", helps) if at_home and runs_today(usual, gpu) else None
+        for name, does in sorted(_SERVERS.items(), key=lambda server: server[0] != usual):
             if runs_today(name, gpu):
                 return f"{command} --engine {name}", f"what a server holds: {find_engine(name)[0].label} {does}"
     return None
 
 
 _SERVERS: Final = {"vllm": "reserves more than the formulas", "llamacpp": "has its own rules for the cache"}
-"""Servers to plan next, the first one that runs there, and why its numbers differ."""
+"""Servers to plan next, the usual one or the first that runs there, and why its numbers differ."""
 _AT_HOME: Final = "rtx-4060-ti"
 """A card for engines that people run at home: what does not fit it stays in host memory."""
 
@@ -409,8 +422,8 @@ _WEIGHTY: Final = frozenset(
     {
         "assumed", "unread-keys", "hub-unreachable", "user-profile", "unpinned", "version-unknown", "weights-unknown",
         "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gguf-not-read", "metal-limit",
-        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context", "default-weights",
-        NO_SMALLER,
+        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context", "library-weights",
+        DEFAULT_WEIGHTS, NO_SMALLER,
     }
 )  # fmt: skip
 _INSTEAD: Final = {"hub-unreachable": "gguf-not-read"}
@@ -419,8 +432,17 @@ _DEFAULTS: Final = ("default-seq", "default-encoder-seq", "default-dtype", "defa
 
 
 def hints_of(plan: Plan) -> list[str]:
-    """Sentences on a plan that would do as well with less typed: they stand beside the answer."""
-    return [clean(note.message) for note in plan.notes if note.code == NO_SMALLER and plan.fit is not None]
+    """Sentences on other ``--weights`` that stand beside the answer.
+
+    They are about a format that makes nothing smaller, and about the checkpoint's own weights where these do not fit on the GPU.
+    """
+    if plan.fit is None:
+        return []
+    too_large = plan.refutes or plan.partly_on_host
+    # How such a plan starts may say it already.
+    known = not too_large or any("--weights" in remark for *_, remark in start_lines(plan))
+    codes = {NO_SMALLER, *(() if known else (DEFAULT_WEIGHTS,))}
+    return [clean(note.message) for note in plan.notes if note.code in codes]
 
 
 def notes_of(plan: Plan, *, full: bool = False, hinted: bool = False) -> tuple[list[str], int]:
@@ -438,7 +460,8 @@ def notes_of(plan: Plan, *, full: bool = False, hinted: bool = False) -> tuple[l
     # The head has the sizes of memory.
     others = sorted((note for note in plan.notes if note.code != MEMORY_OPTION), key=rank)
     texts = [*(clean(note.message) for note in others), source_line(plan)]
-    texts = [text for text in texts if not hinted or text not in hints_of(plan)]
+    hints = hints_of(plan) if hinted else []
+    texts = [text for text in texts if text not in hints]
     few = len(texts) if full or len(texts) <= FEW_NOTES + 1 else FEW_NOTES
     return texts[:few], len(texts) - few
 

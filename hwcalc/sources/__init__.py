@@ -266,17 +266,24 @@ def _sentence(text: str) -> str:
 
 
 def _not_a_model(text: str) -> KvplanError:
-    address = re.fullmatch(_HUB_ADDRESS, text)
+    address, command = re.fullmatch(_HUB_ADDRESS, text), None
     if address and is_model_id(address[1]):
         hint = f"Give the id alone: kvplan {address[1]}"
     elif re.fullmatch(r"(?s)[\s(]*(?:\d+\s*\*[\s(]*)?\w+\([^()]*\).*", text):
         hint = f"Layers that are written down are an option: kvplan --layers-of {shell_word(brief(text, 200))}"
     else:
-        pulled = f"One of Ollama's: kvplan {OLLAMA}{text}" if re.fullmatch(_LIKE_OLLAMA, text) else ""
+        pulled = ""
+        if re.fullmatch(_LIKE_OLLAMA, text):
+            from hwcalc.sources.ollama import unpulled
+
+            command, pulled = unpulled(text), f"One of Ollama's: kvplan {OLLAMA}{text}"
+            pulled += "" if command is None else f". Before it is pulled: {command[0]}"
         known = " ".join(filter(None, (_did_you_mean(text), pulled)))
         hint = known or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
     what = "the model is an empty string." if not text else f"{shown(text)} is neither a file here nor a model's id."
-    return ModelNotFoundError(what, hint=hint)
+    error = ModelNotFoundError(what, hint=hint)
+    error.command = command
+    return error
 
 
 def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:

@@ -141,8 +141,8 @@ def model_file(store: Path, manifest: Path) -> Path | None:
         return None
 
 
-def _found(text: str) -> tuple[Path, OllamaModel, Path]:
-    """The store that has a model, the model as it is named there, perhaps in other capitals, and its manifest."""
+def _named(text: str) -> OllamaModel:
+    """The model that a name stands for. Raises :class:`~hwcalc.errors.ModelNotFoundError` if it is no name of a model."""
     head, sign, tag = text.strip().rpartition(":")
     if not sign or "/" in tag:
         head, tag = text.strip(), _TAG
@@ -153,7 +153,29 @@ def _found(text: str) -> tuple[Path, OllamaModel, Path]:
             f"{shown(OLLAMA + text)} is no name of an Ollama model.",
             hint="Write it as ollama list does: ollama:llama3.1:8b, ollama:user/model:tag, ollama:hf.co/org/name:Q4_K_M.",
         )
-    asked = OllamaModel._make((*words, tag))
+    return OllamaModel._make((*words, tag))
+
+
+def unpulled(text: str) -> tuple[str, dict[str, str]] | None:
+    """A command that plans a model of Ollama's library by its published config, and its options; ``None`` if no such model is known."""
+    from hwcalc.profiles.compiled import built_in_models
+    from hwcalc.profiles.engines import OLLAMA_PULLS, ollama_name
+    from hwcalc.sources.nearest import nearest
+
+    asked = _named(text)
+    published = nearest(f"{asked.name}-{asked.tag}", built_in_models(), 1)
+    if not published:
+        return None
+    options = {"engine": "ollama"}
+    if ollama_name(published[0], None) is None:
+        options["weights"] = named[0] if (named := _FORMAT.findall(asked.tag.lower())) else OLLAMA_PULLS
+    words = (word for name, value in options.items() for word in (f"--{name}", value))
+    return " ".join(("kvplan", published[0], *words)), options
+
+
+def _found(text: str) -> tuple[Path, OllamaModel, Path]:
+    """The store that has a model, the model as it is named there, perhaps in other capitals, and its manifest."""
+    asked = _named(text)
     low = tuple(map(str.lower, asked))
     for store in ollama_stores():
         path = store.joinpath("manifests", *asked)
@@ -163,21 +185,9 @@ def _found(text: str) -> tuple[Path, OllamaModel, Path]:
             if tuple(map(str.lower, model)) == low:
                 return store, model, manifest
     there = [model.short for store in ollama_stores() for model, _ in ollama_models(store)]
-    from hwcalc.profiles.compiled import built_in_models
-    from hwcalc.profiles.engines import OLLAMA_PULLS, ollama_name
-    from hwcalc.sources.nearest import nearest
-
-    published = nearest(f"{asked.name}-{asked.tag}", built_in_models(), 1)
-    pull, before = f"Pull it: ollama pull {asked.short}", None
-    if published:
-        options = {"engine": "ollama"}
-        if ollama_name(published[0], None) is None:
-            options["weights"] = named[0] if (named := _FORMAT.findall(tag.lower())) else OLLAMA_PULLS
-        before = (
-            " ".join(("kvplan", published[0], *(word for name, value in options.items() for word in (f"--{name}", value)))),
-            options,
-        )
-        pull += f". To plan it before: {before[0]}"
+    before = unpulled(text)
+    pull = f"Pull it: ollama pull {asked.short}"
+    pull += "" if before is None else f". To plan it before: {before[0]}"
     if not there:
         places = " nor in ".join(printable(str(store)) for store in ollama_stores())
         error = ModelNotFoundError(
@@ -185,6 +195,8 @@ def _found(text: str) -> tuple[Path, OllamaModel, Path]:
             hint=f"{pull}; a store elsewhere: OLLAMA_MODELS=FOLDER kvplan ...",
         )
     else:
+        from hwcalc.sources.nearest import nearest
+
         near = nearest(asked.short, there)
         listed = ", ".join(there[:_LISTED]) + (f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else "")
         guess = f"Did you mean {' or '.join(OLLAMA + name for name in near)}? " if near else ""

@@ -29,7 +29,7 @@ from hwcalc.formulas import LayerKind
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.tensor import Full
-from hwcalc.model import Note, Noted
+from hwcalc.model import DEFAULT_WEIGHTS, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import format_name
@@ -171,9 +171,10 @@ class LlamacppOccupancy(GeneralOccupancy):
     """True if a prompt that is longer than the context is cut."""
 
     @property
-    def as_published(self) -> str:
-        """A sentence on a plan without a format of the weights."""
-        return "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
+    def as_published(self) -> Note:
+        """A note on a plan without a format of the weights."""
+        message = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
+        return Note(code=DEFAULT_WEIGHTS, message=message)
 
     @property
     def hparams(self) -> Hparams:
@@ -279,7 +280,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         ):
             self.tell(Note(code="no-projector", message=_NO_PROJECTOR))
         if self.setup.weights is None and self.model.gguf is None and self.setup.hardware.gpu is not None:
-            self.tell(Note(code="default-weights", message=self.as_published))
+            self.tell(self.as_published)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         settings = self.settings if kind.kept is not None else self.uncut.settings

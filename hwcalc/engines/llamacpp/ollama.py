@@ -25,7 +25,7 @@ from hwcalc.engines.subjects import AdapterRules
 from hwcalc.engines.versions import unknown_version
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
-from hwcalc.model import ModelSpec, Note, Noted
+from hwcalc.model import DEFAULT_WEIGHTS, ModelSpec, Note, Noted
 from hwcalc.profiles.engines import OLLAMA_PULLS, ollama_name
 from hwcalc.units import GIB, MIB
 
@@ -256,13 +256,14 @@ class OllamaOccupancy(LlamacppOccupancy):
     """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
 
     @property
-    def as_published(self) -> str:
+    def as_published(self) -> Note:
         if stored := ollama_name(self.model.id, None):
-            return f"Planned is the file of Ollama's library, {stored}."
+            return Note(code="library-weights", message=f"Planned is the file of Ollama's library, {stored}.")
         name = ollama_name(self.model.id, OLLAMA_PULLS)
         if name is None:
             return super().as_published
-        return f"Planned are weights as the checkpoint has them. ollama run {name} runs others: plan them with --weights {OLLAMA_PULLS}."
+        others = f"ollama run {name} runs others: plan them with --weights {OLLAMA_PULLS}."
+        return Note(code=DEFAULT_WEIGHTS, message=f"Planned are weights as the checkpoint has them. {others}")
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)

@@ -24,7 +24,7 @@ export function beyondWords(payload, model, { engine, seq }) {
  * @param {Form} form
  * @param {State} state
  */
-export function reasonOf({ fit }, form, { seq, batch, policy }) {
+export function reasonOf({ fit }, form, { count: gpus, seq, batch, policy }) {
   if (fit.verdict === "fits" || fit.verdict === "probably") return "";
   if (form.most_sequences !== null && fit.expected_max_batch === form.most_sequences) {
     return `${form.limited_by} lets ${exact(form.most_sequences)} sequences run at once, not ${exact(batch)}: the others wait`;
@@ -35,5 +35,5 @@ export function reasonOf({ fit }, form, { seq, batch, policy }) {
     return `${human(host)} would lie in host memory: more than the host has, or is likely to have`;
   }
   const count = batch === 1 ? "it does" : `${exact(batch)} sequences do`;
-  return short > 0 ? `${count} not fit: ${human(short)} too much on the fullest GPU` : `${count} not fit at once`;
+  return short > 0 ? `${count} not fit: ${human(short)} too much on the ${gpus > 1 ? "fullest " : ""}GPU` : `${count} not fit at once`;
 }

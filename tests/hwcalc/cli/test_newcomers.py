@@ -141,6 +141,44 @@ def test_who_plans_no_server_is_told_what_one_holds(words: list[str], asked: str
     assert asked in out
 
 
+@pytest.mark.parametrize("gpu", ["rtx-4070", "m3-pro-18gb", "rx-7900-xtx"])
+def test_what_does_not_fit_at_home_is_asked_of_the_engine_that_runs_there(gpu: str, capsys: Capture) -> None:
+    """With a format that fits, instead of four cards alone: the line that is offered fits. A server has other changes."""
+    status, out, _ = run(capsys, "Qwen/Qwen3-14B", "--seq", "16k", "--gpu", gpu, "--offline")
+    asked = re.search(r"^  ask +(kvplan .*(?:\\\n.*)*)$", out, re.MULTILINE)
+
+    assert status == 1
+    assert asked is not None
+    assert run(capsys, *shlex.split(asked[1].replace("\\\n", " "))[1:])[0] == 0
+    assert "  ask " not in run(capsys, "Qwen/Qwen3-14B", "--seq", "16k", "--gpu", "t4", "--offline")[1]
+    assert "  ask " not in run(capsys, "Qwen/Qwen3-14B", "--seq", "16k", "--gpu", gpu, "--dtype", "fp8", "--offline")[1]
+
+
+@pytest.mark.parametrize("name", ["qwen3:14b", "gpt-oss:20b"])
+def test_a_name_of_ollama_is_answered_with_a_line_that_runs(name: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody need pull the model to plan it, and the options that were typed are in the line."""
+    monkeypatch.setenv("OLLAMA_MODELS", "/nowhere")
+    status, _, said = run(capsys, name, "--gpu", "rtx-4070", "--seq", "16k", "--offline")
+    words = shlex.split(said.rpartition("Before it is pulled: ")[2])
+
+    assert status == 3
+    assert f"kvplan ollama:{name}" in said
+    assert words[words.index("--engine") + 1] == "ollama"
+    assert words[words.index("--gpu") + 1] == "rtx-4070"
+    assert run(capsys, *words[1:])[0] == 0
+
+
+def test_weights_of_16_bits_that_lie_on_the_host_are_told_smaller_ones(capsys: Capture) -> None:
+    """A first plan names no format; the hint is on its first screen, and not where all of it lies on the GPU."""
+    words = ("--engine", "llamacpp", "--seq", "16k", "--ram", "64", "--brief", "--offline")
+    partly = run(capsys, "Qwen/Qwen3-14B", *words, "--gpu", "rtx-4070")[1]
+    whole = run(capsys, "Qwen/Qwen3-14B", *words, "--gpu", "rtx-pro-6000-ws")[1]
+
+    assert "  hint     Planned are weights as the checkpoint has them." in partly
+    assert "  hint " not in whole
+    assert "  hint " not in run(capsys, "Qwen/Qwen3-14B", *words, "--gpu", "rtx-4070", "--weights", "auto")[1]
+
+
 def test_what_a_narrow_list_of_models_leaves_out_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The columns by name, and nothing about GiB where no column has any; the longest is a part of the answer."""
     monkeypatch.setenv("COLUMNS", "80")

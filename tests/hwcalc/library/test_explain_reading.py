@@ -87,7 +87,7 @@ def test_our_own_reason_is_a_sentence(capsys: Capture) -> None:
     """What is not an engine's message is kvplan's own, with a full stop."""
     _, out, _ = run(capsys, "explain", "Qwen/Qwen3-32B", "--seq", "4k", "--gpu", "l4", "--only", "verdict")
 
-    assert re.search(r"Why not: it does not fit: [\d.]+ GiB too much on the fullest GPU\.\n", out)
+    assert re.search(r"Why not: it does not fit: [\d.]+ GiB too much on the GPU\.\n", out)
 
 
 @pytest.mark.parametrize("format_", ["table", "markdown"])

@@ -92,6 +92,9 @@ def test_the_engines_that_are_named_for_ram_are_all_that_take_it() -> None:
         with pytest.raises(UsageError, match="on the GPU alone") as refused:
             hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, **options)
         assert all(name in refused.value.hint for name in named)
+    with pytest.raises(UsageError, match="none is named") as refused:
+        hwcalc.plan("Qwen/Qwen3-0.6B", **options)
+    assert all(name in refused.value.hint for name in named)
 
 
 @pytest.mark.parametrize("given", [{"ram": 64}, {"engine_options": {"host_memory": "64GB"}}])

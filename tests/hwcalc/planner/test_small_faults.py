@@ -157,7 +157,7 @@ def test_slots_that_are_left_do_not_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"), [("40", "too much on the fullest GPU"), ("1", "would lie in host memory: more than the host has")]
+    ("layers", "said"), [("40", "too much on the GPU"), ("1", "would lie in host memory: more than the host has")]
 )
 def test_which_memory_is_too_small(layers: str, said: str) -> None:
     """llama.cpp with 70 billion parameters beside a GPU of 8 GB: the GPU where it has 40 layers, the host where it has the others."""
