@@ -618,7 +618,7 @@ def _compared(
             left = {str(item.file) for item in of_name.get(subject.name, ()) if (item.name, item.place) not in kept}
             said = brief(" and ".join(map(printable, sorted(left))), _LONGEST_NAME)
             message = _UNCERTAIN.format(said) if left else _NEW_NAMELESS if subject.check.nameless else _NEW
-            demanded = message if left else _NOT_IN_BASELINE + (_NAMED_KEEPS if subject.check.document is None else "")
+            demanded = message if left else _NOT_IN_BASELINE + (_NAMED_KEEPS if subject.check.nameless else "")
             renewal = (
                 f"{demanded.rstrip('.')}. Renew the baseline: {options.growth.renewal}" if options.growth.renewal else demanded
             )

@@ -226,10 +226,17 @@ class ServerCheck(Check):
         return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
 
     def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
-        """The verdicts on the text itself. Too few GPUs are told with the largest parallel sizes for which they are enough."""
+        """The verdicts on the text itself. Too few GPUs are told with the verdict on enough, and with the largest sizes for which they are enough."""
         if self.few is None:
             return self.told
         *others, item = self.told
+        enough, said = gpus_taken(self.server.settings), self.few.message
+        with suppress(KvplanError):  # what the engine refuses has its own finding, once there are enough
+            told = planned(self._with({"gpus_per_replica": enough}), {**self.given, "gpus": None})
+            fit = planner(replace(self, model=told.model, options=told.options))().fit
+            if fit is not None:
+                hint = item.message.removeprefix(said) if fit.fits else ""
+                item = replace(item, message=f"{said} With {enough:,} GPUs: {fit.verdict.text}.{hint}")
         return self._beside(others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner))))
 
     def warned(self, plan: Plan) -> list[Note]:
@@ -374,8 +381,8 @@ class ServerCheck(Check):
             if "seq" in edit.settings and "seq" not in self.given:
                 length = read_options({"seq": edit.settings["seq"]}).values["seq"]
                 told |= self._slots_told(self.options.get("batch", 1), length, keep=True)
-        # A flag has the exact number.
-        effect = "" if told and edit.settings.keys() == {"seq"} else edit.effect
+        # A flag has the exact number, which is all that is said of a length.
+        effect = "" if told and "seq" in edit.settings.keys() - self.given.keys() else edit.effect
         return replace(edit, told=told, flags=written(told), effect=effect)
 
     def _given(self, name: str) -> int:

@@ -29,7 +29,7 @@ LEFT_OPEN: Final = (
         "sets",
         ("--set",),
         "NAME=VALUE",
-        "A variable that the text leaves open, or model=ORG/NAME, of one server SERVER.model=ORG/NAME, SERVER.seq=8k; repeatable.",
+        "A variable left open, or model=ORG/NAME; of one server SERVER.model=ORG/NAME, SERVER.seq=8k; repeatable.",
         "list",
         group="model",
     ),

@@ -192,8 +192,14 @@ def files_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Clu
 
 
 def servers_of_pod(spec: Mapping[str, Any], cluster: Cluster, place: Place) -> list[Server]:
-    """The servers of the containers of a pod."""
-    return [server for each in mappings(spec.get("containers")) for server in servers_of_container(each, spec, cluster, place)]
+    """The servers of the containers of a pod; of several each has the name of its container behind that of the pod."""
+    containers = mappings(spec.get("containers"))
+    found = [
+        (text(each.get("name")), server) for each in containers for server in servers_of_container(each, spec, cluster, place)
+    ]
+    if len(found) < 2:
+        return [server for _, server in found]
+    return [replace(server, name="/".join(filter(None, (server.name, name)))) for name, server in found]
 
 
 def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster, place: Place) -> Around:

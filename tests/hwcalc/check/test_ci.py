@@ -17,7 +17,7 @@ import yaml
 
 from hwcalc.cli.options import find_command
 from hwcalc.report.check import FORMATS
-from tests.hwcalc.check.files import PER_TOKEN, check_file, write
+from tests.hwcalc.check.files import PER_TOKEN, check_file, tiny_model, write
 from tests.hwcalc.command import REPOSITORY
 
 ACTION: Final = yaml.safe_load((REPOSITORY / "action.yml").read_text(encoding="utf-8"))
@@ -110,6 +110,18 @@ def test_several_files_and_baselines_of_any_name(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "3 checks: 3 hold" in done.stdout
     assert not (tmp_path / "injected").exists()
+
+
+def test_the_load_of_deployments(tmp_path: Path) -> None:
+    """Of all servers, and of one by its name: a model of 4,096 tokens holds no request of 8,192."""
+    tiny_model(tmp_path)
+    write(tmp_path / "serve.sh", "vllm serve ./tiny")
+    statuses = [
+        act(tmp_path, file="serve.sh", gpu="l4", seq=seq, users="4", set=of_one)[0].returncode
+        for seq, of_one in (("2k", ""), ("8k", ""), ("8k", "vllm ./tiny.seq=4k\n"))
+    ]
+
+    assert statuses == [0, 1, 0]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

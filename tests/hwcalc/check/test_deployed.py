@@ -261,7 +261,9 @@ def test_a_server_that_cannot_start_passes_by_no_option(tmp_path: Path, capsys: 
     path.write_text(DEPLOYMENT, encoding="utf-8")
     status, found = checked(capsys, str(path), "--gpus", "2")
     assert status == 1
-    assert found["checks"][0]["requirements"][0]["message"].endswith("will not start. Give it 2 GPUs in the file.")
+    assert found["checks"][0]["requirements"][0]["message"].endswith(
+        "will not start. With 2 GPUs: fits. Give it 2 GPUs in the file."
+    )
 
 
 def test_a_model_that_is_stretched(tmp_path: Path, capsys: Capture) -> None:

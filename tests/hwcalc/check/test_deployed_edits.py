@@ -343,6 +343,9 @@ def test_with_fewer_gpus_a_server_starts_and_may_not_fit(
     [item] = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]
 
     assert item["name"] == ("gpus" if starts else "fits")
+    # Two L4 hold Qwen3-8B, and no 61 GiB of Qwen3-32B: nobody is told to give it two.
+    assert ("With 2 GPUs: fits. Give it 2 GPUs in the file" in item["message"]) is (starts and model == QWEN)
+    assert ("With 2 GPUs: does not fit." in item["message"]) is (starts and model != QWEN)
     assert f"{'starts' if starts else 'fits'} with {item['edits'][0]['flags']}" in text
     assert ("fits with" in text) is not starts
     path.write_text(counted("count", model, item["edits"][0]["flags"], 1), encoding="utf-8")
@@ -408,6 +411,19 @@ def test_another_accelerator_is_that_of_one_server(tmp_path: Path, monkeypatch: 
         small, big = (check["plan"]["fit"]["gpu"] for check in offered["checks"])
         assert (again, small) == (0, "l4"), command
         assert big != "l4"
+
+
+def test_servers_of_one_pod_are_called_by_their_containers(tmp_path: Path, capsys: Capture) -> None:
+    """A setting is that of one of them. A server alone in its pod has the pod's name, whatever stands beside it."""
+    server = "{{name: {}, image: vllm/vllm-openai, args: [--model, Qwen/Qwen3-8B, --max-model-len, '4096']}}"
+    for containers, names in (("ab", ["chat/a", "chat/b"]), ("a", ["chat"])):
+        each = ", ".join([*map(server.format, containers), "{name: proxy, image: nginx}"])
+        text = f"{{apiVersion: v1, kind: Pod, metadata: {{name: chat}}, spec: {{containers: [{each}]}}}}"
+        (tmp_path / "pod.yaml").write_text(text, encoding="utf-8")
+        words = (str(tmp_path / "pod.yaml"), "--gpu", "h100", "--set", f"{names[-1]}.gpu=l40s")
+        found = checked(capsys, *words)[1]["checks"]
+        assert [check["name"] for check in found] == names
+        assert [check["plan"]["fit"]["gpu"].partition("-")[0] for check in found] == [*["h100"] * (len(names) - 1), "l40s"]
 
 
 def test_a_load_is_lowered_for_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
