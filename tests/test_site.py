@@ -150,8 +150,36 @@ def test_a_telephone_shows_every_page_in_its_width(browser: Any, address: str) -
             "[document.documentElement.scrollWidth - document.documentElement.clientWidth,"
             " [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src)]"
         )
-        assert (name, wide, lost) == (name, 0, [])
+        broken = page.evaluate(
+            "[...document.querySelectorAll('article :is(p, li) code.fits')]"
+            ".filter((code) => code.getClientRects().length > 1).map((code) => code.textContent)"
+        )
+        assert (name, wide, lost, broken) == (name, 0, [], [])
     context.close()
+
+
+def test_a_telephone_keeps_a_full_stop_with_the_code_before_it(browser: Any, address: str) -> None:
+    """What stands behind short code without a blank is on the same line."""
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(f"{address}/llamacpp/")
+    apart, tried = page.evaluate(
+        """(() => {
+          let apart = [], tried = 0;
+          for (const code of document.querySelectorAll('article :is(p, li) > code.fits')) {
+            const next = code.nextSibling;
+            if (next === null || next.nodeType !== 3 || !/^[.,;:)]/.test(next.textContent)) continue;
+            const range = document.createRange();
+            range.setStart(next, 0);
+            range.setEnd(next, 1);
+            tried += 1;
+            if (range.getBoundingClientRect().left < code.getBoundingClientRect().right - 1) apart.push(code.textContent);
+          }
+          return [apart, tried];
+        })()"""
+    )
+    context.close()
+    assert (apart, tried > 20) == ([], True)
 
 
 @pytest.mark.parametrize(("scheme", "words"), [("light", "gh-light-mode-only"), ("dark", "gh-dark-mode-only")])
