@@ -218,8 +218,8 @@ def _command(label: str, command: str, remark: str, width: int) -> list[Piece]:
     if not remark:
         return [text]
     if text.cell_len + len(remark) + 4 <= SCREEN[1]:
-        return [Text(*words, (f"  ({clean(remark)})", "dim"), whole=True)]
-    return [text, *hanging([(" " * 7, clean(remark), "dim")])]
+        return [Text(*words, f"  ({clean(remark)})", whole=True)]
+    return [text, *hanging([(" " * 7, clean(remark), "")])]
 
 
 def _figures(plan: Plan, width: int) -> list[Piece]:

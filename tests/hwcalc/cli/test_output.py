@@ -220,6 +220,10 @@ def test_verdicts_and_advice_have_colours(capsys: Capture) -> None:
     assert "\x1b[1;94m" in fails
     assert "\x1b[1;32mfits" in both
     assert "\x1b[1;91mdoes not fit" in both
+    # What a change brings is no aside: it is as bright as the numbers.
+    gains = [line for line in fails.splitlines() if " holds " in line and " instead of " in line]
+    assert gains
+    assert not any("\x1b[2m" in line for line in gains)
 
 
 def test_brief_and_verbose(capsys: Capture, tmp_path: Path) -> None:
