@@ -115,6 +115,13 @@ def judge(
     return _with_edits(judged, case, search)
 
 
+def verdict_on(plan: Plan) -> str:
+    """Whether a plan with hardware fits, in the words of the requirement."""
+    fits = Required(name="fits", limit=True, text="true")
+    case = Case(plan=plan, figures=figures_of(plan), replan=lambda: plan, required=(fits,), places={}, sure=True, grown=no_growth)
+    return _fits(fits, case).message
+
+
 def with_unit(count: float, unit: str) -> str:
     """A figure with its unit. Bytes are printed exactly and in a binary unit."""
     if unit == "bytes":

@@ -19,6 +19,7 @@ from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.check.server import ServerCheck
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
+from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.planned import gpus_taken
 from hwcalc.launch.told import is_variable, keys_told
 from hwcalc.launch.words import Word
@@ -211,7 +212,9 @@ def _replacement(places: _Offsets, word: Word, name: str, value: str) -> tuple[i
         if place is None:
             said = "stands beside a template or an escape" if written else "stands in a variable or an anchor"
             said = said if word.said is None else f"is a part of {word.said.name} in line {word.said.spot.line}"
-        message = f"the value of {name} {said}"
+        variable = variable_of(word.taken[0]) if word.taken else None
+        way_out = "" if variable is None else f": set {variable}={value}, or change that default"
+        message = f"the value of {name} {said}{way_out}"
         raise _HeldElsewhereError(message)
     begin = len(bare) - len(word.text)
     if begin and bare[begin - 1] not in "='\" ":

@@ -10,16 +10,16 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import NUMBERS, gain_of
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, gain_of
 from hwcalc.check.file import Check, Fault, Place
-from hwcalc.check.judge import judge, then_fail
+from hwcalc.check.judge import then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
@@ -46,6 +46,7 @@ from hwcalc.launch.planned import (
 from hwcalc.launch.read import LOAD
 from hwcalc.launch.server import Server
 from hwcalc.launch.told import key_of, keys_told, read_told, settings_told, written
+from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.advice import least_sensible
@@ -78,11 +79,14 @@ class OpenError(UsageError):
 
 
 class Held(Record):
-    """The GPUs that a server takes where it surely fits, 0 where it does not; the option that accepts what grows then, and how much is on the host."""
+    """The GPUs that a server takes where it surely fits, 0 where it does not; the option that accepts what grows then, how much is on the host, and
+    whether the engine refuses the length all the same.
+    """
 
     gpus: int = 0
     accepting: str = ""
     slower: str = ""
+    refused: bool = False
 
 
 class ServerCheck(Check):
@@ -165,7 +169,11 @@ class ServerCheck(Check):
         changes = [told for knob in KNOB.finditer(error.hint) if (told := said_as(self.flags, self.server, knob[1], knob[2]))]
         error = in_flags(error, self.server, self.given)
         hint = without_line(error.hint)
-        sizes = ", ".join(map(str, self._sizes(key_of(flag), planner))) if flag.option in LAYOUT else ""
+        starting = [*self._sizes(key_of(flag), planner)] if flag.option in LAYOUT else []
+        sizes, asked = ", ".join(map(str, starting)), number(word.text) or 0
+        # The next one above first, then the next below.
+        near = sorted(starting, key=lambda size: (size < asked, abs(size - asked)))
+        changes += [self._told({flag.option: size}) for size in near if flag.option is not None]
         # What the hint offers is planned, and stands among the edits if it holds.
         hint = f"Sizes with which it starts: {sizes}" if sizes else "" if changes else hint
         said_of = (
@@ -173,8 +181,9 @@ class ServerCheck(Check):
         )
         found = placed_at(finding("flags", said_of.rstrip(" ."), holds=False), place_of(self.server, flag, word))
         held = ((told, self._held_with(told, {}, planner(self))) for told in changes)
-        edits = tuple(self._made(self._edit({}, told, one.slower), {}, one) for told, one in held if one.gpus)
-        return self._beside(self.told, replace(found, edits=edits))[-1]
+        made = ((self._made(self._edit({}, told, one.slower), {}, one), one) for told, one in held if one.gpus)
+        edits = (then_fail(edit, ["length"] if one.refused else []) for edit, one in islice(made, MOST_EDITS))
+        return self._beside(self.told, replace(found, edits=tuple(edits)))[-1]
 
     def _sizes(self, key: str, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[int]:
         """The values of a parallel size, of those on a node, with which the engine starts."""
@@ -306,8 +315,7 @@ class ServerCheck(Check):
 
         edit, typed, shorter = of_length(longest)
         if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
-            [item] = judge(self.required, shorter, replan, self.places, sure=True)
-            refused += f" With {longest:,} tokens it {item.message}"
+            refused += f" With {longest:,} tokens it {verdict_on(shorter)}"
             edit = replace(edit, effect=f"then: {shorter.fit.verdict.text}")
             most = shorter.fit.max_seq or 0
             if least_sensible(longest) <= most < longest:
@@ -509,7 +517,9 @@ class ServerCheck(Check):
             if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
                 grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
                 slower = f"much slower: {plan.places}" if plan.partly_on_host else ""
-                return Held(gpus=gpus_taken(options) or 0, accepting=next(grown, ""), slower=slower)
+                return Held(
+                    gpus=gpus_taken(options) or 0, accepting=next(grown, ""), slower=slower, refused=bool(self._refused(plan))
+                )
         return Held()
 
 

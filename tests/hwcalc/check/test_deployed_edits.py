@@ -156,6 +156,8 @@ def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> N
             "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-num-seqs 8",
             {"gpu": "a100-80gb", "users": "40", "seq": "32k"},
         ),
+        # 32 heads are not cut into three.
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 16384 --tensor-parallel-size 3", {"gpu": "l4"}),
         ("vllm serve Qwen/Qwen3-8B", {"gpu": "rtx-4090"}),
         ("vllm serve Qwen/Qwen3-32B --max-model-len 32768", {"gpu": "1xl4", "users": "8"}),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 16384", {"gpu": "l40s", "seq": "32k"}),

@@ -140,7 +140,7 @@ def test_a_change_in_the_spelling_of_the_text(
         (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV} & vllm serve {QWEN} --max-model-len $LEN {KV} --port 2", "would change too"),
         (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN --max-num-batched-tokens $LEN {KV}\n", "more of the server would change"),
         (f'LEN=8192\nA="--max-model-len $LEN {KV}"\nvllm serve {QWEN} $A\n', "is a part of A in line 2"),
-        (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {KV}\n", "stands in '${LEN:-8192}'"),
+        (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {KV}\n", f"stands in '${{LEN:-8192}}': set LEN={LONGEST}, or change that default"),
         (ANCHORED, "in a variable or an anchor"),
         (f"services:\n  a: {{image: 'vllm/vllm-openai:{{{{ .tag }}}}', command: '{QWEN} --max-model-len 8192 {KV}'}}\n", "beside a template"),
         (f'A=({KV} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
