@@ -164,7 +164,7 @@ EXAMPLES: Final = ("exl2_4bpw", "exl3_4bpw", "mlx_4bit", "mlx_8bit")
 
 _EXL: Final = r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?"
 _MLX: Final = r"mlx_?(?:q|int)?([234568])_?(?:bits?)?"
-_BY_BITS: Final = {"exl2": "convert.py of ExLlamaV2", "exl3": "convert.py of ExLlamaV3", "mlx": "mlx_lm.convert of mlx-lm"}
+_BY_BITS: Final = {"exl2_": "convert.py of ExLlamaV2", "exl3_": "convert.py of ExLlamaV3", "mlx_": "mlx_lm.convert of mlx-lm"}
 """How the names of formats begin that say their bits -> the program that makes one."""
 _HEAD_BITS: Final = 6
 """Bits of the output head: the default of ExLlama's converters."""
