@@ -10,7 +10,7 @@ from hwcalc.launch.arguments import Reading, parse_json
 from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
-from hwcalc.launch.words import Origin, Spot, Word, words_of
+from hwcalc.launch.words import NOWHERE, Origin, SaidText, Spot, Word, words_of
 from hwcalc.profiles.engine_flags import Flag
 
 _INSTRUCTION: Final = re.compile(
@@ -91,8 +91,8 @@ def of_unit(text: str, variables: Mapping[str, str]) -> list[Server]:
             continue
         if key.strip() == "Environment":
             own |= {
-                name: _INSTANCE.sub(lambda _: instance or "", said)
-                for name, said in _assignments(value).items()
+                name: _INSTANCE.sub(lambda _: instance or "", said) if _INSTANCE.search(said) else said
+                for name, said in _assignments(value, _lines(text, whole, first, at)).items()
                 if instance is not None or not _INSTANCE.search(said)
             }
         elif key.strip() == "ExecStart" and value.strip():
@@ -115,15 +115,16 @@ def _lines(text: str, whole: Origin, first: int, last: int) -> Spot:
     return Spot(written=text[begin:end], origin=whole.cut(begin, end))
 
 
-def _assignments(text: str) -> dict[str, str]:
-    """The variables of ``Environment="A=1" B=2``."""
+def _assignments(text: str, spot: Spot = NOWHERE) -> dict[str, str]:
+    """The variables of ``Environment="A=1" B=2``, which stands in a piece of the file."""
     out: dict[str, str] = {}
+    origin = spot.inside(text)
     for match in re.finditer(
         r"\"([A-Za-z_]\w*)=((?:[^\"\\]|\\.)*)\"|'([A-Za-z_]\w*)=([^']*)'|([A-Za-z_]\w*)=(\S*)", text[:10_000]
     ):
-        name = match[1] or match[3] or match[5]
-        value = match[2] if match[1] else match[4] if match[3] else match[6]
-        out[name] = value
+        at = next(group for group in (1, 3, 5) if match[group])
+        value = Spot(written=match[at + 1], origin=origin.cut(*match.span(at + 1)))
+        out[match[at]] = SaidText.of(match[at], Word(text=match[at + 1], spot=value))
     return out
 
 
@@ -207,12 +208,14 @@ def of_dockerfile(text: str, variables: Mapping[str, str]) -> list[Server]:
                 known[name.strip()] = value.strip().strip("\"'")
         elif kind == "ENV":
             for name, value in (
-                _assignments(rest) if "=" in rest.split(" ")[0] else {rest.partition(" ")[0]: rest.partition(" ")[2]}
+                _assignments(rest, _lines(text, whole, start, line_number))
+                if "=" in rest.split(" ")[0]
+                else {rest.partition(" ")[0]: rest.partition(" ")[2]}
             ).items():
                 word = _one(value, known)
-                own[name] = word.text if word.known else word
+                own[name] = word if not word.known else value if word.text == value else word.text
                 if word.known:
-                    known[name] = word.text
+                    known[name] = own[name]
         elif kind in ("ENTRYPOINT", "CMD"):
             document, spot = parse_json(rest) if rest.startswith("[") else None, _lines(text, whole, start, line_number)
             words = (

@@ -104,6 +104,8 @@ services:
         ("a.sh", f'export LEN="8192"\nA=${{LEN}}\nvllm serve {QWEN} --max-model-len=$A {KV}\n', '"8192"', f'"{LONGEST}"'),
         ("a.sh", f"A='--max-model-len 8192 {KV}'\nvllm serve {QWEN} $A\n", "8192", LONGEST),
         ("a.yaml", IN_ENV, "8192", LONGEST),
+        ("a.service", f'[Service]\nEnvironment="A=1" LEN=8192\nExecStart=vllm serve {QWEN} --max-model-len ${{LEN}} {KV}\n', "8192", LONGEST),
+        ("Dockerfile", f"FROM vllm/vllm-openai:v0.20.0\nENV A=1 \\\n    LEN=8192\nENTRYPOINT vllm serve {QWEN} --max-model-len $LEN {KV}\n", "8192", LONGEST),
         # A flag that is not there yet comes behind the others, written as they are.
         ("a.sh", f"vllm serve {QWEN} {KV} > log &\n", KV, f"{KV} --max-model-len {LONGEST}"),
         ("a.sh", f"vllm serve {QWEN} \\\n    {KV}\n", KV, f"{KV} \\\n    --max-model-len {LONGEST}"),
