@@ -26,7 +26,6 @@ from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, Uncounte
 from hwcalc.formulas.record import Record
 from hwcalc.launch.planned import (
     BEYOND,
-    KNOB,
     LAYOUT,
     ON_SERVER,
     BeyondError,
@@ -37,7 +36,7 @@ from hwcalc.launch.planned import (
     in_flags,
     is_on_server,
     planned,
-    said_as,
+    remedies,
     set_words,
     without_line,
     word_of,
@@ -166,7 +165,7 @@ class ServerCheck(Check):
         if culprit is None:
             return None
         flag, word = culprit
-        changes = [told for knob in KNOB.finditer(error.hint) if (told := said_as(self.flags, self.server, knob[1], knob[2]))]
+        changes = remedies(error, self.server)
         error = in_flags(error, self.server, self.given)
         hint = without_line(error.hint)
         starting = [*self._sizes(key_of(flag), planner)] if flag.option in LAYOUT else []

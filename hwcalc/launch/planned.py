@@ -44,7 +44,7 @@ _OF_NODES: Final = re.compile(
     r"node|per_pod|master|headless|dist[-_]init|address|rank|rpc|launcher|size[-_]local|executor[-_]backend"
 )
 """In the names of flags that a server on several nodes is given."""
-KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
+_KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
 _LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
 _SHARED: Final = "kv_unified"
 """The engine option by which slots share a buffer."""
@@ -264,13 +264,19 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
     with suppress(UsageError):
         flags = flags_of(server)
         if "engine_options" not in given:
-            hint = KNOB.sub(lambda knob: written(said_as(flags, server, knob[1], knob[2])) or knob[0], hint)
+            hint = _KNOB.sub(lambda knob: written(said_as(flags, server, knob[1], knob[2])) or knob[0], hint)
         for flag, _ in _said(flags, server):
             if flag.option in ROWS and flag.option not in given:
                 option = re.compile(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])")
                 error.message, hint = (option.sub(flag.spelled, text) for text in (error.message, hint))
     error.hint = f"{hint}{line}"
     return error
+
+
+def remedies(error: KvplanError, server: Server) -> list[dict[str, str]]:
+    """What the engine is told for each of its options that the hint of an error names, where it can be told."""
+    flags = flags_of(server)
+    return [told for knob in _KNOB.finditer(error.hint) if (told := said_as(flags, server, knob[1], knob[2]))]
 
 
 def said_as(flags: EngineFlags, server: Server, knob: str, value: str) -> dict[str, str]:
