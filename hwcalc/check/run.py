@@ -274,16 +274,17 @@ def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: b
     said, hint = f"{options} {'is' if len(names) == 1 else 'are'} for deployments", f"Write in the check file: {keys}"
     if named and len(checks) == len(read):
         raise UsageError(f"{said}, and {file} is a check file, which says that itself.", hint=hint)
-    said, hardware = f"{said}, and changed nothing here.", {"gpu", "gpus", "instance"}
+    hardware = {"gpu", "gpus", "instance"}
     keys_given = {*told.options} | (hardware if hardware & told.options.keys() else set())
     # A file that says it already has nothing to be written.
     own = {file.path for file in checks if any(check.options.keys() & keys_given for check in file.checks)}
-    return [
-        replace(file, notes=(*file.notes, Note(code="for-deployments", message=said if file.path in own else f"{said} {hint}")))
-        if file in checks
-        else file
-        for file in read
-    ]
+
+    def noted(file: CheckFile) -> CheckFile:
+        here = f"{said}, and changed nothing in {printable(file.path)}."
+        note = Note(code="for-deployments", message=here if file.path in own else f"{here} {hint}")
+        return replace(file, notes=(*file.notes, note))
+
+    return [noted(each) if isinstance(each, CheckFile) and each in checks else each for each in read]
 
 
 def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:
