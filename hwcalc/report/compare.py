@@ -195,15 +195,16 @@ def _columns(variants: Sequence[Variant], *, beside: bool, policies: bool) -> li
         out += column("limit", lambda variant: limit_word(variant.limited_by), 6, right=False)
         out += column("longest", lambda variant: how_many(variant.max_seq), 4)
         if split:
-            out += column("layers on GPU", _layers_on_gpu, 5)
-            out += column("in host memory", _in_host_memory, 6)
-        out += column(RATE, _speed, 9)
+            out += column("layers on GPU", _layers_on_gpu, 6)
+            out += column("in host memory", _in_host_memory, 7)
+        # A bound alone tells less of a plan than its bytes.
+        out += column(RATE, _speed, 5 if any(variant.decode_tokens_per_s is not None for variant in variants) else 9)
         for title, rank in {HOURLY: 0, PER_MILLION: 2, **({PER_USER: 0} if limited else {}), MONTHLY: 10}.items():
             out += column(title, partial(_cost, title), rank)
     if beside:
         pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
         out += column("stores", _of_row(lambda row: row.stores), 10, right=False)
-        out += column("cache", _of_row(lambda row: human_bytes(row.all_gpus_bytes)), 5 if out else 0)
+        out += column("cache", _of_row(lambda row: human_bytes(row.all_gpus_bytes)), 6 if out else 0)
         out += column("a token", _of_row(lambda row: human_bytes(row.growth_bytes)), 11)
         out += column("pool tokens", _of_row(_pool_tokens), 12) if pools else []
         out += column("number", lambda variant: _WORDS.get(variant.definition or "", variant.definition or ""), 13, right=False)

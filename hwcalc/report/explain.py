@@ -16,7 +16,7 @@ from hwcalc.report.drawing import Column, Grid, Piece, Text, hanging, indented, 
 from hwcalc.report.exports import foot_markdown, head_markdown
 from hwcalc.report.styles import ACCENT, UNSURE
 from hwcalc.report.summary import definition, model_lines, request_lines, source_line
-from hwcalc.report.text import both, csv_text, escaped, exact, filled, layer_words, percent, plural
+from hwcalc.report.text import both, csv_text, escaped, exact, filled_items, layer_words, percent, plural
 from hwcalc.report.view import View
 from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
@@ -66,7 +66,7 @@ def explain_text(explanation: Explanation, view: View) -> str:
     """Each kind of layer with its formula, its numbers and the result, and their sum; then every other part in the same way."""
     plan = explanation.plan
     name, about, shape = model_lines(plan)
-    head, *others = (filled(line, view.width) for line in (f"{name}  {about}", shape, *request_lines(plan)))
+    head, *others = (filled_items(line, view.width) for line in (f"{name}  {about}", shape, *request_lines(plan)))
     out: list[Piece] = [Text((head[: len(name)], "bold"), (head[len(name) :], "dim")), *map(Text, others), Text()]
     for title, parts in _blocks(explanation):
         out.append(Text(title, style=ACCENT))

@@ -43,7 +43,7 @@ from hwcalc.report.summary import (
     shares,
     start_lines,
 )
-from hwcalc.report.text import PIPED_WIDTH, abbreviated, continued, exact, filled, layer_words, percent, plural
+from hwcalc.report.text import PIPED_WIDTH, abbreviated, continued, exact, filled, filled_items, layer_words, percent, plural
 from hwcalc.report.verdict import first_lines, kept_lines, verdict
 from hwcalc.report.view import Detail
 from hwcalc.text import clean
@@ -99,7 +99,7 @@ def _first_screen(plan: Plan, width: int, lines: int, command: str, detail: Deta
     name, about, _ = model_lines(plan)
     head = filled(f"{name}  {about}", width)
     titled = Text((head[: len(name)], "bold"), (head[len(name) :], "dim"))
-    parts: list[Piece] = [titled, *(Text(filled(line, width)) for line in request_lines(plan)), Text()]
+    parts: list[Piece] = [titled, *(Text(filled_items(line, width)) for line in request_lines(plan)), Text()]
     more, spared = 0, list[str]()
     ask = ask_line(plan, "" if quiet else command)
     asked = [] if quiet else hanging([("hint".ljust(_LABEL), text, "") for text in hints_of(plan)])

@@ -42,6 +42,19 @@ def filled(text: str, width: int) -> str:
     return "\n".join(broken(text, width, 2))
 
 
+def filled_items(text: str, width: int) -> str:
+    """As :func:`filled`, of items with middle dots between them: within an item no line is broken, unless it is long.
+
+    >>> print(filled_items("engine vllm 0.33 · KV dtype bf16 · tp 4", 26))
+    engine vllm 0.33 ·
+      KV dtype bf16 · tp 4
+    """
+    if len(text) <= width:
+        return filled(text, width)
+    dot = " · "
+    return filled(dot.join(together(item) if len(item) <= width // 2 else item for item in text.split(dot)), width)
+
+
 def broken(text: str, width: int, hang: int = 0) -> list[str]:
     """Lines of at most ``width`` characters, the second and further ones behind ``hang`` blanks; broken as :func:`filled` does."""
     from textwrap import wrap

@@ -260,3 +260,16 @@ def test_two_names_of_a_model_are_one_row() -> None:
     rows = compare(["Qwen/Qwen3-8B", "qwen3 8b", "Qwen/Qwen3-4B"], seq="1k").variants
 
     assert [row.model for row in rows] == ["Qwen/Qwen3-8B", "Qwen/Qwen3-4B"]
+
+
+def test_formats_side_by_side_have_their_speed_on_80_columns(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what fits, it is what one chooses a format by. A bound alone gives way to the bytes of the cache."""
+    monkeypatch.setenv("COLUMNS", "80")
+    card = ("--gpu", "rtx-4070", "--seq", "16k")
+    formats = run(capsys, "compare", "Qwen/Qwen3-14B", *card, "--engine", "llamacpp", "--weights", "q4_k_m,q8_0")[1]
+    bounds = run(capsys, "compare", "Qwen/Qwen3-4B", *card, "--dtype", "bf16,fp8")[1]
+    titles = [next(line for line in out.splitlines() if " verdict " in line).split() for out in (formats, bounds)]
+
+    assert {"verdict", "longest", "tok/s"} <= set(titles[0])
+    assert "cache" in titles[1]
+    assert "tok/s" not in titles[1]
