@@ -87,12 +87,19 @@ def _failing(result: Checked) -> set[str]:
 
 
 def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tuple[Deployment, Checked, str]:
-    """The deployment with the first of the edits of a failing requirement that can be made, the server's result then, and the flags."""
+    """The deployment with the first of the edits of its failing requirements that can be made, the server's result then, and the flags.
+
+    One that takes more bytes than the baseline allows is none.
+    """
     # With --strict, what probably holds fails too.
-    failing = min((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
-    why = "" if failing.edits else brief(failing.message, _LONGEST).rstrip(".")
-    by_hand = next((f"only with {edit.yaml}" for edit in failing.edits if not edit.told), "no flag does it")
-    for edit in failing.edits:
+    items = sorted((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
+    edits = [(item, edit) for item in items for edit in item.edits]
+    why = "" if edits else brief(items[0].message, _LONGEST).rstrip(".")
+    by_hand = next((f"only with {edit.yaml}" for _, edit in edits if edit.yaml and not edit.told), "no flag does it")
+    for failing, edit in edits:
+        if edit.told and edit.accepting:
+            why = why or f"{edit.flags} needs {edit.accepting}"
+            continue
         if not edit.told or _SLOW in edit.effect:
             how = edit.effect.partition("; ")[0].removeprefix(f"{_SLOW}: ").replace(f", {_SLOW}", "")
             why = why or (f"{edit.flags} makes it {_SLOW}: {how}" if edit.flags else "")
@@ -114,7 +121,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         known = {note.code for note in (now if result.plan is None else result).warnings}
         told = next((note.message for note in now.warnings if note.code not in known), "")
         if now.error is None and same and not worse and not told:
-            return after, now, " and ".join(filter(None, (edit.flags, edit.accepting)))
+            return after, now, edit.flags
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
         why = why or f"with {edit.flags} {still.rstrip(' .')}"
     raise _NoEditError(why or by_hand)

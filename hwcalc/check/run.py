@@ -293,12 +293,20 @@ def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options:
     from hwcalc.check.mend import write as write_mended
 
     fixes, now = list[Fix](), list(read)
-    alone = replace(options, baselines=None, lock="ignore" if options.lock == "ignore" else "use")
+    was = _earlier([(check, None) for check in document.checks], options.baselines or ())
+
+    def tried(file: Deployment) -> Sequence[Checked]:
+        """The results of a text, compared with what the baselines have of its checks."""
+        kept = {(check.name, place) for check in file.checks for place in was.get((printable(file.path), check.name), ())}
+        own = tuple(item for item in options.baselines or () if item.name is None or (item.name, item.place) in kept)
+        alone = replace(options, baselines=own or None, lock="ignore" if options.lock == "ignore" else "use")
+        return run_checks([file], alone).checks
+
     for place, file in enumerate(read):
         if not isinstance(file, Deployment):
             continue
         checked = [check for check in document.checks if check.file == printable(file.path)]
-        text, fix = mended(file, checked, lambda tried: run_checks([tried], alone).checks)
+        text, fix = mended(file, checked, tried)
         if fix.diff and write:
             write_mended(file.path, file.text, text)
             fix = replace(fix, written=True)

@@ -87,6 +87,11 @@ class Held(Record):
     slower: str = ""
     refused: bool = False
 
+    @property
+    def holds(self) -> bool:
+        """True if it surely fits, with a length that the engine takes."""
+        return bool(self.gpus) and not self.refused
+
 
 class ServerCheck(Check):
     """The check of a server. ``remarks`` are warnings.
@@ -204,15 +209,16 @@ class ServerCheck(Check):
         alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
         blamed = self if self.beyond is None else alone
         found = [blamed.blamed(item, plan, replan) for item in (*(() if refused else judged), *more)]
-        if refused:
-            found.insert(0, self._shorter(refused, plan, replan))
-        elif self.beyond is not None:
-            beyond = self._beyond(self.beyond, replan)
+        if refused or self.beyond is not None:
+            first = self._shorter(refused, plan, replan) if refused else self._beyond(plan, replan)
+            # What grows is mended by flags that mend the length too; the option that accepts it does not.
+            whole = {edit.yaml for item in found for edit in item.edits if edit.settings} if refused else ()
 
             def then(edit: Edit) -> Edit:
-                return edit if edit.told and self._held_with(edit.told, {}, replan).gpus else then_fail(edit, [beyond.name])
+                mends = edit.yaml in whole or (edit.told and self._held_with(edit.told, {}, replan).holds)
+                return edit if mends else then_fail(edit, [first.name])
 
-            found = [beyond, *(replace(item, edits=tuple(map(then, item.edits))) for item in found)]
+            found = [first, *(replace(item, edits=tuple(map(then, item.edits))) for item in found)]
         return self._beside(self.told, *found)
 
     def _beside(self, told: Sequence[Judged], *findings: Judged) -> list[Judged]:
@@ -258,30 +264,44 @@ class ServerCheck(Check):
     def _refused(self, plan: Plan) -> str:
         """Why the engine refuses the length; empty if it takes it."""
         longer = next((note.message for note in plan.warnings if note.code == BEYOND), "")
-        server = self.server
-        # The model may be stretched by a flag, which no plan reads.
-        if any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant)):
-            return ""
-        return longer if plan.request.environment and heeded(plan, server.variables) is plan else ""
+        needed = plan.request.environment and heeded(plan, self.server.variables) is plan
+        return longer if needed and not self._stretched else ""
 
-    def _beyond(self, error: BeyondError, replan: Callable[..., Plan]) -> Judged:
+    @property
+    def _stretched(self) -> bool:
+        """True if the model may be stretched by a flag, which no plan reads."""
+        server = self.server
+        return any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant))
+
+    def _beyond(self, plan: Plan, replan: Callable[..., Plan]) -> Judged:
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
+        error = self.beyond
+        assert error is not None
         option, size = error.option, error.sizes["seq"]
         slots = error.sizes["batch"] or 1
         in_slots = self.engine.facts.slots_option
-        larger = self._slots_told(slots, size, keep=option == "seq") if in_slots else self._told({option: error.sizes[option]})
-        held = self._held_with(larger, {}, replan)
-        edits = [self._made(self._edit({}, larger, held.slower), {}, held)] if held.gpus else []
+
+        def told(tokens: int) -> dict[str, str]:
+            sizes = {**error.sizes, "seq": tokens}
+            return self._slots_told(slots, tokens, keep=option == "seq") if in_slots else self._told({option: sizes[option]})
+
+        larger, typed = told(size), dict[str, str]()
+        held, longest = self._held_with(larger, typed, replan), plan.model.max_position_embeddings or 0
+        message = error.message
+        if option == "seq" and error.allowed < longest < size and not self._stretched:
+            message += f"; the model's maximum is {longest:,}"
+            if not held.holds:
+                larger, typed = told(longest), {"seq": str(longest)}
+                held = self._held_with(larger, typed, replan)
+        edits = [self._made(self._edit({}, larger, held.slower), typed, held)] if held.holds else []
         more = error.allowed if option == "batch" else 0
-        edits += self._most_slots(size, slots, replan, more_than=more) if not held.gpus or held.slower else ()
+        edits += self._most_slots(size, slots, replan, more_than=more) if not held.holds or held.slower or typed else ()
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
         sensible = error.allowed >= least_sensible(error.sizes[option])
-        edits += [self._typed(self._edit(smaller), smaller, held)] if held.gpus and sensible else []
+        edits += [self._typed(self._edit(smaller), smaller, held)] if held.holds and sensible else []
         word = words_for(self.flags, self.server, option)[1]
-        item = finding(
-            "length" if option == "seq" else "users", error.message if edits else f"{error.message}; {_NO_CHANGE}", holds=False
-        )
+        item = finding("length" if option == "seq" else "users", message if edits else f"{message}; {_NO_CHANGE}", holds=False)
         place = None if word is None or not word.line else place_of(self.server, self.flags.flag_of.get(option), word)
         return replace(placed_at(item, place), edits=tuple(edits))
 
@@ -319,9 +339,10 @@ class ServerCheck(Check):
             most = shorter.fit.max_seq or 0
             if least_sensible(longest) <= most < longest:
                 edit, typed, shorter = of_length(most)
-        return replace(
-            placed_at(finding("length", refused, holds=False), self.places.get("seq")), edits=(self._made(edit, typed),)
-        )
+        accepting = next((each.accepting for item in self.grown(figures_of(shorter)) for each in item.edits), "")
+        # It is said beside the flag: the GPUs are those of the text.
+        made = self._made(edit, typed, Held(accepting=accepting))
+        return replace(placed_at(finding("length", refused, holds=False), self.places.get("seq")), edits=(made,))
 
     def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan]) -> Judged:
         """The verdict at the first flag of the text that one of its edits changes, else at the server. Each edit holds as it is told."""
@@ -417,7 +438,7 @@ class ServerCheck(Check):
 
         def fits(slots: int) -> bool:
             found = held(slots)
-            return bool(found.gpus) and not found.slower
+            return found.holds and not found.slower
 
         most = last_yes(fits, fewer_than - 1, fewer_than // 2) if self.engine.facts.slots_option and fewer_than > 1 else 0
         # Who asks for a length alone may be served with a single slot of it.
@@ -434,7 +455,7 @@ class ServerCheck(Check):
         size = self.server.settings.get("tp", 1) * given // taken
         edit = self._edit({"tp": str(size)}, self._told({"tp": size}), f"all {given:,} GPUs of the file")
         held = self._held_with(edit.told, {}, replan)
-        if held.gpus:
+        if held.holds:
             yield replace(edit, accepting=held.accepting)
 
     def _holding(self, edit: Edit, replan: Callable[..., Plan]) -> Edit | None:
@@ -444,7 +465,7 @@ class ServerCheck(Check):
         for what can be told in none of these ways.
         """
         held = self._held_with(edit.told, {}, replan) if edit.told else Held()
-        if held.gpus:
+        if held.holds:
             return self._made(edit, {}, held)
         counts = isinstance(self.server.settings.get("gpus_per_replica"), int)
         free = () if edit.told else (*NUMBERS, *(() if counts else ("gpus",)))
@@ -453,7 +474,7 @@ class ServerCheck(Check):
             return self._in_words(edit)
         whole = typed.keys() == edit.settings.keys()
         held = self._held_with({} if whole else edit.told, typed, replan) if whole or edit.told else held
-        if not held.gpus:
+        if not held.holds:
             return None
         return self._typed(replace(edit, told={}, flags=""), typed, held) if whole else self._made(edit, typed, held)
 

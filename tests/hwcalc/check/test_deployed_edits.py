@@ -63,6 +63,48 @@ def test_a_length_that_the_engine_refuses(tmp_path: Path, capsys: Capture) -> No
     assert "SGLang refuses that without SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1" in item["message"]
 
 
+@pytest.mark.parametrize("stretched", ["", ' --hf-overrides \'{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}\''])
+def test_a_load_beyond_the_model_is_offered_what_the_model_has(stretched: str, tmp_path: Path, capsys: Capture) -> None:
+    """40,960 tokens are the maximum of Qwen3-8B by its config: no longer length is offered but where the text stretches the model."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"LEN=16384\nvllm serve {QWEN} --max-model-len $LEN{stretched}\n", encoding="utf-8")
+    item, *_ = checked(capsys, str(path), "--gpu", "h100", "--seq", "64k")[1]["checks"][0]["requirements"]
+    told = [(edit["flags"] or edit["yaml"]).partition(" in the file")[0] for edit in item["edits"]]
+
+    assert item["name"] == "length"
+    assert told[0] == f"--max-model-len {65_536 if stretched else 40_960}"
+    assert ("the model's maximum is 40,960" in item["message"]) is (not stretched)
+
+
+def test_every_edit_of_a_length_that_grew_holds_with_what_stands_beside_it(tmp_path: Path, capsys: Capture) -> None:
+    """From 32,768 tokens to 65,536, of which the model has 40,960: 8,192 more are a quarter more of the cache. --fix takes what passes as it is."""
+    path, before = tmp_path / "serve.sh", tmp_path / "before.json"
+
+    def of(length: str, *words: str) -> tuple[int, dict[str, Any]]:
+        path.write_text(f"vllm serve {QWEN} --max-model-len {length}\n", encoding="utf-8")
+        return checked(capsys, str(path), "--gpu", "h100", *words)
+
+    before.write_text(json.dumps(of("32768")[1]), encoding="utf-8")
+    against = ("--baseline", str(before))
+    for allowed in ("5%", "0%"):
+        growth = ("--max-growth", allowed)
+        status, found = of("65536", *against, *growth)
+        edits = [edit for item in found["checks"][0]["requirements"] for edit in item["edits"]]
+        told = {edit["told"].get("--max-model-len", "65536"): edit for edit in edits}
+        assert (status, told["40960"]["accepting"], told["65536"]["effect"]) == (
+            1,
+            "--max-growth 25%",
+            "allows the growth; then length still fails",
+        )
+        for length, edit in told.items():
+            status, found = of(length, *against, *(edit["accepting"].split() or growth))
+            left = [item["name"] for item in found["checks"][0]["requirements"] if not item["holds"]]
+            assert left == (["length"] if length == "65536" else []), edit
+        of("65536")
+        status, _, said = run(capsys, "check", str(path), "--gpu", "h100", *against, *growth, "--fix", "--write")
+        assert (status, int(path.read_text(encoding="utf-8").split()[-1])) == (0, 33_792 if allowed == "5%" else 32_768), said
+
+
 @pytest.mark.parametrize(
     ("words", "said", "edits"),
     [
@@ -161,6 +203,9 @@ def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> N
         ("vllm serve Qwen/Qwen3-8B", {"gpu": "rtx-4090"}),
         ("vllm serve Qwen/Qwen3-32B --max-model-len 32768", {"gpu": "1xl4", "users": "8"}),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 16384", {"gpu": "l40s", "seq": "32k"}),
+        # Beyond the model, whose maximum is 40,960.
+        ("vllm serve Qwen/Qwen3-8B --max-model-len 16384", {"gpu": "l40s", "seq": "64k"}),
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --context-length 16384", {"gpu": "l40s", "seq": "64k"}),
         # 40,960 tokens are the most of the model, and the L40S holds six such requests.
         ("vllm serve Qwen/Qwen3-8B", {"gpu": "l40s", "users": "2", "seq": "64k"}),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 65536", {"gpu": "l40s", "users": "2", "seq": "64k"}),
