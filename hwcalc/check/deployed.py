@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ from hwcalc.launch.server import Server
 from hwcalc.masking import masked
 from hwcalc.model import Note
 from hwcalc.profiles.engine_flags import EngineFlags
-from hwcalc.text import brief, printable, shell_word
+from hwcalc.text import brief, operand, printable, shell_word
 from hwcalc.yaml_tree import LARGEST_MANIFEST, TreeError, read_forest
 
 _OF_CHECKS: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:schema_version|checks)[\"']?[ \t]*:")
@@ -146,7 +147,20 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         checks.append(_check(server, flags, told, name, command, alone=len(servers) == 1))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
+    notes += _of_env_file(path, {name for check in checks for name in check.server.asks})
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
+
+
+def _of_env_file(path: str, asked: Collection[str]) -> Iterator[Note]:
+    """A note on the file of variables beside a text that has some of those that the text asks for: Docker Compose reads it by itself."""
+    file = os.path.join(os.path.dirname(path), ".env")
+    if path == "-" or not asked or not os.path.isfile(file):
+        return
+    with suppress(CheckFileError):  # nobody named it
+        named = sorted(asked & Given.of((), read_text(file)).variables.keys())
+        if named:
+            said = f"{printable(file)} sets {brief(', '.join(named), 80)}, which {printable(path)} leaves open."
+            yield Note(code="env-file", message=f"{said} To read it add: --env-file {operand(file)}")
 
 
 def typed_command(
@@ -258,6 +272,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         remarks=(*made.remarks, *warned(server)),
         server=server,
         command=command,
+        outside=frozenset(told.given.variables),
         told=tuple(judged),
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,

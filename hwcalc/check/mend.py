@@ -184,7 +184,7 @@ def edited(text: str, check: ServerCheck, edit: Edit) -> str:
             message = f"{name} is said already"
             raise _NoEditError(message)
         else:
-            replaced.append(_replacement(places, word, name, value))
+            replaced.append(_replacement(places, word, name, value, check.variable_at(word)))
     if added:
         replaced.append(_Style(places, server.words).addition(added))
     for begin, end, new in sorted(replaced, reverse=True):
@@ -208,8 +208,8 @@ class _Offsets:
         return (begin, begin + len(spot.written)) if self.text.startswith(spot.written, begin) else None
 
 
-def _replacement(places: _Offsets, word: Word, name: str, value: str) -> tuple[int, int, str]:
-    """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it."""
+def _replacement(places: _Offsets, word: Word, name: str, value: str, stands: str) -> tuple[int, int, str]:
+    """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it. ``stands`` tells of that variable."""
     if word.said is not None and word.said == word.text and word.said.spot.written:
         word = replace(word, spot=word.said.spot)
     place, written = places.of(word), word.spot.written
@@ -218,7 +218,9 @@ def _replacement(places: _Offsets, word: Word, name: str, value: str) -> tuple[i
         said = f"stands in {shown(written, 40)}"
         if place is None:
             said = "stands beside a template or an escape" if written else "stands in a variable or an anchor"
-            said = said if word.said is None else f"is a part of {word.said.name} in line {word.said.spot.line}"
+            said = f"is a part of {stands}" if word.said is not None else said
+        elif stands and word.said is None:
+            said = f"is {stands}"
         variable = variable_of(word.taken[0]) if word.taken else None
         way_out = "" if variable is None else f": set {variable}={value}, or change that default"
         message = f"the value of {name} {said}{way_out}"

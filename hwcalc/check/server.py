@@ -98,7 +98,7 @@ class ServerCheck(Check):
 
     ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. ``command`` makes the
     command that checks the text with options and values of ``--set``, and without a limit of growth if another one is to be added; ``own`` are the options that ``--set`` says of this server
-    alone, and ``shared`` those that the user gave for all. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
+    alone, and ``shared`` those that the user gave for all. Variables from ``outside`` have the values that the user gave. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
     with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares
     its figures with a baseline.
     """
@@ -111,6 +111,7 @@ class ServerCheck(Check):
     command: Callable[..., str] = str
     own: Collection[str] = ()
     shared: Mapping[str, Any] = MappingProxyType({})
+    outside: frozenset[str] = frozenset()
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
     grown: Grown = no_growth
@@ -503,8 +504,8 @@ class ServerCheck(Check):
 
         A value that a variable of the text has is to be written there.
         """
-        words = (word for name in edit.told if (word := self._word(name)) is not None and word.said is not None)
-        stands = ", ".join(f"{word.said.name} in line {word.said.spot.line}" for word in words if word.said is not None)
+        words = (word for name in edit.told if (word := self._word(name)) is not None)
+        stands = ", ".join(dict.fromkeys(filter(None, map(self.variable_at, words))))
         edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
         given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
         edit = edit if held is None else replace(edit, accepting=held.accepting)
@@ -515,6 +516,13 @@ class ServerCheck(Check):
         elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus) > 1:
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
         return self._typed(edit, typed, held or Held()) if typed else edit
+
+    def variable_at(self, word: Word) -> str:
+        """The variable that has the value of a word, and where it is set; empty where the word has it itself."""
+        if word.said is not None:
+            return f"{word.said.name} in line {word.said.spot.line}"
+        given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", word.raw))
+        return next((f"{name} of --set or --env-file" for name in given), "")
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""

@@ -373,7 +373,10 @@ def test_a_finding_stands_where_a_variable_is_set(text: str, tmp_path: Path, cap
 
     assert ("$LEN" if typed else "40960") in lines[item["line"] - 1]
     assert edit["flags"].startswith("--max-model-len ")
-    assert edit["effect"] == ("" if typed else f"{'A' if 'A=' in text else 'LEN'} in line {item['line']}")
+    where = "LEN of --set or --env-file" if typed else f"{'A' if 'A=' in text else 'LEN'} in line {item['line']}"
+    assert edit["effect"] == where
+    _, _, err = run(capsys, "check", str(path), "--gpu", "l4", *typed, "--fix")
+    assert (f"the value of --max-model-len is {where}" in err) is bool(typed)
 
 
 @pytest.mark.parametrize(
