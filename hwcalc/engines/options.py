@@ -240,7 +240,6 @@ class CommandInput(Record):
     """True if everything lies in the memory of a machine without a GPU."""
     partly_on_host: bool = False
     """True if a part lies in the memory of the host, beside a GPU."""
-    on_mac: bool = False
     flags: tuple[str, ...] = ()
     """Further words, which a cache policy needs."""
     layers: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -62,23 +61,8 @@ def command_input(plan: Plan) -> CommandInput:
         environment=environment_of(plan),
         on_host=bool(plan.memory.devices) and all(device.device == HOST for device in plan.memory.devices),
         partly_on_host=plan.partly_on_host,
-        on_mac=_on_mac(plan),
         **_model(plan),
     )
-
-
-def _on_mac(plan: Plan) -> bool:
-    if plan.fit is None or plan.fit.gpu is None:
-        return False
-    from hwcalc.hardware.named import gpu_named
-
-    with suppress(KvplanError):
-        return gpu_named(plan.fit.gpu).vendor.lower() == _MAC
-    # A profile that is read from this machine has no name of its own.
-    return False
-
-
-_MAC: Final = "apple"
 
 
 def startable(command: Command, planned: CommandInput) -> tuple[CommandInput, str]:

@@ -74,7 +74,8 @@ def emitted(plan: Plan, what: str, replicas: int = 1, suffix: str = "") -> str:
     if file is None:
         return command_text(plan, rules.command.words(given))
     serving = [f"# For the server: {_quoted(file.environment)}"] if file.environment else []
-    return "\n".join((*serving, f"# {_quoted(file.command)}", file.text.rstrip("\n")))
+    typed = [f"# {_quoted(words)}" for words in (file.command, file.run)]
+    return "\n".join((*serving, *typed, file.text.rstrip("\n")))
 
 
 def emitted_document(plan: Plan, what: str) -> EmittedDocument:

@@ -314,21 +314,24 @@ def modelfile(planned: CommandInput) -> EmittedFile:
         command=("ollama", "create", made, "-f", "Modelfile"),
         run=("ollama", "run", made),
         as_is=None if own or run is None else ("ollama", "run", run),
-        context=f"OLLAMA_CONTEXT_LENGTH={context}",
+        context=f"{_CONTEXT}{context}",
     )
 
 
-def ollama_server(variables: tuple[str, ...], *, on_mac: bool) -> tuple[tuple[str, ...], str]:
-    """``ollama serve`` with these variables, and how a server that runs already gets them, as a service or as the app of a Mac.
+_CONTEXT: Final = "OLLAMA_CONTEXT_LENGTH="
+_FAQ: Final = "https://docs.ollama.com/faq#how-do-i-configure-ollama-server"
+
+
+def ollama_server(variables: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """``ollama serve`` with these variables, and what to do where a server runs already, or no shell takes such a line.
 
     Source: docs/faq of Ollama, "How do I configure Ollama server?".
     """
-    if on_mac:
-        told = " && ".join(f"launchctl setenv {' '.join(one.split('=', 1))}" for one in variables)
-        running = f"{told}, restart the app"
+    if all(one.startswith(_CONTEXT) for one in variables):
+        elsewhere = "Add --emit ollama > Modelfile, which needs no variable"
     else:
-        running = f"systemctl edit ollama: [Service] Environment={' '.join(variables)}, systemctl restart ollama"
-    return (*variables, "ollama", "serve"), f"leave it running. Port in use? {running}"
+        elsewhere = f"Set each variable as {_FAQ} says"
+    return (*variables, "ollama", "serve"), f"leave it running. Port in use, or Windows? {elsewhere}"
 
 
 def ollama_flag(name: str, value: object) -> str:

@@ -311,7 +311,7 @@ class OllamaCommand(Command):
     def server(self, planned: CommandInput, variables: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         from hwcalc.engines.llamacpp.command import ollama_server
 
-        return ollama_server(variables, on_mac=planned.on_mac) if variables else ((), "")
+        return ollama_server(variables) if variables else ((), "")
 
     def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
         """A comment on where a file comes from that neither the model's publisher nor Ollama's library has."""

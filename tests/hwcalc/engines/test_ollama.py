@@ -154,7 +154,11 @@ def test_a_model_of_the_store(capsys: Capture, tmp_path: Path, monkeypatch: pyte
 
     assert (one.request.engine, one.request.seq, one.request.options) == ("ollama", 2048, {"n_batch": "128", "n_ubatch": "128"})
     assert plan("ollama:tiny:1b", seq=1024, engine_options={"num_batch": 256}).request.options["n_ubatch"] == "256"
-    assert run(capsys, "ollama:tiny:1b", "--emit", "ollama")[1].splitlines()[1] == "FROM tiny:1b"
+    assert run(capsys, "ollama:tiny:1b", "--emit", "ollama")[1].splitlines()[:3] == [
+        "# ollama create tiny-1b-2k -f Modelfile",
+        "# ollama run tiny-1b-2k",
+        "FROM tiny:1b",
+    ]
     words = shlex.split(run(capsys, "ollama:tiny:1b", "--engine", "llamacpp", "--seq", "1k", "--emit", "llamacpp")[1])
     assert words[:2] == ["llama-server", "-m"]
     assert Path(words[2]).is_file()

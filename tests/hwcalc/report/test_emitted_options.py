@@ -222,25 +222,28 @@ def test_ollamas_server_comes_first_and_is_one_command() -> None:
     assert shown.index("ollama serve") < shown.index("ollama run")
 
 
-@pytest.mark.parametrize(
-    ("gpu", "told"),
-    [
-        ("rtx-4090", "Environment=OLLAMA_CONTEXT_LENGTH=16384 OLLAMA_KV_CACHE_TYPE=q8_0, systemctl restart ollama"),
-        (
-            "m4-24gb",
-            "launchctl setenv OLLAMA_CONTEXT_LENGTH 16384 && launchctl setenv OLLAMA_KV_CACHE_TYPE q8_0, restart the app",
-        ),
-    ],
-)
-def test_a_server_that_runs_already_is_told_the_same_variables(gpu: str, told: str) -> None:
-    """As Ollama's FAQ says for a service of Linux and for the app of a Mac; who needs no variable starts no server."""
-    (_, _, about), _ = commands_to_start(
-        plan("Qwen/Qwen3-8B", engine="ollama", gpu=gpu, seq="16k", dtype="q8_0", weights="q4_k_m")
-    )
-    (label, *_), *others = commands_to_start(plan("Qwen/Qwen3-8B", engine="ollama", gpu=gpu, weights="q4_k_m"))
+@pytest.mark.parametrize("gpu", ["rtx-4090", "m4-24gb"])
+def test_a_server_that_runs_already_needs_no_variable(gpu: str, capsys: Capture) -> None:
+    """The Modelfile that is named has the context, so that no server is told; who needs no variable starts no server."""
+    words = (QWEN, "--engine", "ollama", "--gpu", gpu, "--weights", "q4_k_m")
+    (_, server, about), _ = commands_to_start(plan(QWEN, engine="ollama", gpu=gpu, seq="16k", weights="q4_k_m"))
+    (label, *_), *others = commands_to_start(plan(QWEN, engine="ollama", gpu=gpu, weights="q4_k_m"))
+    _, file, _ = run(capsys, *words, "--seq", "16k", "--emit", "ollama")
 
-    assert about.endswith(told)
+    assert server == "OLLAMA_CONTEXT_LENGTH=16384 ollama serve"
+    assert "--emit ollama > Modelfile" in about
+    assert "PARAMETER num_ctx 16384\n" in file
+    assert "OLLAMA_" not in file
     assert (label, others) == ("start", [])
+
+
+def test_a_variable_that_no_modelfile_has_is_set_for_the_server() -> None:
+    """The format of the cache is one: the line says where it is set, and no line of it is half a command."""
+    (_, _, about), _ = commands_to_start(plan(QWEN, engine="ollama", gpu="rtx-4090", seq="16k", dtype="q8_0", weights="q4_k_m"))
+
+    assert "https://docs.ollama.com/faq#how-do-i-configure-ollama-server" in about
+    assert "--emit" not in about
+    assert "=" not in about
 
 
 def test_a_command_is_that_of_the_named_engine(capsys: Capture) -> None:
