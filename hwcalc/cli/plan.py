@@ -26,7 +26,6 @@ from hwcalc.cli.options import (
 from hwcalc.cli.output import WIDTH, Answer, answer, colored, detail_of, output_lines, output_width, view_of, why_not
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
-from hwcalc.planner.options import engines_with_host
 from hwcalc.report.plan import FORMATS, plan_report
 from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.text import shell_word, shown
@@ -65,10 +64,7 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     for option in _PLAN:
         if option.name in given - {"model", *shared}:
             message = f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one."
-            # Not every engine leaves layers to the host.
-            raise UsageError(
-                message, hint=f"Name one: --engine {engines_with_host()[0]}" if "ram" in given else "Name one: --engine vllm"
-            )
+            raise UsageError(message, hint="Name one: --engine vllm")
     models = None if model is None else [model]
     return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})
 

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
-from hwcalc.engines import every_engine
+from hwcalc.engines import every_engine, find_engine, usual_engine
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
@@ -28,7 +28,17 @@ from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.model import DEFAULT_GPU, MODEL_WARNINGS, ModelLike, ModelSpec, Note
 from hwcalc.planner.command_line import command_line
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import Asked, CompareOptions, by_name, counted_once, read_options, take_options, takes, with_policy
+from hwcalc.planner.options import (
+    Asked,
+    CompareOptions,
+    by_name,
+    counted_once,
+    read_options,
+    take_options,
+    takes,
+    uses_ram,
+    with_policy,
+)
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
 from hwcalc.planner.result import NO_PRICE, CostInfo, Plan, cost_row
@@ -328,17 +338,21 @@ def _planned(
     assumed: dict[str, str] = {}
     base: int | None = None
     formulas: dict[tuple[object, ...], tuple[ModelSpec, Occupancy | None]] = {}
+    # The memory of the host is said once for all, and some engines or accelerators have a use for it.
+    ram = options.get("ram") is not None and any(_uses_ram(dict(zip(AXES, values, strict=True))) for values in every)
     for values in every:
         asked = dict(zip(AXES, values, strict=True))
         model = asked["model"]
         node: Node = asked["gpu"] or Node()
         keywords = {name: value for name, value in asked.items() if name not in {"model", "policy", "gpu"} and value is not None}
         keywords = with_policy({**options, **keywords, **node.keywords}, asked["policy"], axes["policy"])
+        without = {"ram": None} if ram and not _uses_ram(asked) else {}
+        keywords |= without
         try:
             if isinstance(model, Missing):
                 raise model.error
             opened, request = open_loaded(model, keywords, draft_of(asked["engine"]))
-            line = command_line(model, read_options(keywords).values, asked=given)
+            line = command_line(model, read_options(keywords).values, asked=given.changed(**without))
             planned = plan_opened(opened, without_effect(request), line)
         except KvplanError as error:
             errors.append((asked, error))
@@ -372,6 +386,20 @@ def _planned(
     )
     comparison = Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(variants))
     return comparison, (*common_notes(notes), *dict.fromkeys(warned))
+
+
+def _uses_ram(asked: Mapping[str, Any]) -> bool:
+    """True if the engine and the accelerator of a variant have a use for memory of the host, or are not known."""
+    if isinstance(asked["model"], Missing):
+        return False
+    with suppress(KvplanError):
+        engine, gpu = find_engine(asked["engine"] or usual_engine(asked["model"]))[0], None
+        if asked["gpu"] is not None and asked["gpu"].gpu is not None:
+            from hwcalc.hardware.named import gpu_named
+
+            gpu = gpu_named(asked["gpu"].gpu)
+        return uses_ram(engine, gpu)
+    return True
 
 
 def _row(

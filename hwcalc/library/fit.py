@@ -26,9 +26,10 @@ from hwcalc.library.candidates import EMBEDDING, Candidate, catalog, folded, fro
 from hwcalc.library.indexing import Quick, Whole, placed_model, quick
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Note, Parameters
+from hwcalc.planner.at_home import DECENT
 from hwcalc.planner.command_line import CommandLine
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
-from hwcalc.planner.options import WITHIN, FitOptions, take_options, takes
+from hwcalc.planner.options import HOST_MEMORY, ROWS, WITHIN, Asked, FitOptions, take_options, takes
 from hwcalc.planner.result import SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables, Unread
 from hwcalc.planner.values import AUTO, read_flag
@@ -51,10 +52,10 @@ _FASTEST: Final = 1e9
 """More tokens per second than anybody means."""
 _ROOMY: Final = 2
 """A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
-_DECENT: Final = 4
-"""Bits of a weight. With fewer the answers of a model suffer."""
 _QUICK: Final = 6 * 10**9
 """Parameters that a token reads of experts in host memory, at some four bits and 50 GB/s, in less than a tenth of a second."""
+_MUCH_GB: Final = 64
+"""The memory of a well equipped machine at home."""
 _TIER: Final = 4
 """Items of a rank that tell how a model fits."""
 _OLD: Final = 3.0
@@ -118,6 +119,7 @@ def fit(
     if not kept and not given and not is_auto(asked.weights) and len(search.refusals) == 1:
         # A format that the engine reads of no model.
         raise next(iter(search.refusals.values()))
+    notes += _with_memory(search, asked)
     if search.counts["considered"] == search.counts["filtered"] and wishes.words:
         notes.append(Note(code="no-match", message=wishes.unmatched))
     return Runnables(
@@ -137,6 +139,21 @@ def fit(
         unread=tuple(search.unread),
         notes=tuple(notes),
     )
+
+
+def _with_memory(search: Search, asked: Asked) -> Iterator[Note]:
+    """A note on how many of the models that are too large run where the host has more memory than is taken for likely."""
+    host = search.host
+    if HOST_MEMORY not in host.engine.options or HOST_MEMORY in asked.engine_options or host.gpu.shares_host_memory:
+        return
+    more = Search(host=replace(host, asked=asked.changed(ram=ROWS["ram"].read(str(_MUCH_GB)))), wishes=search.wishes)
+    found = sum(1 + len(row.candidate.also) for row in more.rows(search.large))
+    if found:
+        run = "runs" if found == 1 else "run"
+        yield Note(
+            code="more-memory",
+            message=f"{found:,} of those that do not fit {run} on a machine with {_MUCH_GB} GB of memory: --ram {_MUCH_GB}",
+        )
 
 
 def _gpu(name: str, notes: list[Note]) -> Gpu:
@@ -267,10 +284,12 @@ class Search:
     def __init__(self, host: Hosting, wishes: Wishes) -> None:
         self.counts = dict.fromkeys(("considered", "filtered", "embeddings", "refused", "short", "too_large", "slow"), 0)
         self.unread: list[Unread] = []
+        self.large: list[Candidate] = []
+        """Those that are too large."""
         self.refusals: dict[str, KvplanError] = {}
         """The engine's errors by their messages."""
-        self._host = host
-        self._wishes = wishes
+        self.host = host
+        self.wishes = wishes
         self.late = 0
         """Rows that are beyond the limits of time."""
         self._asked_quick = False
@@ -281,15 +300,18 @@ class Search:
         """The models that run, in the order of the candidates."""
         for candidate in candidates:
             self._left_out("considered", candidate)
-            wanted = self._wishes.has(candidate) and (candidate.parameters is None or self._wishes.of_size(candidate.parameters))
-            why = "embeddings" if candidate.modality == EMBEDDING and self._wishes.any_kind else "filtered"
+            wanted = self.wishes.has(candidate) and (candidate.parameters is None or self.wishes.of_size(candidate.parameters))
+            why = "embeddings" if candidate.modality == EMBEDDING and self.wishes.any_kind else "filtered"
+            before = self.counts["too_large"]
             row = self._row(candidate) if wanted else self._left_out(why, candidate)
             if row is not None:
                 yield row
+            elif self.counts["too_large"] > before:
+                self.large.append(candidate)
 
     def listed(self, rows: Sequence[Entry], most: int) -> Iterator[Runnable]:
         """The first rows with all of their figures, at most so many, or all if that is 0; within limits of time those that keep them."""
-        if self._host.asked.given.isdisjoint(WITHIN):
+        if self.host.asked.given.isdisjoint(WITHIN):
             yield from map(self.finished, rows[:most] if most else rows)
             return
         number = 0
@@ -305,7 +327,7 @@ class Search:
         """The row with its users within the limits of time; ``None`` if the planned ones are beyond them, or if nothing is known of it."""
         from hwcalc.planner.plan import plan_model
 
-        asked = {**self._host.asked.keywords(), "seq": row.seq, "weights": row.weights}
+        asked = {**self.host.asked.keywords(), "seq": row.seq, "weights": row.weights}
         within = plan_model(candidate.load(), advise=False, **asked).within
         if within is None or not within.holds:
             self.late += 1
@@ -328,22 +350,22 @@ class Search:
         row = candidate.row
         if row is not None and row.shape is not None:
             if not self._asked_quick:
-                self._asked_quick, self._quick = True, quick(self._host)
-            seq = self._host.seq_for(row.max_position_embeddings)
+                self._asked_quick, self._quick = True, quick(self.host)
+            seq = self.host.seq_for(row.max_position_embeddings)
             if self._quick is not None and self._quick.knows(row):
                 return self._of_speed(candidate, self._known(candidate, row, self._quick, seq))
-        if row is not None and row.refused and self._host.engine.name == ENGINE:
+        if row is not None and row.refused and self.host.engine.name == ENGINE:
             return self._left_out("refused", candidate)
-        if self._host.hopeless(candidate.parameters):
+        if self.host.hopeless(candidate.parameters):
             return self._left_out("too_large", candidate)
         longest = None if row is None or candidate.parameters is None else row.max_position_embeddings
-        if longest is not None and self._host.seq_for(longest) > longest:
+        if longest is not None and self.host.seq_for(longest) > longest:
             return self._left_out("short", candidate)
         return self._of_speed(candidate, self._planned(candidate))
 
     def _of_speed(self, candidate: Candidate, row: Entry | None) -> Entry | None:
         """A row, unless it is slower than asked for."""
-        least = self._wishes.least_speed
+        least = self.wishes.least_speed
         if row is None or least is None:
             return row
         made = self.finished(row)
@@ -357,14 +379,14 @@ class Search:
         if index.without_gpu:
             return self._hosted(candidate, row, index.hosted(row, seq), seq)
         whole = index.whole(row, seq)
-        usual = None if self._wishes.only_whole else index.beside_host(row, whole)
+        usual = None if self.wishes.only_whole else index.beside_host(row, whole)
         beside = None if usual is None else self._beside_host(candidate, row, index, seq, usual, sure=whole is not None)
         if beside is not None:
             return beside
         if whole is None:
             smallest = index.smallest(row)
-            apart = None if self._wishes.only_whole else index.apart(row, seq, smallest)
-            if apart is None and not self._wishes.only_whole:
+            apart = None if self.wishes.only_whole else index.apart(row, seq, smallest)
+            if apart is None and not self.wishes.only_whole:
                 return self._placed(candidate, smallest, row.parameters, row.active)
             return self._apart(candidate, row, index, seq, smallest) if apart else self._left_out("too_large", candidate)
         return self._entry(
@@ -475,7 +497,7 @@ class Search:
         """In this format, as the engine places it by itself."""
         try:
             model = None if candidate.row is None or self._quick is None else placed_model(candidate.row, weights)
-            return self._judged(candidate, self._host.apart(model or candidate.load(), weights), parameters, active)
+            return self._judged(candidate, self.host.apart(model or candidate.load(), weights), parameters, active)
         except KvplanError:
             return self._left_out("refused", candidate)
 
@@ -498,13 +520,13 @@ class Search:
             return None
         counted = model.parameters or Parameters()
         parameters, active = candidate.parameters or counted.total, candidate.active or counted.active
-        if not self._wishes.of_size(parameters):
+        if not self.wishes.of_size(parameters):
             return self._left_out("filtered", candidate)
         longest = model.max_position_embeddings
-        if longest is not None and self._host.seq_for(longest) > longest:
+        if longest is not None and self.host.seq_for(longest) > longest:
             return self._left_out("short", candidate)
         try:
-            fitted = self._host.best(model, stored=candidate.stored, whole=self._wishes.only_whole)
+            fitted = self.host.best(model, stored=candidate.stored, whole=self.wishes.only_whole)
         except KvplanError as error:
             if candidate.source != "catalog":
                 self.unread.append(_unread(candidate, error))
@@ -514,7 +536,7 @@ class Search:
 
     def _judged(self, candidate: Candidate, fitted: Fitted, parameters: int | None, active: int | None) -> Entry | None:
         """A planned model that fits; else it is counted."""
-        if not fitted.verdict.fits or (self._wishes.only_whole and not fitted.whole):
+        if not fitted.verdict.fits or (self.wishes.only_whole and not fitted.whole):
             return self._left_out("too_large", candidate)
         opened = fitted.opened
         made = replace(
@@ -537,7 +559,7 @@ class Search:
 
     def _made(self, candidate: Candidate, weights: str | None, seq: int, parameters: int | None, active: int | None) -> Runnable:
         """A row without its figures, and with the line that plans it."""
-        asked = self._host.asked
+        asked = self.host.asked
         line = CommandLine(model=candidate.word, given={**asked.values, "seq": seq, "weights": weights})
         figures = ("weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq")
         unknown = ("file_type", "expected_max_seq", "gpu_layers", "all_layers", "host_bytes", "host_experts")
@@ -626,7 +648,7 @@ def ordered(rows: Iterable[Entry], words: Sequence[str] = ()) -> tuple[Entry, ..
             not all(word in row.id.lower() for word in words),
             # What lies on the GPU, or there but for experts in host memory, and surely fits, at four bits and more.
             not (row.whole or _is_quick(row)),
-            form is not None and (bits_of(form) or 0) < _DECENT,
+            form is not None and (bits_of(form) or 0) < DECENT,
             not row.verdict.certain,
             # Then what follows instructions, what the context asked for does not fill, and what is able.
             row.id in raw,

@@ -30,13 +30,13 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
-from hwcalc.planner.expected import speed_of
+from hwcalc.planner.expected import speed_words
 from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
-from hwcalc.planner.options import HOST_MEMORY, OF_POLICY, ROWS
+from hwcalc.planner.options import HOST_MEMORY, LIMITS, OF_POLICY, ROWS
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout, layout_text
 from hwcalc.planner.within import expected_users, laid_out
-from hwcalc.units import MOST_TOKENS, few_digits, human_bytes, parse_tokens
+from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,8 +153,6 @@ _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 
 _TO_HOST: Final = (Cost.PARTLY, Cost.HOST)
 
-_LIMITS: Final = ("kv_memory", "memory_utilization", "margin")
-"""Options that limit the memory of the cache."""
 _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1), (Cost.FEW_BITS, 1)})
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
@@ -203,7 +201,7 @@ class _Adviser:
         for one in self.savings:
             self.tries.count(one)
         self.limits = []
-        for name in _LIMITS if opened.setup.hardware.gpu is not None else ():
+        for name in LIMITS if opened.setup.hardware.gpu is not None else ():
             if line.given.get(name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 what = f"without {flag}" if name == "kv_memory" else f"the default of {flag}"
@@ -556,14 +554,7 @@ class _Adviser:
 
     def _speed(self, offer: Offer) -> str:
         """The expected speed of decoding with the change, in words; empty where nothing is expected, or limits of time are what counts."""
-        if self.serves is not None:
-            return ""
-        with suppress(KvplanError):
-            info = speed_of(offer.found)
-            each = None if info is None else info.tokens_per_s_each
-            if each is not None and each.expected is not None:
-                return f"{few_digits(each.expected)} tokens/s{' each' if offer.found.load.batch > 1 else ''}"
-        return ""
+        return speed_words(offer.found) if self.serves is None else ""
 
     def _served(self, offer: Offer) -> str:
         """The users within the limits of time with the change, and those without it, in words. Of arrivals there is no number of users."""

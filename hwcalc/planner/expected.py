@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT
 from hwcalc.engines.steps import Step, step
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import Note, answers_with_vectors
 from hwcalc.planner.forecast import Quantity, forecast, quantity_of
 from hwcalc.planner.result import Expected, SpeedInfo
 from hwcalc.planner.speed import bound_of
 from hwcalc.planner.step_time import TERMS, speed_class_of, step_times
+from hwcalc.units import few_digits
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -30,6 +32,16 @@ FIGURES: Final = {
     "exchange": "exchange_s",
 }
 """What the terms of a step are called in a formula."""
+
+
+def speed_words(opened: Occupancy) -> str:
+    """The expected speed of decoding; empty where nothing is expected."""
+    with suppress(KvplanError):
+        info = speed_of(opened)
+        each = None if info is None else info.tokens_per_s_each
+        if each is not None and each.expected is not None:
+            return f"{few_digits(each.expected)} tokens/s{' each' if opened.load.batch > 1 else ''}"
+    return ""
 
 
 def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:

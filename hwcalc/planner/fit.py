@@ -10,7 +10,7 @@ from hwcalc.engines.memory import Budget, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
-from hwcalc.planner.options import WITHIN
+from hwcalc.planner.options import HOST_MEMORY, WITHIN
 from hwcalc.planner.result import Advice, BudgetInfo, BudgetPartInfo, FitInfo
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
@@ -123,9 +123,22 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None)
         all_layers=None if placement is None else placement.all_layers,
         moved_max_seq=None if search is None or placement is None else search.moved(opened),
         message=_message(opened, pool, budget, most, fits=fits, short=needed - size),
-        suggestions=() if line is None else _suggestions(entire, pool, line, fewest, wanted, partly=entire is not opened),
+        suggestions=() if line is None else _suggestions(opened, entire, pool, line, fewest, wanted),
         budget=None if budget is None else _budget_info(opened.model, budget),
     )
+
+
+def _at_home(opened: Occupancy, line: CommandLine) -> tuple[tuple[Try, ...], bool]:
+    """What needs no other hardware, another engine of this machine or more memory of its host; and whether that comes before other changes.
+
+    Weights of few bits, which nobody named, come last.
+    """
+    from hwcalc.planner.at_home import DECENT, at_home, more_memory
+    from hwcalc.quantization.planned import bits_of
+
+    own = at_home(opened, line)
+    chosen = own[0].settings.get("weights") if own else None
+    return own or more_memory(opened, line), chosen is None or (bits_of(chosen) or DECENT) >= DECENT
 
 
 def _is_certain(opened: Occupancy) -> bool:
@@ -143,7 +156,9 @@ def _message(opened: Occupancy, pool: PoolInfo | None, budget: Budget | None, mo
         return f"{most.limiting} lets {most.value * opened.load.sharing.branches:,} sequences run at once, not {opened.batch:,}: the others wait"
     placement = opened.devices.placement()
     if placement is not None and short <= 0 and opened.devices.lacking("expected") is not None:
-        return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
+        given = opened.setup.options.get(HOST_MEMORY)
+        than = "the host has, or is likely to have" if given is None else f"the {given} of the host hold"
+        return f"{human_bytes(placement.host.needed())} would lie in host memory: more than {than}"
     where = "" if placement is not None and not placement.gpus else f" on the {'fullest ' if opened.setup.gpus > 1 else ''}GPU"
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much{where}" if short > 0 else f"{count} not fit at once"
@@ -174,9 +189,12 @@ def _budget_info(model: ModelSpec, budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    opened: Occupancy, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, verdict: Verdict, *, partly: bool
+    planned: Occupancy, opened: Occupancy, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, verdict: Verdict
 ) -> Sequence[Try]:
-    """The flags that the engine needs to start, and the changes that make the plan fit, or fit for certain."""
+    """The flags that the engine needs to start, and the changes that make the plan fit, or fit for certain.
+
+    ``opened`` is what is ``planned`` with all on the GPUs, and has this verdict.
+    """
     flags = () if pool is None or not verdict.fits else pool.requires
     serves = timed(opened)
     fits = verdict.fits and (serves is None or serves(opened))
@@ -186,11 +204,14 @@ def _suggestions(
         opened.budget  # noqa: B018 - a plan that needs advice tells what is assumed of the GPU, beside a budget of the user too
 
     def work_out() -> tuple[Try, ...]:
-        from hwcalc.planner.advice import advice, required
+        from hwcalc.planner.advice import MOST_LINES, advice, required
 
         requires = required(opened, line, flags)
         if fits and verdict is Verdict.FITS:
             return requires
-        return (*requires, *advice(opened, line, fits=fits, fewest=fewest, partly=partly, serves=serves))
+        own, first = ((), True) if serves is not None else _at_home(planned, line)
+        partly = opened is not planned
+        others = advice(opened, line, fits=fits, fewest=fewest, partly=partly, serves=serves)[: MOST_LINES - len(own)]
+        return (*requires, *own, *others) if first else (*requires, *others, *own)
 
     return Advice(work_out)

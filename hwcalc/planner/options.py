@@ -511,7 +511,7 @@ class _OfSeveral(
     pass
 
 
-class CompareOptions(_Priced, _OfSeveral, total=False):
+class CompareOptions(_Ram, _Priced, _OfSeveral, total=False):
     """Options that have the same value in all plans of a comparison."""
 
 
@@ -692,6 +692,8 @@ def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
+LIMITS: Final = ("kv_memory", "memory_utilization", "margin")
+"""Options that limit the memory of the cache."""
 HOST_MEMORY: Final = "host_memory"
 """The engine option that ``ram`` is, for engines that leave a part of a model to the host."""
 
@@ -769,6 +771,11 @@ class Asked(Record):
     def changed(self, **values: Any) -> "Asked":
         """The options with other values."""
         return Asked(values={**self.values, **values})
+
+
+def uses_ram(engine: "Engine", gpu: "Gpu | None") -> bool:
+    """True if the memory of the host is the engine's to use, beside that of the GPU."""
+    return HOST_MEMORY in engine.options and (gpu is None or gpu.is_host or not gpu.shares_host_memory)
 
 
 def check_ram(engine: "Engine", asked: Asked, gpu: "Gpu | None") -> None:

@@ -23,7 +23,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 from hwcalc.planner.planned_weights import WeightsInfo
-from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.planner.verdict import Layout, Verdict, places_text
 from hwcalc.planner.within_result import WithinInfo
 from hwcalc.policies.base import Effect, Extra, Quality
 from hwcalc.units import human_bytes
@@ -673,15 +673,8 @@ class Plan(Answer, Record):
         if fit is None or fit.gpu_layers is None or fit.all_layers is None or not self.memory.devices:
             return ""
         host = self.memory.devices[-1]
-        where = "the GPU" if fit.gpus == 1 else f"{fit.gpus:,} GPUs"
-        if fit.gpu_layers == fit.all_layers:
-            words = f"all {fit.all_layers:,} layers on {where}"
-            if not host.experts:
-                return f"{words}, {human_bytes(host.moved)} of their weights in host memory" if host.moved else words
-            return f"{words}, the experts of {len(host.experts):,} in host memory ({human_bytes(host.total)})"
-        words = f"{fit.gpu_layers:,} of {fit.all_layers:,} layers on {where}"
-        experts = f" and the experts of {len(host.experts):,} more" if host.experts else ""
-        return f"{words}, the others{experts} in host memory ({human_bytes(host.total)})"
+        held = {"experts": len(host.experts), "host_bytes": host.total, "moved_bytes": host.moved}
+        return places_text(fit.gpus, fit.gpu_layers, fit.all_layers, **held)
 
     @property
     def partly_on_host(self) -> bool:

@@ -6,6 +6,7 @@ import enum
 from typing import Final
 
 from hwcalc.formulas.record import Record
+from hwcalc.units import human_bytes
 
 UNLIMITED: Final = 2**40
 """No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
@@ -79,6 +80,25 @@ def layout_text(sizes: object) -> str:
     """
     found = {name: getattr(sizes, name, 1) for name in ("tp", "pp", "dp", "dcp", "ep")}
     return ", ".join(f"{name} {size:,}" for name, size in found.items() if size > 1)
+
+
+def places_text(gpus: int, gpu_layers: int, all_layers: int, *, experts: int, host_bytes: int, moved_bytes: int) -> str:
+    """Where layers and experts lie, and the bytes in the memory of the host.
+
+    >>> places_text(1, 25, 33, experts=0, host_bytes=4 * 2**30, moved_bytes=0)
+    '25 of 33 layers on the GPU, the others in host memory (4.00 GiB)'
+    >>> places_text(2, 33, 33, experts=3, host_bytes=2**30, moved_bytes=0)
+    'all 33 layers on 2 GPUs, the experts of 3 in host memory (1.00 GiB)'
+    """
+    where = "the GPU" if gpus == 1 else f"{gpus:,} GPUs"
+    if gpu_layers == all_layers:
+        words = f"all {all_layers:,} layers on {where}"
+        if not experts:
+            return f"{words}, {human_bytes(moved_bytes)} of their weights in host memory" if moved_bytes else words
+        return f"{words}, the experts of {experts:,} in host memory ({human_bytes(host_bytes)})"
+    words = f"{gpu_layers:,} of {all_layers:,} layers on {where}"
+    more = f" and the experts of {experts:,} more" if experts else ""
+    return f"{words}, the others{more} in host memory ({human_bytes(host_bytes)})"
 
 
 class Layout(Record):

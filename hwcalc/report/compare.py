@@ -35,7 +35,7 @@ from hwcalc.report.columns import (
     width_of,
 )
 from hwcalc.report.summary import footnotes
-from hwcalc.report.text import PIPED_WIDTH, broken, csv_text, filled, how_many, parameters
+from hwcalc.report.text import PIPED_WIDTH, broken, csv_text, filled, how_many, parameters, sure_or_likely
 from hwcalc.report.view import View
 from hwcalc.report.within import limit_word
 from hwcalc.text import clean, cut_beside
@@ -63,6 +63,7 @@ _WANTED: Final = frozenset({"at once", NEEDED})
 _TEXTS: Final = ("verdict", "the engine", "in all")
 """Columns of words, which stand on the left."""
 _UNKNOWN: Final = "unknown"
+_LIKELY: Final = "~: expected, where none is sure"
 
 
 def comparison_text(comparison: Comparison, view: View) -> str:
@@ -112,6 +113,8 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts += [view.table([*labels, "not planned"], failed)] if failed else []
         said = said_of(header)
         parts += [f"{filled(said, view.width)}\n"] if said and view.format == "table" and not view.quiet else []
+    if any(cell.startswith("~") for column in columns for cell in column.cells) and not view.quiet:
+        parts.append(view.paragraphs([_LIKELY]))
     if told := dated_prices(variant.cost for variant in variants):
         parts.append(view.paragraphs(told))
     if dropped and not view.quiet:
@@ -193,7 +196,7 @@ def _columns(variants: Sequence[Variant], *, beside: bool, policies: bool) -> li
         out += column("at once", _at_once if limited else _sure, 3 if limited else 1)
         out += column("users", _users)
         out += column("limit", lambda variant: limit_word(variant.limited_by), 6, right=False)
-        out += column("longest", lambda variant: how_many(variant.max_seq), 4)
+        out += column("longest", lambda variant: sure_or_likely(variant.max_seq, variant.expected_max_seq), 4)
         if split:
             out += column("layers on GPU", _layers_on_gpu, 6)
             out += column("in host memory", _in_host_memory, 7)
@@ -248,14 +251,14 @@ def _needed(variant: Variant) -> str:
 
 
 def _sure(variant: Variant) -> str:
-    """The most sequences for sure."""
-    return how_many(variant.max_batch)
+    """The most sequences for sure, or else by the expected value."""
+    return sure_or_likely(variant.max_batch, variant.expected_max_batch)
 
 
 def _at_once(variant: Variant) -> str:
     """The most sequences as users beside them are told: by the expected value, and for sure."""
     expected, sure = variant.expected_max_batch, variant.max_batch
-    return _sure(variant) if expected in (None, sure) else f"{how_many(expected)} ({how_many(sure)})"
+    return how_many(sure) if expected in (None, sure) else f"{how_many(expected)} ({how_many(sure)})"
 
 
 def _users(variant: Variant) -> str:

@@ -74,7 +74,7 @@ def emitted(plan: Plan, what: str, replicas: int = 1, suffix: str = "") -> str:
     if file is None:
         return command_text(plan, rules.command.words(given))
     serving = [f"# For the server: {_quoted(file.environment)}"] if file.environment else []
-    typed = [f"# {_quoted(words)}" for words in (file.command, file.run)]
+    typed = [f"# {_quoted(words)}" for words in (file.command, file.run) if words]
     return "\n".join((*serving, *typed, file.text.rstrip("\n")))
 
 

@@ -24,7 +24,7 @@ from hwcalc.report.columns import (
     left_out,
     rate_text,
 )
-from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
+from hwcalc.report.text import csv_text, how_many, parameters, percent, plural, sure_or_likely
 from hwcalc.report.view import View
 from hwcalc.units import GIB, HOURS_PER_MONTH
 
@@ -368,8 +368,6 @@ def fit_text(runnables: Runnables, view: View) -> str:
 def _model_row(row: Runnable) -> list[str]:
     also = f" +{len(row.also):,}" if row.also else ""
     sizes = (row.weights_bytes, row.cache_bytes, row.needed_bytes, max(0, row.headroom_bytes))
-    # The longest for sure; what is expected where nothing is sure.
-    longest = f"~{how_many(row.expected_max_seq)}" if row.expected_max_seq else "-"
     if row.whole:
         fits = row.verdict.text
     elif row.gpu_layers == row.all_layers:
@@ -381,7 +379,7 @@ def _model_row(row: Runnable) -> list[str]:
         "" if row.parameters is None else parameters(row.parameters),
         row.weights or row.file_type or "as published",
         *(f"{size / GIB:,.2f}" for size in sizes),
-        how_many(row.max_seq) if row.max_seq else longest,
+        sure_or_likely(row.max_seq, row.expected_max_seq) if row.max_seq or row.expected_max_seq else "-",
         rate_text(row.decode_tokens_per_s, None, row.decode_tokens_per_s_bound),
         fits,
     ]

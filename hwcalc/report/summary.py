@@ -304,12 +304,9 @@ def _usual_parameters(plan: Plan) -> int:
 
 
 def _ask_server(plan: Plan, command: str) -> tuple[str, str] | None:
-    """The command that plans a server where the user named none; ``None`` where no server is known to run there.
-
-    What does not fit a GPU that people have at home is asked of the engine that they run there, in the best format.
-    """
+    """The command that plans a server where the user named none; ``None`` where it does not fit, or no server is known to run there."""
     fit, request = plan.fit, plan.request
-    if fit is None or fit.gpu is None or request.engine != DEFAULT or " --engine " in f"{command} ":
+    if fit is None or fit.gpu is None or not fit.fits or request.engine != DEFAULT or " --engine " in f"{command} ":
         return None
     if plan.policy is not None or request.encoder_seq is not None:
         return None
@@ -318,15 +315,6 @@ def _ask_server(plan: Plan, command: str) -> tuple[str, str] | None:
     with suppress(KvplanError):
         gpu = gpu_named(fit.gpu)
         usual = usual_server(gpu)
-        if not fit.fits:
-            at_home = (
-                " --dtype " not in command
-                and find_engine(usual)[0].facts.splits_layers
-                and request.weights is None
-                and fit.gpus == 1
-            )
-            helps = "in the best format that fits, with a part in host memory if need be"
-            return (f"{command} --engine {usual} --weights auto", helps) if at_home and runs_today(usual, gpu) else None
         for name, does in sorted(_SERVERS.items(), key=lambda server: server[0] != usual):
             if runs_today(name, gpu):
                 return f"{command} --engine {name}", f"what a server holds: {find_engine(name)[0].label} {does}"

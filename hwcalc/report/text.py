@@ -137,6 +137,15 @@ def how_many(count: int | None) -> str:
     return "" if count is None else f"{count:,}" if count < UNLIMITED else "any"
 
 
+def sure_or_likely(sure: int | None, expected: int | None) -> str:
+    """The answer of a solver for certain; where none is, the expected one behind a tilde.
+
+    >>> sure_or_likely(4096, 8192), sure_or_likely(0, 8192), sure_or_likely(0, 0)
+    ('4,096', '~8,192', '0')
+    """
+    return f"~{how_many(expected)}" if not sure and expected else how_many(sure)
+
+
 def parameters(count: int) -> str:
     """A number of parameters with the unit in words, because B would be read as bytes.
 

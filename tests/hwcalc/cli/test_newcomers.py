@@ -142,16 +142,18 @@ def test_who_plans_no_server_is_told_what_one_holds(words: list[str], asked: str
 
 
 @pytest.mark.parametrize("gpu", ["rtx-4070", "m3-pro-18gb", "rx-7900-xtx"])
-def test_what_does_not_fit_at_home_is_asked_of_the_engine_that_runs_there(gpu: str, capsys: Capture) -> None:
-    """With a format that fits, instead of four cards alone: the line that is offered fits. A server has other changes."""
-    status, out, _ = run(capsys, "Qwen/Qwen3-14B", "--seq", "16k", "--gpu", gpu, "--offline")
-    asked = re.search(r"^  ask +(kvplan .*(?:\\\n.*)*)$", out, re.MULTILINE)
+def test_what_does_not_fit_at_home_is_led_to_the_engine_that_runs_there(gpu: str, capsys: Capture) -> None:
+    """With a format that fits, before four cards: the line that is offered fits. A server has other changes."""
+    line = ("Qwen/Qwen3-14B", "--seq", "16k", "--offline", "--gpu")
+    status, out, _ = run(capsys, *line, gpu)
+    first = re.search(r"^  try +(kvplan .*(?:\\\n.*)*)$", out, re.MULTILINE)
 
     assert status == 1
-    assert asked is not None
-    assert run(capsys, *shlex.split(asked[1].replace("\\\n", " "))[1:])[0] == 0
-    assert "  ask " not in run(capsys, "Qwen/Qwen3-14B", "--seq", "16k", "--gpu", "t4", "--offline")[1]
-    assert "  ask " not in run(capsys, "Qwen/Qwen3-14B", "--seq", "16k", "--gpu", gpu, "--dtype", "fp8", "--offline")[1]
+    assert first is not None
+    assert "--engine" in first[1]
+    assert run(capsys, *shlex.split(first[1].replace("\\\n", " "))[1:])[0] == 0
+    assert "--engine" not in run(capsys, *line, "t4")[1]
+    assert "--engine" not in run(capsys, *line, gpu, "--dtype", "fp8")[1]
 
 
 @pytest.mark.parametrize("name", ["qwen3:14b", "gpt-oss:20b"])

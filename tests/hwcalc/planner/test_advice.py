@@ -100,7 +100,7 @@ def test_less_than_an_eighth_is_no_offer(limits: dict[str, str]) -> None:
 
 def test_two_changes_where_none_alone_does_it() -> None:
     """Neither eight bits of cache nor of weights are enough on this GPU; both are, and they come before anything that costs more."""
-    found = advice(QWEN, gpu="rtx-4090", seq="32k", batch=4)
+    found = advice(QWEN, engine="reference", gpu="rtx-4090", seq="32k", batch=4)
 
     assert found[0].effect.startswith("fp8 cache, fp8 weights; ")
     assert fit_of(QWEN, gpu="rtx-4090", seq="32k", batch=4, dtype="fp8").verdict != Verdict.FITS

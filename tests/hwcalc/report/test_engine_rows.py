@@ -107,13 +107,14 @@ def test_what_is_about_one_plan_is_refused(capsys: Capture, flag: tuple[str, ...
 
 
 def test_what_is_offered_in_place_of_every_engine_runs(capsys: Capture) -> None:
-    """With ``--ram`` an engine that leaves layers to the host; and of the changes that help, one for an engine that starts a server."""
-    status, _, err = run(capsys, *AT_HOME, "--ram", "64", "--engine", "all")
+    """What is about one plan is planned by the engine that is named; and of the changes that help, one is for an engine that starts a server."""
+    served = (QWEN, "--gpu", "l40s", "--seq", "16k", "--avg-seq", "4k")
+    status, _, err = run(capsys, *served, "--engine", "all")
     offered = err.strip().rpartition("Name one: ")[2].split()
     helped = run(capsys, "Qwen/Qwen3-32B", "--gpu", "rtx-4060-ti-8gb", "--seq", "16k", "--engine", "all")[1]
 
     assert status == 2
-    assert run(capsys, *AT_HOME, "--ram", "64", *offered)[0] == 0
+    assert run(capsys, *served, *offered)[0] == 0
     # The first row is that of the formulas, which nobody can start.
     assert "\n  reference" in helped.partition("What makes it fit:")[2]
     tried = shlex.split(helped.replace("\\\n", " ").rpartition("\ntry one of them:")[2])

@@ -35,9 +35,9 @@ VALUES = {
 }
 
 
-SINGLE = ("ram", "avg_seq", "measured")
+SINGLE = ("avg_seq", "measured")
 """Options of a single plan, which both commands refuse."""
-LEFT = {"sweep": (*SINGLE, *PRICED), "compare": SINGLE}
+LEFT = {"sweep": (*SINGLE, "ram", *PRICED), "compare": SINGLE}
 """The options that each refuses: rows of a sweep have no prices."""
 TAKEN = [(command, option) for command, left in LEFT.items() for option in GIVEN if option.name not in left]
 
