@@ -152,9 +152,12 @@ class Models:
                 # A GGUF file of the Hub or of Ollama: what is here of it.
                 copy = None if locked.source == "local" else resolve(model, revision=revision, offline=True, weights=True)
                 return copy if copy is not None and copy.source == locked.source else None
-            model_id, asked = split_revision(model, revision)
-            wanted = Wanted(id=model_id, revision=asked, offline=True, weights=True)
-            found = find_in_catalog(replace(wanted, revision=None)) if locked.source == "catalog" else find_cached(wanted)
+            if locked.source == "catalog":
+                # A check may name it by a part of its id.
+                found = find_in_catalog(Wanted(id=locked.id, offline=True, weights=True))
+            else:
+                model_id, asked = split_revision(model, revision)
+                found = find_cached(Wanted(id=model_id, revision=asked, offline=True, weights=True))
         except ModelNotFoundError:
             return None
         return None if isinstance(found, Absent) else found

@@ -171,7 +171,11 @@ def check(
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
     if len(baselines) == 1:
-        made = typed_command(paths, [file.text for file in read if isinstance(file, Deployment)], told, told.options)
+        # A baseline of more files than these keeps its checks of the others.
+        here = {printable(path) for path in found_in}
+        others = dict.fromkeys(item.file for item in plans if item.file is not None and item.file not in here)
+        named = (*paths, *(path for path in others if os.path.isfile(path)))
+        made = typed_command(named, [file.text for file in read if isinstance(file, Deployment)], told, told.options)
         growth = replace(growth, renewal=f"{made} --json > {shell_word(baselines[0])}")
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
@@ -260,7 +264,7 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
 
 
 def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:
-    """The files, with a note at check files where options were given that are for the deployments among them.
+    """The files, with a note at check files that lack what was given for the deployments among them.
 
     Raises :class:`~hwcalc.errors.UsageError` where each of them was ``named``, and none is a deployment.
     """
@@ -280,11 +284,10 @@ def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: b
     own = {file.path for file in checks if any(check.options.keys() & keys_given for check in file.checks)}
 
     def noted(file: CheckFile) -> CheckFile:
-        here = f"{said}, and changed nothing in {printable(file.path)}."
-        note = Note(code="for-deployments", message=here if file.path in own else f"{here} {hint}")
-        return replace(file, notes=(*file.notes, note))
+        message = f"{said}, and changed nothing in {printable(file.path)}. {hint}"
+        return replace(file, notes=(*file.notes, Note(code="for-deployments", message=message)))
 
-    return [noted(each) if isinstance(each, CheckFile) and each in checks else each for each in read]
+    return [noted(each) if isinstance(each, CheckFile) and each in checks and each.path not in own else each for each in read]
 
 
 def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:

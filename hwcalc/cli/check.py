@@ -15,7 +15,7 @@ from hwcalc.cli.options import DEFAULT, OUTPUT, Option, command, given_options, 
 from hwcalc.cli.output import Answer, on_terminal, view_of
 from hwcalc.errors import UsageError
 from hwcalc.report.view import View
-from hwcalc.text import cut, json_for, lines_for, shown
+from hwcalc.text import cut, json_for, lines_for, printable, shown
 
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument
@@ -265,9 +265,13 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: 
     # A checkout is somebody else's folder: no name in it leads out of it.
     for path in targets:
         place_of(path, "--output", below=True)
+    unwritten = list[str]()
     for path, chosen in targets.items():
         format_ = chosen or view.format
         diff = "" if chosen or format_ != "table" else _diff(document)
+        if fix and not diff and not chosen and format_ == "table":
+            unwritten.append(f"{printable(path)} is not written: there is nothing to change.")
+            continue
         text = diff or check_report(document, View(format=format_, quiet=view.quiet))
         # The folder is made if it is not there; where it cannot be, neither can the file be written.
         if not os.path.lexists(path):
@@ -279,6 +283,7 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: 
     remarks = tuple(_remarks(document)) if document.fixes and view.format == "table" else ()
     if fix and not document.fixes and status and view.format == "table":
         remarks = (_NO_FIX,)
+    remarks += tuple(unwritten)
     if not all(targets.values()):
         return Answer(text="", remarks=remarks, status=status)
     # A terminal shows the end of a long answer, a pipe all of it.

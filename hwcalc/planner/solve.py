@@ -173,6 +173,8 @@ def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITE
         return Most(value=0, limiting=limit[1])
     most_tokens = occupancy.devices.most_tokens()
     value = _largest(occupancy, "seq", end, min(bound, at_most, bound if most_tokens is None else most_tokens))
+    if value == most_tokens and value < bound:
+        return Most(value=value, limiting="allowed length")
     if value == bound:
         beyond = model_length is not None and bound > model_length
         return Most(value=value, limiting=None if model_length is None else "planned length" if beyond else "model length")

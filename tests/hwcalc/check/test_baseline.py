@@ -698,6 +698,22 @@ def test_a_check_that_is_gone_is_said(
     assert "not there" not in checked("--strict")[1]
 
 
+def test_a_baseline_that_is_renewed_keeps_its_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A run of one file, as a hook makes it, names the command for all of them."""
+    monkeypatch.chdir(tmp_path)
+    check_file(tmp_path, CHECK)
+    check_file(tmp_path, {**CHECK, "name": "two"}, name="two.yaml")
+    both = ("check", "kvplan.yaml", "two.yaml")
+    write(tmp_path / "baseline.json", command(capsys, *both, "--json")[1])
+    check_file(tmp_path, {**CHECK, "name": "two", "seq": "2k"}, name="two.yaml")
+    said = " ".join(command(capsys, "check", "two.yaml", "--baseline", "baseline.json")[1].split())
+    told = re.findall(r"renew the baseline: kvplan (.*? --json) > (\S*\.json)", said)[-1]
+    write(tmp_path / told[1], command(capsys, *shlex.split(told[0]))[1])
+    assert command(capsys, *both, "--baseline", "baseline.json", "--strict")[0] == 0
+
+
 def test_a_check_that_moved_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name finds it in its new file. One of two of the same name that is taken out is gone, and so is none of a file that is not asked for."""
     monkeypatch.chdir(tmp_path)

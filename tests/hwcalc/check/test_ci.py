@@ -215,10 +215,24 @@ def test_the_hook_takes_check_files(name: str, taken: bool) -> None:
 def test_the_hook_takes_deployments(name: str, taken: bool) -> None:
     """Under the names that they have as a rule; the rest of the two hooks is one."""
     assert (re.search(DEPLOYMENTS["files"], name) is not None) is taken
-    apart = ("id", "name", "description", "files")
+    assert not (taken and re.search(DEPLOYMENTS["exclude"], name))
+    apart = ("id", "name", "description", "files", "exclude")
     assert {key: value for key, value in HOOK.items() if key not in apart} == {
         key: value for key, value in DEPLOYMENTS.items() if key not in apart
     }
+
+
+@pytest.mark.parametrize(
+    ("hook", "name"),
+    [
+        (DEPLOYMENTS, "deploy/docker-compose.yml.lock"),
+        (DEPLOYMENTS, "deploy/kvplan-baseline.json"),
+        (HOOK, ".github/workflows/kvplan.yml"),
+    ],
+)
+def test_the_hooks_leave_out_what_lies_beside(hook: dict[str, Any], name: str) -> None:
+    """Whoever says ``files: ^deploy/`` commits locks and baselines too, and a workflow may be named kvplan.yml."""
+    assert re.search(hook["exclude"], name)
 
 
 def test_the_action_takes_deployments(tmp_path: Path) -> None:

@@ -410,10 +410,25 @@ def test_options_of_deployments_change_no_check_file(tmp_path: Path, capsys: Cap
     assert said in err
     assert err.endswith("Write in the check file: seq: 32k, concurrency: 5\n")
 
-    _, found = document(capsys, str(serve), *words)
+    _, found = document(capsys, str(serve), path, "--gpu", "l4")
     [note] = [note for file in found["files"] for note in file["notes"] if file["path"] == path]
-    assert said in note["message"]
+    assert "--gpu is for deployments" in note["message"]
     assert [each["status"] for each in found["checks"] if each["file"] == path] == ["pass"]
+
+    # A file that has the options says so itself.
+    _, found = document(capsys, str(serve), *words)
+    assert not [note for file in found["files"] for note in file["notes"] if file["path"] == path]
+
+
+def test_a_diff_that_is_empty_is_no_file(tmp_path: Path, capsys: Capture) -> None:
+    """``git apply`` takes neither an empty file nor a report."""
+    serve = tmp_path / "serve.sh"
+    serve.write_text("vllm serve Qwen/Qwen3-0.6B --max-model-len 1024\n", encoding="utf-8")
+    out = tmp_path / "x.diff"
+    status, _, err = run(capsys, "check", str(serve), "--gpu", "l4", "--fix", "-o", str(out))
+    assert status == 0
+    assert "is not written: there is nothing to change" in err
+    assert not out.exists()
 
 
 def test_the_example_holds(tmp_path: Path, capsys: Capture) -> None:

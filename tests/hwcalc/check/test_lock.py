@@ -170,6 +170,14 @@ def test_a_cache_is_compared_with_what_came_from_the_hub(tmp_path: Path, monkeyp
     assert "num_key_value_heads 4 -> 8" in locked(path).message
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "Qwen3-0.6B"])
+def test_a_model_of_the_catalog_is_compared_by_any_of_its_names(tmp_path: Path, name: str) -> None:
+    """A check may leave out the publisher, as a plan does."""
+    path = check_file(tmp_path, {"model": name, "seq": 1024, "max_cache": "1GiB"})
+    run(path, "write")
+    assert locked(path).message == "the same as in the lock"
+
+
 def test_infinity_in_a_config_is_no_obstacle(tmp_path: Path) -> None:
     """Mamba's files have it; the lock is strict JSON, and the comparison knows."""
     path = check_file(tmp_path, CHECK)

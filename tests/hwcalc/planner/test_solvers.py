@@ -331,3 +331,11 @@ def test_where_no_layer_moves_there_is_one_longest(change: dict[str, Any]) -> No
     fit = plan("Qwen/Qwen3-8B", gpu="rtx-4090", seq=4096, **change).fit
     assert fit is not None
     assert fit.moved_max_seq is None
+
+
+@pytest.mark.parametrize(("engine", "option"), [("sglang", "context_length"), ("vllm", "max_model_len"), ("llamacpp", "n_ctx")])
+def test_a_length_that_the_server_allows_is_its_limit(engine: str, option: str) -> None:
+    """Not the cache, which has room for more."""
+    fit = plan("Qwen/Qwen3-8B", engine=engine, gpu="h100", seq=4096, engine_options={option: "8192"}).fit
+    assert fit is not None
+    assert (fit.max_seq, fit.limiting_seq) == (8192, "allowed length")
