@@ -246,7 +246,7 @@ def plan_model(
         _ = opened.evicted  # raises what a policy refuses
     except (UnsupportedError, UsageError) as error:
         if line is not None and not isinstance(error, UnknownNameError):
-            from hwcalc.planner.advice import working
+            from hwcalc.planner.nearest_plan import working
 
             accepted = working(model, options, line)
             error.hint = f"{error.hint.rstrip('. ')}. {accepted}" if accepted else error.hint

@@ -11,8 +11,9 @@ from hwcalc import load_model, plan, recommend, strategies
 from hwcalc.engines.steps import value_of
 from hwcalc.errors import UsageError
 from hwcalc.model import Definition
-from hwcalc.planner.advice import _at_least, _layouts
+from hwcalc.planner.advice import _at_least
 from hwcalc.planner.context import open_request
+from hwcalc.planner.nearest_plan import _layouts
 from hwcalc.planner.policy import policy_notes
 from hwcalc.policies.parse import parse_policy
 from hwcalc.profiles.gpus import built_in_gpus
