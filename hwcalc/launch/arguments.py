@@ -500,6 +500,9 @@ class Reading:
                     continue
                 given = variables[name]
                 word = given if isinstance(given, Word) else Word(text=str(given), raw=str(given))
+                # The text says it by the variable, and not by the flag.
+                own = SaidText.of(name, word) if isinstance(given, Word) else given
+                word = replace(word, said=own) if isinstance(own, SaidText) and word.known else word
                 if word.text == "" and word.known:
                     continue
                 if not flag.bears:
