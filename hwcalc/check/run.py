@@ -173,9 +173,9 @@ def check(
     if len(baselines) == 1:
         # A baseline of more files than these keeps its checks of the others.
         here = {printable(path) for path in found_in}
-        others = dict.fromkeys(item.file for item in plans if item.file is not None and item.file not in here)
-        named = (*paths, *(path for path in others if os.path.isfile(path)))
-        made = typed_command(named, [file.text for file in read if isinstance(file, Deployment)], told, told.options)
+        of_baseline = [item.file for item in plans if item.file is not None and os.path.isfile(item.file)]
+        missing = dict.fromkeys(path for path in of_baseline if path not in here)
+        made = typed_command((*paths, *missing), [file.text for file in read if isinstance(file, Deployment)], told, told.options)
         growth = replace(growth, renewal=f"{made} --json > {shell_word(baselines[0])}")
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
