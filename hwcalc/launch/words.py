@@ -120,26 +120,43 @@ NOWHERE: Final = Spot()
 
 
 class SaidText(str):
-    """The value of a variable that the text itself sets, with the ``name`` of the variable and the ``spot`` of the value."""
+    """The value of a variable that the text itself sets, or a word of it, with the ``name`` of the variable and the ``spot`` where it stands."""
 
-    __slots__ = ("name", "spot")
+    __slots__ = ("_begin", "_of", "_origin", "_spot", "name")
     name: str
-    spot: Spot
+    _spot: Spot
+    _origin: Origin | None
+    _of: SaidText | None
+    _begin: int
 
     @staticmethod
     def of(name: str, word: Word) -> str:
         """The value of a variable that a word gives; that of another variable stands where that one's does."""
-        if word.said is not None and word.said == word.text:
-            return word.said
-        said = SaidText(word.text)
-        said.name, said.spot = name, word.spot
+        return word.said if word.said is not None and word.said == word.text else SaidText._at(word.text, name, word.spot)
+
+    @staticmethod
+    def _at(text: str, name: str, spot: Spot, of: SaidText | None = None, begin: int = 0) -> SaidText:
+        said = SaidText(text)
+        said.name, said._spot, said._origin, said._of, said._begin = name, spot, None, of, begin
         return said
 
     def piece(self, begin: int, end: int) -> SaidText:
-        """One of its words."""
-        piece = SaidText(self[begin:end])
-        piece.name, piece.spot = self.name, Spot(written=str(piece), origin=self.spot.inside(self).cut(begin, end))
-        return piece
+        """One of its words. It may have thousands, so that nobody looks for their places before they are asked for."""
+        return self._at(self[begin:end], self.name, self._spot, self, begin)
+
+    @property
+    def spot(self) -> Spot:
+        """Where it stands."""
+        if self._of is None:
+            return self._spot
+        return Spot(written=str(self), origin=self._of.places.cut(self._begin, self._begin + len(self)))
+
+    @property
+    def places(self) -> Origin:
+        """Where its characters stand."""
+        if self._origin is None:
+            self._origin = self._spot.inside(self)
+        return self._origin
 
 
 class Word(Record):
