@@ -162,8 +162,8 @@ def _fits(item: Required, case: Case) -> Judged:
     message = verdict_in_words(told.verdict, fit)
     reason = "" if told.fits or not told.message else case.plan.reason.removesuffix(".")
     if reason and told.headroom_bytes >= 0 and fit.needed_high_bytes <= fit.usable_bytes:
-        # There is memory enough: what is too small comes first.
-        message = f"{told.verdict.text}: {reason}. There is memory enough: {message.partition(': ')[2]}"
+        # What fits in memory is not said not to fit.
+        message = f"{reason}. There is memory enough: {message.partition(': ')[2]}"
     elif reason:
         message += f"; {reason}"
     if not item.limit:

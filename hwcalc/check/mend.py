@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hwcalc.check.deployed import Deployment, read_deployment
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
-from hwcalc.check.server import ServerCheck
+from hwcalc.check.server import SLOWER, ServerCheck
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of
@@ -36,8 +36,6 @@ _MOST_ROUNDS: Final = 4
 """Changes of one server, each of which makes one more requirement hold."""
 _LONGEST: Final = 160
 """Characters of a reason."""
-_SLOW: Final = "much slower"
-"""What is said of an edit that nobody wants unasked, such as weights in host memory."""
 _BETWEEN: Final = re.compile(r"[\s\\`^,\-\[\]]+")
 """What may stand between two words of a command or two items of a list."""
 _NUMBER: Final = re.compile(r"[-+]?[\d._]+(?:[eE][-+]?\d+)?|true|false|null|yes|no|on|off")
@@ -100,14 +98,14 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         if edit.told and edit.accepting:
             why = why or f"{edit.flags} needs {edit.accepting}"
             continue
-        if not edit.told or _SLOW in edit.effect:
-            how = edit.effect.partition("; ")[0].removeprefix(f"{_SLOW}: ").replace(f", {_SLOW}", "")
-            why = why or (f"{edit.flags} makes it {_SLOW}: {how}" if edit.flags else "")
+        if not edit.told or SLOWER in edit.effect:
+            how = edit.effect.partition("; ")[0].removeprefix(f"{SLOWER}: ").replace(f", {SLOWER}", "")
+            why = why or (f"{edit.flags} makes it {SLOWER}: {how}" if edit.flags else "")
             continue
         try:
             text = edited(file.text, file.checks[number], edit)
             after = _same_but(file, read_deployment(file.path, text, file.told), number, edit)
-            _check_gpus(after.checks[number])
+            _check_gpus(after.checks[number], edit.flags)
         except _HeldElsewhereError:
             raise
         except (_NoEditError, KvplanError) as error:
@@ -121,18 +119,27 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         known = {note.code for note in (now if result.plan is None else result).warnings}
         told = next((note.message for note in now.warnings if note.code not in known), "")
         if now.error is None and same and not worse and not told:
-            return after, now, edit.flags
+            return after, now, edit.flags + _taken(file.checks[number], after.checks[number])
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
         why = why or f"with {edit.flags} {still.rstrip(' .')}"
     raise _NoEditError(why or by_hand)
 
 
-def _check_gpus(check: ServerCheck) -> None:
+def _check_gpus(check: ServerCheck, flags: str) -> None:
     """Raise :class:`_NoEditError` for a server that would take more GPUs than its text gives it, on whichever nodes."""
     given, taken = check.server.gpus_per_replica, gpus_taken(check.server.settings)
     if isinstance(given, int) and taken is not None and taken > given:
-        message = f"the file gives it {given:,} GPU{'s' if given > 1 else ''}"
+        message = f"{flags} takes {taken:,} GPUs, and the file gives it {given:,}"
         raise _NoEditError(message)
+
+
+def _taken(before: ServerCheck, after: ServerCheck) -> str:
+    """What a change takes that nobody expects of a flag: more GPUs, or most of a length. Empty where it takes neither."""
+    (gpus, length), (more, shorter) = ((gpus_taken(each.server.settings), each.options.get("seq")) for each in (before, after))
+    said = [f"{gpus:,} -> {more:,} GPUs"] if gpus is not None and more is not None and more > gpus else []
+    if isinstance(length, int) and isinstance(shorter, int) and shorter * 2 < length:
+        said.append(f"{length:,} -> {shorter:,} tokens")
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _same_but(before: Deployment, after: Deployment | None, number: int, edit: Edit) -> Deployment:

@@ -68,6 +68,8 @@ OF_SERVER: Final = {**OF_HARDWARE, **{option: key for key, option in LOAD.items(
 """Options of a plan, and what ``--set`` calls those of one server."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
+SLOWER: Final = "much slower"
+"""What is said of an edit that nobody wants unasked, such as weights in host memory."""
 _NO_CHANGE: Final = "no single change was found with which it holds them"
 
 
@@ -360,12 +362,54 @@ class ServerCheck(Check):
         asked = (each for each in map(self._in_engine, item.edits) if users is None or users.spelled not in each.told)
         told = (self._holding(edit, replan) for edit in asked)
         slots = self._most_slots(self._given("seq") or plan.request.seq, plan.request.batch, replan)
-        # Another length or fewer at once come first, as elsewhere.
-        held = sorted((*filter(None, told), *slots), key=lambda edit: not edit.settings.keys() <= {*NUMBERS})
-        edits = tuple({edit.flags or edit.yaml: edit for edit in (*self._on_all_gpus(replan), *held)}.values())
+        held, waiting = [*filter(None, told), *slots], self._waiting(plan)
+        at_once = [edit for edit in held if waiting is not None and edit.told.keys() == {waiting.spelled}]
+        held += [] if waiting is None or at_once else self._more_at_once(waiting, plan, replan)
+        # Another length or fewer at once come first, as elsewhere; where others wait for a flag, that flag.
+        held = sorted(held, key=lambda edit: (edit not in at_once, not edit.settings.keys() <= {*NUMBERS}))
+        edits = tuple(self._by_gpus({edit.flags or edit.yaml: edit for edit in (*self._on_all_gpus(replan), *held)}.values()))
         blamed = ((self.flags.find(name)[0], self._word(name)) for edit in edits for name in edit.told)
         first = next((place_of(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
+        if waiting is not None and item.message.startswith(plan.reason):
+            # The memory is enough: it fits, and is told to serve fewer.
+            word = word_of(self.server, waiting)
+            said = self.engine.facts.users_option if word is None else f"{waiting.spelled} {brief(word.text, 40)}"
+            message = item.message.replace(self.engine.facts.users_option, said, 1)
+            item = replace(item, name="users", unit="flag", message=message)
+            first = first if word is None else place_of(self.server, waiting, word)
         return replace(placed_at(item, first or self.places.get("model")), edits=edits)
+
+    def _waiting(self, plan: Plan) -> Flag | None:
+        """The flag of how many are served at once, where that is fewer than there are users; ``None`` where none of them waits for that."""
+        facts, fit = self.engine.facts, plan.fit
+        if facts.slots_option or fit is None or fit.fits or fit.expected_limiting != facts.users_option:
+            return None
+        return self.flags.flag_of.get(facts.users_option)
+
+    def _more_at_once(self, flag: Flag, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit that serves all users at once by this flag, with the smallest tensor-parallel size for which that surely fits."""
+        users = self._given("batch") or plan.request.batch
+        size, replicas, most = plan.request.tp, plan.request.dp, NODE // plan.request.pp
+        for tp in (size << times for times in range(NODE.bit_length()) if size << times <= most):
+            told = {flag.spelled: str(-(-users // replicas))} | ({} if tp == size else self._told({"tp": tp}))
+            held = self._held_with(told, {}, replan)
+            if held.holds and not held.slower:
+                settings = {f"engine_options.{self.engine.facts.users_option}": told[flag.spelled]}
+                settings |= {} if tp == size else {"tp": str(tp)}
+                yield self._made(self._edit(settings, told, f"{users:,} at once"), {}, held)
+                return
+
+    def _by_gpus(self, edits: Collection[Edit]) -> Iterator[Edit]:
+        """The edits, of which those that are flags alone have the fewest GPUs first, and behind them those that make it slower."""
+        given = self.server.settings.get("gpus_per_replica")
+        has = given if isinstance(given, int) else gpus_taken(self.server.settings) or 1
+
+        def gpus(edit: Edit) -> tuple[bool, int]:
+            settings = {**self.server.settings, **settings_told(self.flags, edit.told)[0]}
+            return SLOWER in edit.effect, max(has, gpus_taken(settings) or 0)
+
+        ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
+        yield from (next(ordered) if edit.flags else edit for edit in edits)
 
     def _word(self, name: str) -> Word | None:
         """The word of the text that says the value of this flag, variable or parameter; ``None`` where it does not."""
@@ -513,7 +557,7 @@ class ServerCheck(Check):
             typed = {**typed, "gpus": str(gpus)}
         elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the file"))))
-        elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus) > 1:
+        elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus):
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
         return self._typed(edit, typed, held or Held()) if typed else edit
 
@@ -544,7 +588,7 @@ class ServerCheck(Check):
             plan = replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
             if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
                 grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
-                slower = f"much slower: {plan.places}" if plan.partly_on_host else ""
+                slower = f"{SLOWER}: {plan.places}" if plan.partly_on_host else ""
                 return Held(
                     gpus=gpus_taken(options) or 0, accepting=next(grown, ""), slower=slower, refused=bool(self._refused(plan))
                 )

@@ -69,7 +69,7 @@ def place(check: Checked, line: int) -> str:
 
 def headline(check: Checked, wrong: Iterable[Finding] = ()) -> str:
     """The verdict with its numbers, and the size of the cache; empty if there is no plan, or one of the findings has the verdict."""
-    if check.plan is None or any(one.rule in {"fits", "length"} for one in wrong):
+    if check.plan is None or any(one.rule in {"fits", "length", "users"} for one in wrong):
         return ""
     fit = check.plan.fit
     on = f" on {fit.gpus:,} GPUs together" if fit is not None and fit.gpus > 1 else ""

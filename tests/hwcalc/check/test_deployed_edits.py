@@ -341,6 +341,46 @@ def test_what_is_offered_of_a_text_that_gives_gpus_holds_once_it_is_done(
         assert not [each for each in found["warnings"] if "idle" in each["message"] and more]
 
 
+@pytest.mark.parametrize("users", [20, 40])
+def test_where_users_wait_for_a_flag_that_flag_comes_first(users: int, tmp_path: Path, capsys: Capture) -> None:
+    """Qwen3-32B in two H200 has 128 KiB a token on each of them: 40 times 32,768 tokens are 80 GiB beside 31 of weights, and fit in 128."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        counted("count", "Qwen/Qwen3-32B", "--tensor-parallel-size 2 --max-num-seqs 16", 2).replace("32768", "16384"),
+        encoding="utf-8",
+    )
+    words = (str(path), "--gpu", "h200", "--users", str(users))
+    _, text, _ = run(capsys, "check", *words)
+    [item] = checked(capsys, *words)[1]["checks"][0]["requirements"]
+
+    assert (item["name"], item["edits"][0]["flags"]) == ("users", f"--max-num-seqs {users}")
+    assert "does not fit" not in text
+    line = path.read_text(encoding="utf-8").splitlines()[item["line"] - 1]
+    assert line[item["column"] - 1 :].startswith("--max-num-seqs 16")
+    assert run(capsys, "check", *words, "--fix", "--write")[0] == 0
+    assert f"--max-num-seqs {users}" in path.read_text(encoding="utf-8")
+
+
+def test_more_at_once_is_offered_with_the_fewest_gpus_that_hold_them(tmp_path: Path, capsys: Capture) -> None:
+    """On two GPUs of 80 GB 40 of 16,384 tokens have no room beside the weights, on four they have: eight, for other replicas, come later."""
+    path, sizes = tmp_path / "serve.yaml", "--tensor-parallel-size 2 --max-num-seqs 16"
+    path.write_text(counted("count", "Qwen/Qwen3-32B", sizes, 2).replace("32768", "16384"), encoding="utf-8")
+    words = (str(path), "--gpu", "a100-80gb", "--users", "40")
+    status, found = checked(capsys, *words)
+    edits = [edit for edit in found["checks"][0]["requirements"][0]["edits"] if edit["flags"]]
+    gpus = []
+    for edit in edits:
+        more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
+        gpus.append(int(more[1]) if more else 2)
+        text = counted("count", "Qwen/Qwen3-32B", f"{sizes} {edit['flags']}", gpus[-1]).replace("32768", "16384")
+        path.write_text(text, encoding="utf-8")
+        assert checked(capsys, *words)[0] == 0, edit
+
+    assert (status, edits[0]["told"]) == (1, {"--max-num-seqs": "40", "--tensor-parallel-size": "4"})
+    assert gpus == sorted(gpus)
+    assert gpus[0] == 4
+
+
 IN_SHELL: Final = f"""\
 services:
   a:

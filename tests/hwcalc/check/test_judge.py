@@ -239,7 +239,7 @@ def test_what_is_too_small_is_named_where_memory_is_enough() -> None:
     slots = "max_num_seqs lets 16 sequences run at once, not 40"
     found = judged("fits: true", made(fit(fits=False, verdict=Verdict.NO, message=slots)))
 
-    assert found.message.startswith(f"does not fit: {slots}. There is memory enough: 18.00 GiB needed of 20.00 GiB usable")
+    assert found.message.startswith(f"{slots}. There is memory enough: 18.00 GiB needed of 20.00 GiB usable")
 
 
 def test_nothing_that_probably_fits_is_said_to_fit() -> None:

@@ -176,7 +176,7 @@ def test_several_changes_of_several_servers(tmp_path: Path, capsys: Capture) -> 
     assert [each.partition(": ")[2] for each in fix["changes"]] == [
         "--tensor-parallel-size 1",
         f"--max-model-len {LONGEST}",
-        f"--max-model-len {LONGEST}",
+        f"--max-model-len {LONGEST} (100,000 -> {int(LONGEST):,} tokens)",
     ]
     assert f"-tp 1 --max-model-len {LONGEST} " in path.read_text(encoding="utf-8")
 
@@ -344,7 +344,7 @@ def test_the_reason_is_the_gpus_of_the_text(tmp_path: Path, capsys: Capture) -> 
     status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix")
 
     assert status == 1
-    assert "a: no safe change: the file gives it 2 GPUs." in err
+    assert re.search(r"a: no safe change: --tensor-parallel-size (\d+) .*takes (\d+) GPUs, and the file gives it 2\.", err)
 
 
 @pytest.mark.parametrize(("seq", "mended"), [("16k", True), ("32k", False)])
@@ -403,3 +403,21 @@ def test_a_share_of_the_memory_is_raised_to_the_default(tmp_path: Path, capsys: 
         flags = [edit["flags"] for edit in json.loads(found)["checks"][0]["requirements"][0]["edits"]]
         assert f"--gpu-memory-utilization {share}" in flags
         assert (status, f"a: --gpu-memory-utilization {share}" in err) == (0, True), err
+
+
+def test_a_change_says_what_it_takes(tmp_path: Path, capsys: Capture) -> None:
+    """More GPUs, of a text that names no number of them, and most of a length: nobody expects that of a flag."""
+    path = tmp_path / "serve.sh"
+    # 33 GB of weights are more than an L4 has, and 288 MiB are 2,048 tokens of 144 KiB.
+    for words, model, said in (
+        (
+            "-tp 1 --max-model-len 8192",
+            "Qwen/Qwen3-32B --quantization fp8 --kv-cache-dtype fp8",
+            r"--tensor-parallel-size (\d+)\S* .*\(1 -> \1 GPUs\)",
+        ),
+        ("--max-model-len 8192 --kv-cache-memory-bytes 301989888", QWEN, r"--max-model-len (\d+) \(8,192 -> ([\d,]+) tokens\)"),
+    ):
+        path.write_text(f"vllm serve {model} {words}\n", encoding="utf-8")
+        status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
+        told = re.search(said, err)
+        assert (status, told is not None) == (0, True), err
