@@ -33,6 +33,7 @@ from hwcalc.launch.planned import (
     not_named,
     planned,
     releases_listed,
+    set_words,
     unknown_flags,
     warned,
     word_of,
@@ -64,13 +65,15 @@ _NOTHING: Final = "starts no server that kvplan knows"
 
 class Told(Record):
     """What the user says of deployments: what they leave open, and options of plans: the load, which counts more than theirs, and accelerators for
-    texts that name none. ``baselines`` are what its results are compared with, and ``growth`` how much more is allowed.
+    texts that name none. ``baselines`` are what its results are compared with, and ``growth`` how much more is allowed. ``several`` says that there
+    are other files beside one.
     """
 
     given: Given
     options: Mapping[str, Any]
     baselines: tuple[str, ...] = ()
     growth: str = ""
+    several: bool = False
 
 
 class Deployment(CheckFile):
@@ -248,13 +251,19 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
             said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the file names no accelerator."
             for_all = f"such as: {command({**told.options, 'gpu': 'h100'}, {})}"
             one = shell_word(f"{name}.gpu=h100")
-            hint = f"Name it, {for_all}" if alone else f"Add --set {one} for this server alone, or name that of all, {for_all}"
+            hint = (
+                f"Name it, {for_all}"
+                if alone and not told.several
+                else f"Add --set {one} for this server alone, or name that of all, {for_all}"
+            )
             open_ = OpenError(f"whether it fits is not known: {said}", hint=hint)
             faults.append(Fault(line=server.line, column=1, error=open_))
             without_gpu = True
     except TooFewGpusError as error:
         sizes = [name for name in LAYOUT if server.settings.get(name) not in (None, 1)]
-        hint = error.hint if "gpus" in given else f"{error.hint.partition(', or ')[0]}."
+        # A text that names no number of GPUs has none to be changed.
+        typed = set_words(OF_HARDWARE["gpus"], str(error.taken), name) if "gpus" in set_ else f"--gpus {error.taken}"
+        hint = f"Give it {error.taken:,}: {typed}" if "gpus" in given else f"{error.hint.partition(', or ')[0]}."
         judged.append(placed_at(finding("gpus", f"{error.message} {hint}", holds=False), places.get(sizes[0]) if sizes else None))
         few, required = error, ()
     except UsageError as error:

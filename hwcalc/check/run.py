@@ -152,8 +152,8 @@ def check(
     more = {"gpu": name, "gpus": gpus if count is None else count, "instance": instance, "seq": seq, "batch": batch}
     given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in read_variables(env).items()])
     named = {name: value for name, value in more.items() if value is not None}
-    told = Told(given=given, options=named, baselines=tuple(baselines), growth=growth.text if growth.share else "")
-    found_in = files_in(paths)
+    found_in, allowed = files_in(paths), growth.text if growth.share else ""
+    told = Told(given=given, options=named, baselines=tuple(baselines), growth=allowed, several=len(found_in) > 1)
     readers: dict[str, Callable[[], CheckFile | None]]
     readers = {path: partial(read_any, path, told, in_folder=in_folder) for path, in_folder in found_in.items()}
     if isinstance(files, Mapping):

@@ -238,14 +238,14 @@ def words_for(flags: EngineFlags, server: Server, option: str) -> tuple[str, Wor
 
 
 class TooFewGpusError(UsageError):
-    """A server has fewer ``gpus`` than its parallel sizes take: its engine will not start. Exit 1."""
+    """A server has fewer ``gpus`` than are ``taken`` by its parallel sizes: its engine will not start. Exit 1."""
 
     exit_code = 1
     type = "too-few-gpus"
 
-    def __init__(self, message: str, *, gpus: int, hint: str = "") -> None:
+    def __init__(self, message: str, *, gpus: int, taken: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.gpus = gpus
+        self.gpus, self.taken = gpus, taken
 
 
 def _check_sizes(flags: EngineFlags, server: Server) -> None:
@@ -643,6 +643,7 @@ def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -
             f"{has}, and {layout} takes {taken:,}: {find_engine(flags.engine)[0].label} will not start.",
             hint=f"Give it {taken:,} GPUs in the file, or plan it so: --gpus {taken:,}",
             gpus=given,
+            taken=taken,
         )
     return [f"warning: {has}, and {layout} takes {taken:,}: it starts only if other nodes have the rest."]
 

@@ -443,6 +443,18 @@ def test_with_fewer_gpus_a_server_starts_and_may_not_fit(
     assert names == ["fits"]
 
 
+@pytest.mark.parametrize("given", [["--gpus", "1"], ["--set", f"vllm {QWEN}.gpus_per_replica=1"]])
+def test_too_few_gpus_that_the_user_gave_are_given_anew(given: list[str], tmp_path: Path, capsys: Capture) -> None:
+    """The text names no number of GPUs that could be another one: what is printed is typed in place of what was given."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"vllm serve {QWEN} --tensor-parallel-size 2\n", encoding="utf-8")
+    [item] = checked(capsys, str(path), "--gpu", "l4", *given)[1]["checks"][0]["requirements"]
+    _, told, words = item["message"].partition("Give it 2: ")
+
+    assert (item["name"], bool(told), "in the file" in item["message"]) == ("gpus", True, False)
+    assert checked(capsys, str(path), "--gpu", "l4", *shlex.split(words))[0] == 0
+
+
 @pytest.mark.parametrize("more", [(), ("--gpus", "1")])
 def test_an_edit_says_what_still_fails(more: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
     """A flag that no release has fails with every edit for the memory, or for the number of GPUs."""
@@ -549,3 +561,19 @@ def test_a_missing_accelerator_is_named_for_one_server(tmp_path: Path, monkeypat
     words = [word for each in sets for word in each[0].split()]
     assert checked(capsys, "compose.yaml", *words)[0] == 0
     assert checked(capsys, "compose.yaml", *words[:2])[1]["checks"][0]["status"] == "pass"
+
+
+def test_a_missing_accelerator_is_named_for_one_of_several_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """By the name that the output prints, with its blank in quotes; alone, a script has --gpu."""
+    monkeypatch.chdir(tmp_path)
+    for name, model in (("a.sh", QWEN), ("b.sh", "Qwen/Qwen3-4B")):
+        Path(name).write_text(f"MODEL={model}\nvllm serve $MODEL --max-model-len 4096\n", encoding="utf-8")
+    hints = [check["error"]["hint"] for check in checked(capsys, "a.sh", "b.sh")[1]["checks"]]
+    words = [shlex.split(hint.partition("Add ")[2].partition(" for this")[0]) for hint in hints]
+
+    assert words == [["--set", f"vllm {model}.gpu=h100"] for model in (QWEN, "Qwen/Qwen3-4B")]
+    assert [check["status"] for check in checked(capsys, "a.sh", "b.sh", *words[0])[1]["checks"]] == ["pass", "error"]
+    assert checked(capsys, "a.sh", "b.sh", *words[0], *words[1])[0] == 0
+    assert "--set" not in checked(capsys, "a.sh")[1]["checks"][0]["error"]["hint"]
