@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +38,7 @@ from hwcalc.check.file import (
     Unread,
     parse_check_file,
 )
+from hwcalc.check.folders import files_in
 from hwcalc.check.judge import judge, limits_of
 from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
@@ -57,7 +57,6 @@ from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.named import named_launch
 from hwcalc.launch.read import Given, read_variables
 from hwcalc.launch.server import KEYS
 from hwcalc.launch.values import number
@@ -82,12 +81,6 @@ _UNCERTAIN: Final = "The baseline has a check of this name in {}, and which of t
 _NEW_NAMELESS: Final = (
     f"{_NEW[:-1]}, nor what changed. It has no name, so that it is another check once what it plans changes: give it a name."
 )
-
-
-_SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
-"""Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
-MOST_FILES: Final = 10_000
-"""Files of a folder."""
 
 
 class CheckOptions(Record):
@@ -187,40 +180,6 @@ def check(
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
     return document
-
-
-def files_in(paths: Sequence[str]) -> dict[str, bool]:
-    """The files of these paths, each once, and whether it is merely one of a folder: those that match a pattern, and those of a folder that may
-    hold commands or manifests, by their names. Locks are no such files.
-
-    Raises :class:`~hwcalc.check.file.CheckFileError` for a folder of too many files.
-    """
-    out: dict[str, bool] = {}
-    for path in paths:
-        if path != "-" and any(sign in path for sign in "*?[") and not os.path.lexists(path):
-            from glob import glob
-
-            found = sorted(each for each in glob(path, recursive=True) if os.path.isfile(each) and not each.endswith(SUFFIX))
-            out |= dict.fromkeys(found or [path], False)
-        elif path != "-" and os.path.isdir(path):
-            walked = list(islice(_walked(path), MOST_FILES + 1))
-            if len(walked) > MOST_FILES:
-                raise CheckFileError(f"{printable(path)} has more than {MOST_FILES:,} files.", hint="Name a folder in it.")
-            out |= {name: True for name in walked if name not in out}
-        else:
-            out[path] = False
-    return out
-
-
-def _walked(folder: str) -> Iterator[str]:
-    """The files of a folder that may hold commands or manifests, by their names, and no locks. Links to folders are not followed."""
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _SKIPPED)
-        yield from (
-            os.path.normpath(os.path.join(place, name))
-            for name in sorted(files)
-            if (named_launch(name) or "." not in name) and not name.endswith(SUFFIX)
-        )
 
 
 _MAPPING: Final = "check"
