@@ -223,6 +223,37 @@ def earlier_files(files: Iterable[str], before: Iterable[str]) -> dict[str, str]
     return out
 
 
+def comparable(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> tuple[Baseline, ...]:
+    """The baselines without the checks of files that were not read and are there still, if a file that the baseline knows has one of that name."""
+    read, known, files = set[str](), {(item.document, item.file) for item in baselines}, dict[str | None, set[str]]()
+    for check in checks:
+        read.add(check.file)
+        files.setdefault(check.name, set()).add(check.file)
+
+    def is_of_another(item: Baseline) -> bool:
+        if item.file is None or item.file in read or not any((item.document, file) in known for file in files.get(item.name, ())):
+            return False
+        return os.path.lexists(item.file)
+
+    return tuple(item for item in baselines if not is_of_another(item))
+
+
+def earlier(
+    checks: Sequence[Checked], baselines: Sequence[Baseline]
+) -> dict[tuple[str, str | None], set[tuple[str, str | None]]]:
+    """The places in the documents of the baselines that each check had, by its file and name, where they are certain."""
+    files, before = dict[str | None, list[str]](), dict[tuple[str, str | None], list[str]]()
+    for check in checks:
+        files.setdefault(check.name, []).append(check.file)
+    for item in baselines:
+        before.setdefault((item.document, item.name), []).append(str(item.file))
+    out = dict[tuple[str, str | None], set[tuple[str, str | None]]]()
+    for (document, name), paths in before.items():
+        for file, was in earlier_files(files.get(name, ()), paths).items():
+            out.setdefault((file, name), set()).add((document, was))
+    return out
+
+
 def compare(
     baselines: Sequence[Baseline], subject: Subject, growth: Growth, places: Container[tuple[str, str | None]]
 ) -> tuple[Grown, tuple[KeyChange, ...]] | None:

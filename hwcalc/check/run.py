@@ -18,8 +18,9 @@ from hwcalc.check.baseline import (
     Grown,
     Growth,
     Subject,
+    comparable,
     compare,
-    earlier_files,
+    earlier,
     parse_growth,
     read_baseline,
     same_request,
@@ -255,7 +256,8 @@ def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options:
     from hwcalc.check.mend import write as write_mended
 
     fixes, now = list[Fix](), list(read)
-    was = _earlier([(check, None) for check in document.checks], options.baselines or ())
+    options = replace(options, baselines=options.baselines and comparable(document.checks, options.baselines))
+    was = earlier(document.checks, options.baselines or ())
 
     def tried(file: Deployment) -> Sequence[Checked]:
         """The results of a text, compared with what the baselines have of its checks."""
@@ -312,8 +314,9 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
     if options.baselines is not None:
+        options = replace(options, baselines=comparable([check for check, _ in planned], options.baselines))
         gone = _gone(made, planned, options)
-        planned = [*_compared(planned, options.baselines, options), *((check, None) for check in gone if options.strict)]
+        planned = [*_compared(planned, options.baselines or (), options), *((check, None) for check in gone if options.strict)]
         if not options.strict:
             missed = [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in gone]
             infos = [replace(info, notes=(*info.notes, *(note for file, note in missed if file == info.path))) for info in infos]
@@ -576,7 +579,7 @@ def _compared(
         # A single plan is compared with the check that repeats it, if there is one.
         repeats = any(same_request(item, subject) and item.setup == subject.setup for subject in subjects)
         of_name.setdefault(item.name, []).append(replace(item, exact=item.name is None and repeats))
-    was = _earlier(planned, baselines)
+    was = earlier([check for check, _ in planned], baselines)
     kept = {(name, place) for (_, name), places in was.items() for place in places}
     done = list[tuple[Checked, Subject | None]]()
     for check, subject in planned:
@@ -606,25 +609,9 @@ def _compared(
     return done
 
 
-def _earlier(
-    planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline]
-) -> dict[tuple[str, str | None], set[tuple[str, str | None]]]:
-    """The places in the documents of the baselines that each check had, by its file and name, where they are certain."""
-    files, before = dict[str | None, list[str]](), dict[tuple[str, str | None], list[str]]()
-    for check, _ in planned:
-        files.setdefault(check.name, []).append(check.file)
-    for item in baselines:
-        before.setdefault((item.document, item.name), []).append(str(item.file))
-    out = dict[tuple[str, str | None], set[tuple[str, str | None]]]()
-    for (document, name), earlier in before.items():
-        for file, was in earlier_files(files.get(name, ()), earlier).items():
-            out.setdefault((file, name), set()).add((document, was))
-    return out
-
-
 def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject | None]], options: CheckOptions) -> list[Checked]:
     """The checks of the baselines that no file has any more: of the files that were read, and of files that are not there. ``strict`` fails them."""
-    was = _earlier(planned, options.baselines or ())
+    was = earlier([check for check, _ in planned], options.baselines or ())
     kept = {(file, name) for (_, name), places in was.items() for _, file in places}
     # A check that moved to another file, or may have, is not gone.
     new = {check.name for check, _ in planned if (check.file, check.name) not in was}

@@ -240,6 +240,25 @@ def test_two_files_may_have_a_check_of_the_same_name(tmp_path: Path) -> None:
     assert f"in {small} and {large}, and which of them it was is not certain" in moved.warnings[-1].message
 
 
+def test_a_new_name_of_a_file_is_no_check_of_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The baseline knows both files, and the other one is there still, whether it is named now or not. Once it is gone, its check has moved."""
+    monkeypatch.chdir(tmp_path)
+    tiny = {"model": "./tiny", "seq": 1024, "max_cache": "1GiB"}
+    paths = [check_file(tmp_path, {**tiny, "name": name}, name=f"{name}.yaml") for name in ("chat", "mine")]
+    document = run_checks([read_check_file(path) for path in paths], CheckOptions()).to_dict()
+    baseline = str(write(tmp_path / "baseline.json", document))
+    renamed = check_file(tmp_path, {**tiny, "name": "chat", "seq": 4096}, name="mine.yaml")
+    for files in ([renamed], [renamed, paths[0]]):
+        found = run_checks(
+            [read_check_file(path) for path in files], CheckOptions(baselines=tuple(read_baseline(baseline)))
+        ).checks
+        assert [note.code for note in found[0].warnings] == ["no-baseline"]
+        assert (found[0].status, "No baseline has this check" in found[0].warnings[0].message) == ("pass", True)
+
+    Path(paths[0]).unlink()
+    assert run(renamed, baseline)[0].status == "fail"
+
+
 def test_a_path_written_in_another_way_is_of_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole path, and one from another folder, find the file by their ends. A new file with a check of that name has no baseline."""
     for name, seq in (("a", 1000), ("b", 2000)):
