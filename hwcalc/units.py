@@ -140,16 +140,16 @@ def parse_size(value: int | str, what: str = "the size") -> int:
 
 
 def parse_memory(value: int | str, what: str = "the memory") -> int:
-    """A size of memory as :func:`parse_bytes` reads it, where a number without a unit is GB, unless it is too large to be meant so.
+    """The bytes of a memory as it is sold: 64, or 64 GB, has 64 GiB. A number that is too large to be meant so is bytes.
 
-    >>> parse_memory(64), parse_memory("64"), parse_memory("64GiB"), parse_memory(68_719_476_736)
-    (64000000000, 64000000000, 68719476736, 68719476736)
+    >>> parse_memory(64), parse_memory("64GB"), parse_memory("64GiB"), parse_memory(68_719_476_736)
+    (68719476736, 68719476736, 68719476736, 68719476736)
     """
-    digits = value.strip() if isinstance(value, str) else ""
+    digits = re.sub(r"(?i)\s*GB$", "", value.strip()) if isinstance(value, str) else ""
     # Not of any length: Python makes no number of thousands of digits.
     bare = int(digits) if re.fullmatch(r"[0-9]{1,20}", digits) else value
     is_small = isinstance(bare, int) and not isinstance(bare, bool) and 0 <= bare < LEAST_BYTES
-    size = parse_bytes(f"{bare}GB" if is_small else value, what)
+    size = parse_bytes(f"{bare}GiB" if is_small else value, what)
     if not size:
         raise UsageError(f"{what} is nothing.", hint="Write a number of GB, such as 64, or a size: 64GiB.")
     return size

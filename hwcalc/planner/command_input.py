@@ -116,8 +116,11 @@ def _model(plan: Plan) -> dict[str, Any]:
             # It is no longer in Ollama's store.
             return named | {"library": library, "path": None}
     if not path.is_file():
+        from hwcalc.sources.gguf.hub import format_of_file
+
         # A repository has files of several formats.
-        more = {} if weights is None else {"model": f"{model.id.partition(':')[0]}:{weights.upper()}"}
+        repository, _, word = model.id.partition(":")
+        more = {} if weights in (None, format_of_file(word)) else {"model": f"{repository}:{weights.upper()}"}
         return named | more | {"made": False}
     from hwcalc.sources.gguf.names import part_of
 

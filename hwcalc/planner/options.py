@@ -247,9 +247,9 @@ class _Gpus(TypedDict, total=False):
 
 class _Ram(TypedDict, total=False):
     ram: Annotated[Count, PlanOption(
-        "memory", "GB", "Memory of the host for llama.cpp and Ollama: 64 (GB), 64GiB. Default: not known.",
-        check="Memory of the host for llama.cpp and Ollama: 64 (GB), 64GiB.", of_budget=True, group="hardware",
-        short="Memory of the host for llama.cpp: 64.",
+        "memory", "GB", "Memory of the host for llama.cpp and Ollama, as it is sold: 64 (GB). Default: not known.",
+        check="Memory of the host for llama.cpp and Ollama, as it is sold: 64 (GB).", of_budget=True, group="hardware",
+        short="Memory of the host for llama.cpp, Ollama: 64.",
     )]  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def published_notes(opened: Occupancy, weights: WeightsInfo, speed: SpeedInfo | 
     rates = [few_digits(one.expected) for one in speeds if one is not None and one.expected is not None]
     takes += [f"{rates[0]} tokens/s instead of {rates[1]}"] if len(set(rates)) > 1 else []
     takes += ["less loss"] if published.bytes > weights.bytes else []
-    message = f"Published in {stored}, which {name} makes no smaller. Without --weights: {', '.join(takes)}"
+    message = f"Published mostly in {stored}. Without --weights: {', '.join(takes)}"
     return (Note(code=NO_SMALLER, message=message),)
 
 

@@ -183,7 +183,7 @@ def unit_text(value: int) -> str:
 
 
 def _memory_text(value: int) -> str:
-    return unit_text(value).removesuffix("GB")
+    return unit_text(value).removesuffix("GiB")
 
 
 def _share_text(value: Fraction | float) -> str:

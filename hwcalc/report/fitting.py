@@ -398,7 +398,7 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     users = [_MEANINGS["users"]] if "users" in header else []
     out = [f"{'; '.join([*of, *longest, 'tok/s as expected, with < at most', *users])}."]
     if longest and not all(row.max_seq for row in models):
-        out.append("longest with ~: expected, not sure, because the host's memory is not known; -: no length is expected to fit.")
+        out.append("longest with ~: expected, not sure; -: no length is expected to fit.")
     if any(row.also for row in models):
         out.append("+N: the row stands for N more variants of the same size, such as the base model; --all lists each.")
     if any(row.gpu_layers != row.all_layers for row in models):

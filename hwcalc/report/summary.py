@@ -136,7 +136,7 @@ def request_lines(plan: Plan) -> list[str]:
     parts += [] if request.shared_prefix is None else [f"{plural(request.shared_prefix, 'token')} shared by all"]
     several = (("samples", request.samples), ("beams", request.beams))
     parts += [f"{number:,} {name} of each" for name, number in several if number > 1]
-    parts += [f"{_TYPED.get(name, name)}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
+    parts += [f"{_typed(name, clean(cut(value, LONGEST_WORD)))}" for name, value in request.options.items()]
     # Which machine it is, where the name leaves that open, bears on all that follows.
     return [" · ".join(parts), *(clean(note.message) for note in plan.notes if note.code == MEMORY_OPTION)]
 
@@ -151,8 +151,10 @@ def weights_text(weights: WeightsInfo) -> str:
     return f"{weights.format}{mostly}"
 
 
-_TYPED: Final = {HOST_MEMORY: "ram"}
-"""Engine options that have another name on the command line."""
+def _typed(name: str, value: str) -> str:
+    """An engine option as it is typed. ``--ram`` names a memory as it is sold, in GB of 2^30 bytes."""
+    size = value.removesuffix("GiB")
+    return f"ram={size}GB" if name == HOST_MEMORY and size != value else f"{name}={value}"
 
 
 def source_line(plan: Plan) -> str:

@@ -203,7 +203,7 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, screen: int, detail:
         if room < need:
             # The two options exclude each other.
             how = "-v in place of --brief" if detail == "brief" else "-v"
-            return out if detail == "screen" else [*out, Text(f"           {left:,} more: {how}", style="dim")], left
+            return out if detail == "screen" else [*out, Text(f"           {left:,} more to try: {how}", style="dim")], left
         out += lines
     return out, 0
 

@@ -106,10 +106,12 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         whom = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} {each}s"
         if plan.request.lengths:
             whom = f" for the longest of {plan.request.batch:,} {each}s, shorter ones as they are"
-        # What ends it is said by what takes it further.
-        moved = "" if (fit.moved_max_seq or 0) <= fit.max_seq else f"; {fit.moved_max_seq:,} with more in host memory"
-        limit = None if moved else fit.limiting_seq
-        out.append(("longest", _most(fit.max_seq, fit.expected_max_seq, "token", whom, limit) + moved))
+        sure, moved, further = fit.max_seq, fit.moved_max_seq or 0, ""
+        # What ends it is said by what takes it further. Where layers as they lie are less sure, it is the sure number.
+        if moved > max(sure, fit.expected_max_seq or 0):
+            further = f"; {moved:,} with more in host memory"
+        limit = None if further else fit.limiting_seq
+        out.append(("longest", _most(max(sure, 0 if further else moved), fit.expected_max_seq, "token", whom, limit) + further))
     out += overrun_lines(plan)
     if (
         not plan.serves_users

@@ -140,8 +140,9 @@ def _copy(planned: CommandInput, in_parts: bool) -> str | None:
 def _published(planned: CommandInput, in_parts: bool = True) -> str:
     """The name of a file that others publish; where no repository is known that has it, the user chooses one."""
     form = _file_format(planned)
-    name = _NAMED_ALONE if form == planned.published and form.startswith(_NAMED_ALONE) else form
-    return f"{_copy(planned, in_parts) or REPOSITORY}:{name}"
+    known = _copy(planned, in_parts)
+    name = _NAMED_ALONE if form.startswith(_NAMED_ALONE) and (known or form == planned.published) else form
+    return f"{known or REPOSITORY}:{name}"
 
 
 def where_it_comes_from(planned: CommandInput, in_parts: bool = True) -> str:

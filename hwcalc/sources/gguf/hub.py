@@ -266,6 +266,8 @@ def find_gguf_here(wanted: Wanted) -> RawModel | Absent:
 _ENDING: Final = re.compile(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
 """Endings that publishers of GGUF files add to a name."""
 _DEFAULT: Final = "Q4_K_M"
+_IN_FILES: Final = {"mxfp4": "mxfp4_moe"}
+"""A format of weights -> that of the files that are named by it: their experts alone are in it."""
 
 
 def find_base(wanted: Wanted) -> RawModel | Absent:
@@ -273,28 +275,41 @@ def find_base(wanted: Wanted) -> RawModel | Absent:
 
     A note says that this is no look at the file.
     """
-    from hwcalc.quantization.planned import format_name
-
     models = base_models(wanted.id)
     if len(models) != 1 or wanted.revision is not None:
         return Absent(place="")
-    word = wanted.file or _DEFAULT
-    word = quantization_of(word) if is_gguf(word) else word
-    form = None
-    with suppress(KvplanError):
-        form = format_name(word) if word else None
-    if form is None:
-        remark = f"the catalog has {models[0]}, but {shown(wanted.file or word)} names no quantisation that kvplan can work out"
-        return Absent(place="", remark=remark)
     found = find_in_catalog(Wanted(id=models[0]))
     if isinstance(found, Absent):
         return found
+    # Of a checkpoint in mxfp4 the usual file is as it is published.
+    published = str((found.config.get("quantization_config") or {}).get("quant_method"))
+    word = wanted.file or (published.upper() if published in _IN_FILES else _DEFAULT)
+    word = quantization_of(word) if is_gguf(word) else word
+    form = format_of_file(word)
+    if form is None:
+        remark = f"the catalog has {models[0]}, but {shown(wanted.file or word)} names no quantisation that kvplan can work out"
+        return Absent(place="", remark=remark)
     message = (
         f"The header of this file was not read: planned is {models[0]} of the catalog with --weights {form}, as llama.cpp's rule for "
         "that quantisation stores it. The file itself may differ by a few percent."
     )
     notes = (Note(code="gguf-not-read", message=message), *found.notes)
     return replace(found, id=f"{wanted.id}:{wanted.file or word}", weights=None, weights_format=form, notes=notes)
+
+
+def format_of_file(word: str) -> str | None:
+    """The format of ``--weights`` of a file that a word names; ``None`` if it names none.
+
+    >>> format_of_file("Q4_K_M"), format_of_file("MXFP4"), format_of_file("UD-Q4_K_XL")
+    ('q4_k_m', 'mxfp4_moe', None)
+    """
+    from hwcalc.quantization.planned import format_name
+
+    try:
+        form = format_name(word or None)
+    except KvplanError:
+        return None
+    return _IN_FILES.get(form or "", form)
 
 
 def other_format(word: str) -> tuple[str | None, bool]:

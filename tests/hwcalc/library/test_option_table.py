@@ -67,14 +67,14 @@ def test_memory_of_the_host() -> None:
     options: dict[str, typing.Any] = {"engine": "llamacpp", "gpu": "rtx-4070", "seq": "16k", "weights": "q4_k_m"}
     plain, unit, own = (
         hwcalc.plan("Qwen/Qwen3-32B", **options, **more)
-        for more in ({"ram": 64}, {"ram": "64GB"}, {"engine_options": {"host_memory": "64GB"}})
+        for more in ({"ram": 64}, {"ram": "64GB"}, {"engine_options": {"host_memory": "64GiB"}})
     )
 
     assert plain.memory == unit.memory == own.memory
     assert plain.fit is not None
     assert own.fit is not None
     assert (plain.fit.max_seq, plain.fit.gpu_layers) == (own.fit.max_seq, own.fit.gpu_layers)
-    assert plain.request.options["host_memory"] == "64GB"
+    assert plain.request.options["host_memory"] == "64GiB"
     with pytest.raises(UsageError, match="on the GPU alone"):
         hwcalc.plan("Qwen/Qwen3-32B", engine="vllm", gpu="h100", seq="16k", ram=64)
     with pytest.raises(UsageError, match="has no unit"):
@@ -87,7 +87,7 @@ def test_the_engines_that_are_named_for_ram_are_all_that_take_it() -> None:
     options: dict[str, typing.Any] = {"gpu": "rtx-4090", "seq": "1k", "ram": 64}
 
     for engine in named:
-        assert hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, **options).request.options == {"host_memory": "64GB"}
+        assert hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, **options).request.options == {"host_memory": "64GiB"}
     for engine in set(ENGINES) - {*named}:
         with pytest.raises(UsageError, match="on the GPU alone") as refused:
             hwcalc.plan("Qwen/Qwen3-0.6B", engine=engine, **options)
@@ -97,7 +97,7 @@ def test_the_engines_that_are_named_for_ram_are_all_that_take_it() -> None:
     assert all(name in refused.value.hint for name in named)
 
 
-@pytest.mark.parametrize("given", [{"ram": 64}, {"engine_options": {"host_memory": "64GB"}}])
+@pytest.mark.parametrize("given", [{"ram": 64}, {"engine_options": {"host_memory": "64GiB"}}])
 def test_a_gpu_in_the_memory_of_the_host_has_no_other(given: dict[str, typing.Any]) -> None:
     """An M4 of 24 GB has these for both; a second figure for the host would change nothing."""
     options: dict[str, typing.Any] = {"engine": "llamacpp", "gpu": "m4-24gb", "seq": "8k", **given}

@@ -128,7 +128,7 @@ def test_a_given_memory_is_no_guess(capsys: Capture) -> None:
     _, guessed, _ = run(capsys, *line)
 
     assert "likely" not in given
-    assert "more than the 52GB of the host hold" in given
+    assert "more than the 52GiB of the host hold" in given
     assert "more than the host has, or is likely to have" in guessed
     for out in (given, guessed):
         assert re.search(r"try +kvplan openai/gpt-oss-120b .*--ram 64( --offline)?\n", out)

@@ -182,7 +182,7 @@ def test_many_long_commands_leave_room_for_the_verdict() -> None:
     assert len(screen(first)) <= LINES
     shown = first.count("  try ")
     assert 1 <= shown < 9
-    assert f"{9 - shown} more: -v" in first
+    assert f"{9 - shown} more to try: -v" in first
     assert plan_table(many, width=COLUMNS, detail="full").count("  try ") == 9
     # Over several lines, and still one command to a shell.
     assert all(f"  {one.flag}\n" in first.replace(" \\\n             ", " ") for one in long[:shown])
@@ -309,8 +309,8 @@ def test_what_is_more_is_shown_by_options_that_go_together() -> None:
     """``--brief`` and ``-v`` exclude each other, so that the brief answer says which one to leave out."""
     one = plan(QWEN, seq="32k", batch=20, engine="vllm", gpu="l4")
 
-    assert " more: -v in place of --brief\n" in plan_table(one, width=100, detail="brief")
-    assert " more: -v\n" in plan_table(one, width=100)
+    assert " more to try: -v in place of --brief\n" in plan_table(one, width=100, detail="brief")
+    assert " more to try: -v\n" in plan_table(one, width=100)
 
 
 def test_sums_over_gpus_say_so() -> None:

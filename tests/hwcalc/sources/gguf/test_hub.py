@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from hwcalc import plan
 from hwcalc.errors import ConfigError, HubAccessError, ModelNotFoundError, UnsupportedError
 from hwcalc.model import RawModel
+from hwcalc.report.emit import commands_to_start
 from hwcalc.sources import resolve
 from hwcalc.sources.gguf import hub as gguf_hub
 from tests.hub.repositories import COMMIT, TEXT, File
@@ -247,3 +249,12 @@ def test_kept_headers_that_are_damaged_are_read_again(hub: Path, loopback: Hub, 
         asked = len(loopback.asked)
         assert resolve(f"{REPOSITORY}:Q4_K_M").tensors == before.tensors
         assert len(loopback.asked) > asked
+
+
+@pytest.mark.parametrize("given", ["ggml-org/gpt-oss-20b-GGUF:MXFP4", "ggml-org/gpt-oss-20b-GGUF"])
+def test_the_repository_of_a_line_to_start_is_planned_again(given: str) -> None:
+    """Its files are named MXFP4, and their experts alone are in it; without a word it is the checkpoint's own format."""
+    options: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4070", "seq": 4096, "offline": True}
+    made, own = plan(given, **options), plan("openai/gpt-oss-20b", **options)
+    assert made.memory.per_gpu == own.memory.per_gpu
+    assert commands_to_start(made)[0][1] == commands_to_start(own)[0][1]
