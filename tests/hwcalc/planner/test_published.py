@@ -95,6 +95,6 @@ def test_the_hint_is_beside_the_answer_once(capsys: Capture) -> None:
     assert small.count(said) == whole.count(said) == 1
     assert f"  hint     {said}\n" in small
     assert said not in plan_table(planned, width=200, quiet=True)
-    assert "makes no smaller" in plan_markdown(planned)
+    assert "Published mostly in mxfp4" in plan_markdown(planned)
     out = run(capsys, GPT, "--engine", "llamacpp", "--gpu", "rtx-4090", "--seq", "4k", "--weights", "q4_k_m", "--brief")[1]
     assert "  hint     Published mostly in mxfp4" in out
