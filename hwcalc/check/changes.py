@@ -133,7 +133,11 @@ def number_edit(
     if value is None or not 0 < value < planned or (name == "seq" and "lengths" in places):
         return ()
     written = rounded(value) if name == "seq" else value
-    return (edit({**beside, name: str(value)}, "" if is_sure(written) else PROBABLY, places),)
+    sure = is_sure(written)
+    made = edit({**beside, name: str(value)}, "" if sure else PROBABLY, places)
+    # The length that is written surely holds, and the one behind it may not.
+    expected = sure and written != value and not is_sure(value)
+    return (replace(made, effect=f"surely; {made.effect} expected") if expected else made,)
 
 
 def edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:

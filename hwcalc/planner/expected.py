@@ -35,12 +35,13 @@ FIGURES: Final = {
 
 
 def speed_words(opened: Occupancy) -> str:
-    """The expected speed of decoding; empty where nothing is expected."""
+    """The expected speed of decoding, with how many sequences it is of; empty where nothing is expected."""
+    batch = opened.load.batch
     with suppress(KvplanError):
         info = speed_of(opened)
         each = None if info is None else info.tokens_per_s_each
         if each is not None and each.expected is not None:
-            return f"{few_digits(each.expected)} tokens/s{' each' if opened.load.batch > 1 else ''}"
+            return f"{few_digits(each.expected)} tokens/s{f' each of {batch:,}' if batch > 1 else ''}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -10,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hwcalc import Plan, load_model, plan
+from hwcalc import Plan, check, load_model, plan
 from hwcalc.check.changes import number_edit
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.file import NoVerdictError, parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, with_unit
-from hwcalc.check.result import Judged, figures_of, verdict_in_words, verdict_of
+from hwcalc.check.result import Checked, Judged, figures_of, verdict_in_words, verdict_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.library.plan import plan_loaded
@@ -457,3 +458,20 @@ def test_a_list_of_lengths_has_no_length_beside_it() -> None:
     changed = replan(batch=int(fewer or 0)).fit
     assert changed is not None
     assert changed.fits
+
+
+def test_how_sure_the_largest_length_is_and_of_how_many_a_speed() -> None:
+    """The written length surely holds, and the one behind it by the expected value alone; a speed is that of the sequences which were asked for."""
+    asked = {"model": "Qwen/Qwen3-8B", "engine": "vllm", "gpu": "l40s", "seq": "32k", "batch": 16}
+
+    def of(seq: int | str) -> Checked:
+        (found,) = check({"schema_version": 1, "checks": [{**asked, "seq": seq}]}, offline=True).checks
+        return found
+
+    edits = [edit for item in of("32k").requirements for edit in item.edits]
+    (told,) = [edit for edit in edits if re.fullmatch("surely; at most [0-9,]+ tokens expected", edit.effect)]
+    most = int(re.sub(r"\D", "", told.effect))
+    lengths = (told.yaml.removeprefix("seq: "), most, most + 16)
+
+    assert [of(seq).status for seq in lengths] == ["pass", "warning", "fail"]
+    assert {int(many) for edit in edits for many in re.findall(r"tokens/s each of (\d+)", edit.effect)} == {16}

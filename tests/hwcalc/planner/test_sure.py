@@ -114,5 +114,5 @@ def test_what_only_probably_helps_has_one_number(capsys: Capture) -> None:
     words = ("--engine", "vllm", "--gpu", "h100", "--gpus", "4", "--seq", "32k", "--concurrency", "20", "--brief")
     out = run(capsys, "meta-llama/Llama-3.3-70B-Instruct", *words)[1]
 
-    assert re.search(r"fp8 weights; holds 20; [0-9]+ tokens/s each; probably fits", " ".join(out.split()))
+    assert re.search(r"fp8 weights; holds 20; [0-9]+ tokens/s each of 20; probably fits", " ".join(out.split()))
     assert set(re.findall(r"holds \d+ instead of (\d+)", out)) == {"13"}
