@@ -25,7 +25,7 @@ from hwcalc.engines.pool import Try
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve
-from hwcalc.planner.expected import speed_words
+from hwcalc.planner.expected import decode_rate, speed_words
 from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
 from hwcalc.planner.options import LIMITS, ROWS
 from hwcalc.planner.values import TYPES
@@ -153,11 +153,17 @@ _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)
 
 
 def advice(
-    opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Layout | None, partly: bool = False, serves: Serves | None = None
+    opened: Occupancy,
+    line: CommandLine,
+    *,
+    fits: bool,
+    fewest: Layout | None,
+    partly: Occupancy | None = None,
+    serves: Serves | None = None,
 ) -> tuple[Try, ...]:
     """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do.
 
-    With ``partly``, the line is planned with a part of the model on the host, and ``opened`` is the same request with all on the GPUs.
+    ``partly`` is the line as it is planned with a part of the model on the host, and ``opened`` is then the same request with all on the GPUs.
     Where there are limits of time, a change is offered only if ``serves`` says that its users are served within them.
     """
     if line.given.get("seq") is None and opened.engine.requests.names_length(opened.setup.hardware.gpu):
@@ -185,8 +191,12 @@ class _Adviser:
     a change all of it lies on the GPUs.
     """
 
-    def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool, serves: Serves | None) -> None:
-        self.opened, self.line, self.fits, self.partly, self.serves = opened, line, fits, partly, serves
+    def __init__(
+        self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: Occupancy | None, serves: Serves | None
+    ) -> None:
+        self.opened, self.line, self.fits, self.partly, self.serves = opened, line, fits, partly is not None, serves
+        # What runs already is not mended by a machine that is slower.
+        self.least_rate = None if partly is None or not solve.holds(partly) else decode_rate(partly)
         self.tries = _Tries(opened, line)
         self.offers: list[Offer] = []
         self._before: dict[bool, int] = {}
@@ -223,7 +233,10 @@ class _Adviser:
             chosen = [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
-        chosen = sorted(_without_wholes(chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
+        chosen = [
+            offer for offer in sorted(_without_wholes(chosen), key=lambda offer: offer.change.rank) if not self._is_slower(offer)
+        ]
+        chosen = chosen[:MOST_LINES]
         if self.serves is None or any(not _takes_load(offer) for offer in chosen):
             return tuple(self._told(offer) for offer in chosen)
         return (*self._elsewhere(), *(self._told(offer) for offer in chosen[: MOST_LINES - 1]))
@@ -462,6 +475,13 @@ class _Adviser:
             if best is None:
                 return
         self.offers += [] if best is None else [best]
+
+    def _is_slower(self, offer: Offer) -> bool:
+        """True for another accelerator that decodes slower than the one that runs the plan with a part on the host."""
+        if self.least_rate is None or "gpu" not in offer.change.settings:
+            return False
+        rate = decode_rate(offer.found)
+        return rate is not None and rate < self.least_rate
 
     def _told(self, offer: Offer) -> Try:
         """The change with its texts."""

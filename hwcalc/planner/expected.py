@@ -34,15 +34,19 @@ FIGURES: Final = {
 """What the terms of a step are called in a formula."""
 
 
-def speed_words(opened: Occupancy) -> str:
-    """The expected speed of decoding, with how many sequences it is of; empty where nothing is expected."""
-    batch = opened.load.batch
+def decode_rate(opened: Occupancy) -> float | None:
+    """The tokens a second that each sequence is expected to decode; ``None`` where nothing is expected."""
     with suppress(KvplanError):
         info = speed_of(opened)
         each = None if info is None else info.tokens_per_s_each
-        if each is not None and each.expected is not None:
-            return f"{few_digits(each.expected)} tokens/s{f' each of {batch:,}' if batch > 1 else ''}"
-    return ""
+        return None if each is None else each.expected
+    return None
+
+
+def speed_words(opened: Occupancy) -> str:
+    """The expected speed of decoding, with how many sequences it is of; empty where nothing is expected."""
+    rate, batch = decode_rate(opened), opened.load.batch
+    return "" if rate is None else f"{few_digits(rate)} tokens/s{f' each of {batch:,}' if batch > 1 else ''}"
 
 
 def speed_of(opened: Occupancy, at_most: int = 0) -> SpeedInfo | None:

@@ -210,7 +210,7 @@ def _suggestions(
         if fits and verdict is Verdict.FITS:
             return requires
         own, first = ((), True) if serves is not None else _at_home(planned, line)
-        partly = opened is not planned
+        partly = None if opened is planned else planned
         others = advice(opened, line, fits=fits, fewest=fewest, partly=partly, serves=serves)[: MOST_LINES - len(own)]
         return (*requires, *own, *others) if first else (*requires, *others, *own)
 
