@@ -178,8 +178,8 @@ class ServerCheck(Check):
         hint = without_line(error.hint)
         starting = [*self._sizes(key_of(flag), planner)] if flag.option in LAYOUT else []
         sizes, asked = ", ".join(map(str, starting)), number(word.text) or 0
-        # The next one above first, then the next below.
-        near = sorted(starting, key=lambda size: (size < asked, abs(size - asked)))
+        # The largest that takes no more GPUs first, then the next above.
+        near = sorted(starting, key=lambda size: (size > asked, abs(size - asked)))
         changes += [self._told({flag.option: size}) for size in near if flag.option is not None]
         # What the hint offers is planned, and stands among the edits if it holds.
         hint = f"Sizes with which it starts: {sizes}" if sizes else "" if changes else hint

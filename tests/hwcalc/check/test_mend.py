@@ -421,3 +421,15 @@ def test_a_change_says_what_it_takes(tmp_path: Path, capsys: Capture) -> None:
         status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
         told = re.search(said, err)
         assert (status, told is not None) == (0, True), err
+
+
+def test_a_size_that_does_not_start_becomes_one_that_takes_no_more_gpus(tmp_path: Path, capsys: Capture) -> None:
+    """32 heads are cut into 2 or 4, not into 3: two L4 hold Qwen3-8B, whose weights of 16.4 GB one holds too, but not 32,768 tokens beside them."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"vllm serve {QWEN} -tp 3 --max-model-len 32768\n", encoding="utf-8")
+    _, found, _ = run(capsys, "check", str(path), "--gpu", "l4", "--json")
+    sizes = [edit["told"]["--tensor-parallel-size"] for edit in json.loads(found)["checks"][0]["requirements"][0]["edits"]]
+    status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
+
+    assert sizes == ["2", "4", "8"]
+    assert (status, "-tp 2 " in path.read_text(encoding="utf-8"), "GPUs" in err) == (0, True, False)
