@@ -80,6 +80,9 @@ NO_WEIGHTS: Final = "weights-not-given"
 DEFAULT_WEIGHTS: Final = "default-weights"
 """The code of the note that weights are planned as the checkpoint has them, where most people run smaller ones."""
 
+LIBRARY_WEIGHTS: Final = "library-weights"
+"""The code of the note that weights are planned as the file of an engine's own library has them."""
+
 EXAMPLE_PARAMETERS: Final = "--parameters 70B"
 """The option that gives them, with a number to change."""
 

@@ -278,7 +278,8 @@ def _longest(subject: _Subject) -> Mark | None:
     except KvplanError:
         return None
     up_to = "all layers on the GPU up to" if moves else "fits up to"
-    return Mark(f"{up_to} {fit.expected_max_seq:,} tokens", fit.expected_max_seq, height)
+    sure = f"{fit.max_seq or 0:,} tokens, " if fit.max_seq != fit.expected_max_seq else ""
+    return Mark(f"{up_to} {sure}{fit.expected_max_seq:,}{' expected' if sure else ' tokens'}", fit.expected_max_seq, height)
 
 
 def _frontier(subjects: Sequence[_Subject], scale: str) -> Chart:

@@ -20,7 +20,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
-from hwcalc.model import DEFAULT_WEIGHTS, NO_WEIGHTS, Note
+from hwcalc.model import DEFAULT_WEIGHTS, LIBRARY_WEIGHTS, NO_WEIGHTS, Note
 from hwcalc.planner.options import HOST_MEMORY
 from hwcalc.planner.planned_weights import AS_PUBLISHED, WeightsInfo
 from hwcalc.planner.published import NO_SMALLER
@@ -412,7 +412,7 @@ _WEIGHTY: Final = frozenset(
     {
         "assumed", "unread-keys", "hub-unreachable", "user-profile", "unpinned", "version-unknown", "weights-unknown",
         "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gguf-not-read", "metal-limit",
-        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context", "library-weights",
+        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context", LIBRARY_WEIGHTS,
         DEFAULT_WEIGHTS, NO_SMALLER,
     }
 )  # fmt: skip
@@ -431,7 +431,7 @@ def hints_of(plan: Plan) -> list[str]:
     too_large = plan.refutes or plan.partly_on_host
     # How such a plan starts may say it already.
     known = not too_large or any("--weights" in remark for *_, remark in start_lines(plan))
-    codes = {NO_SMALLER, *(() if known else (DEFAULT_WEIGHTS,))}
+    codes = {NO_SMALLER, *(() if known else (DEFAULT_WEIGHTS, LIBRARY_WEIGHTS))}
     return [clean(note.message) for note in plan.notes if note.code in codes]
 
 

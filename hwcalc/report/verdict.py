@@ -107,11 +107,14 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         if plan.request.lengths:
             whom = f" for the longest of {plan.request.batch:,} {each}s, shorter ones as they are"
         sure, moved, further = fit.max_seq, fit.moved_max_seq or 0, ""
-        # What ends it is said by what takes it further. Where layers as they lie are less sure, it is the sure number.
-        if moved > max(sure, fit.expected_max_seq or 0):
+        if not sure and moved <= (fit.expected_max_seq or 0):
+            # As the layers lie nothing is sure, and what is sure has others of them on the GPU.
+            sure = moved
+        elif moved > sure:
+            # What ends it is said by what takes it further.
             further = f"; {moved:,} with more in host memory"
         limit = None if further else fit.limiting_seq
-        out.append(("longest", _most(max(sure, 0 if further else moved), fit.expected_max_seq, "token", whom, limit) + further))
+        out.append(("longest", _most(sure, fit.expected_max_seq, "token", whom, limit) + further))
     out += overrun_lines(plan)
     if (
         not plan.serves_users

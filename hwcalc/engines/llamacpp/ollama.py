@@ -25,7 +25,7 @@ from hwcalc.engines.subjects import AdapterRules
 from hwcalc.engines.versions import unknown_version
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
-from hwcalc.model import DEFAULT_WEIGHTS, ModelSpec, Note, Noted
+from hwcalc.model import DEFAULT_WEIGHTS, LIBRARY_WEIGHTS, ModelSpec, Note, Noted
 from hwcalc.profiles.engines import OLLAMA_PULLS, ollama_name
 from hwcalc.units import GIB, MIB
 
@@ -258,7 +258,9 @@ class OllamaOccupancy(LlamacppOccupancy):
     @property
     def as_published(self) -> Note:
         if stored := ollama_name(self.model.id, None):
-            return Note(code="library-weights", message=f"Planned is the file of Ollama's library, {stored}.")
+            usual = LlamacppWeights().of(self.model)[0]
+            other = f" Others publish a file in another mix: --weights {usual}." if usual else ""
+            return Note(code=LIBRARY_WEIGHTS, message=f"Planned is the file of Ollama's library, {stored}.{other}")
         name = ollama_name(self.model.id, OLLAMA_PULLS)
         if name is None:
             return super().as_published

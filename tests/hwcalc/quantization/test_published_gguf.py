@@ -7,6 +7,7 @@ unsloth's dynamic kind (UD-...), and files whose name is not known, are left out
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import pytest
@@ -16,6 +17,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.quantization.gguf import file_tensors, mix_bytes
 from hwcalc.quantization.planned import format_name
 from hwcalc.report.emit import commands_to_start
+from hwcalc.report.summary import hints_of
 
 GIB: Final = 2**30
 
@@ -161,6 +163,20 @@ def test_ollamas_own_file_is_planned_everywhere() -> None:
     assert (listed.weights, listed.needed_bytes) == (None, plain.memory.per_gpu.total)
     assert [commands_to_start(one)[-1][1] for one in (plain, auto)] == ["ollama run gpt-oss:20b"] * 2
     assert commands_to_start(other)[-1][1] == "ollama run hf.co/ggml-org/gpt-oss-20b-GGUF:MXFP4"
+
+
+def test_the_file_of_others_is_named_beside_ollamas_own() -> None:
+    """Where Ollama's file of gpt-oss leaves experts to the host, the smaller one of others is faster, and a hint has its format."""
+    options: dict[str, Any] = {"engine": "ollama", "gpu": "rtx-4070", "seq": 16384}
+    own = plan("openai/gpt-oss-20b", **options)
+    (hint,) = hints_of(own)
+    (name,) = re.findall(r"--weights (\w+)", hint)
+    rates = []
+    for made in (own, plan("openai/gpt-oss-20b", weights=name, **options)):
+        assert made.speed is not None
+        assert made.speed.tokens_per_s_each is not None
+        rates.append(made.speed.tokens_per_s_each.expected or 0)
+    assert rates[0] < rates[1]
 
 
 def test_a_format_that_no_model_can_have_is_an_error_of_the_list() -> None:

@@ -344,3 +344,26 @@ def test_an_option_stays_with_its_value_and_no_style_has_blanks_to_the_edge() ->
             lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in plan_table(one, width=width, color=color).splitlines()]
             assert all(line == line.rstrip() for line in lines)
             assert not any(line.endswith("--tensor-parallel-size") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "gpu", "dtype", "seq"),
+    [
+        ("Qwen/Qwen3-14B", "q4_k_m", "m3-pro-18gb", "q8_0", "16k"),
+        ("Qwen/Qwen3-14B", "q4_k_m", "rtx-4070", None, "16k"),
+        ("openai/gpt-oss-20b", None, "rtx-4070", None, "16k"),
+        ("openai/gpt-oss-120b", None, "rtx-4070", None, "48k"),
+    ],
+)
+def test_the_first_number_of_longest_surely_fits(model: str, weights: str | None, gpu: str, dtype: str | None, seq: str) -> None:
+    """It is that of the document, or, where the layers as they lie are not sure of any, one with layers that are."""
+    options: dict[str, Any] = {"engine": "llamacpp", "weights": weights, "gpu": gpu, "dtype": dtype}
+    made = plan(model, seq=seq, **options)
+    assert made.fit is not None
+    (line,) = re.findall(r"(?m)^  longest +([0-9,]+) tokens", plan_table(made, width=200, detail="brief"))
+    printed = int(line.replace(",", ""))
+    assert printed == (made.fit.max_seq or made.fit.moved_max_seq or 0)
+    if printed:
+        again = plan(model, seq=printed, **options).fit
+        assert again is not None
+        assert again.verdict.certain
