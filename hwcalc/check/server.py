@@ -155,15 +155,15 @@ class ServerCheck(Check):
         """
         if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
             return None
-        culprit = None
+        culprit, (server, given) = None, self._on_enough
         for flag in self.flags.flags:
             word, key = word_of(self.server, flag), key_of(flag)
             if word is None or not word.line or key in OF_MODEL or flag.option in self.given:
                 continue
-            said = {name: value for name, value in self.server.settings.items() if name != key}
-            extra = {name: value for name, value in self.server.extra.items() if name != key}
+            said = {name: value for name, value in server.settings.items() if name != key}
+            extra = {name: value for name, value in server.extra.items() if name != key}
             try:
-                planner(replace(self, options=planned(replace(self.server, settings=said, extra=extra), self.given).options))()
+                planner(replace(self, options=planned(replace(server, settings=said, extra=extra), given).options))()
             except KvplanError as other:
                 if culprit is None and other.message != error.message:
                     culprit = flag, word
@@ -178,6 +178,7 @@ class ServerCheck(Check):
         hint = without_line(error.hint)
         starting = [*self._sizes(key_of(flag), planner)] if flag.option in LAYOUT else []
         sizes, asked = ", ".join(map(str, starting)), number(word.text) or 0
+        asked = asked if self.few is None else asked * self.few.gpus // self.few.taken
         # The largest that takes no more GPUs first, then the next above.
         near = sorted(starting, key=lambda size: (size > asked, abs(size - asked)))
         changes += [self._told({flag.option: size}) for size in near if flag.option is not None]
@@ -194,10 +195,19 @@ class ServerCheck(Check):
 
     def _sizes(self, key: str, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[int]:
         """The values of a parallel size, of those on a node, with which the engine starts."""
+        server, given = self._on_enough
         for size in range(1, NODE + 1):
             with suppress(KvplanError):  # what the engine refuses is not offered
-                planner(replace(self, options=planned(self._with({key: size}), self.given).options))()
+                sized = replace(server, settings={**server.settings, key: size})
+                planner(replace(self, options=planned(sized, given).options))()
                 yield size
+
+    @property
+    def _on_enough(self) -> tuple[Server, Mapping[str, Any]]:
+        """The server and what the user gave; where it has too few GPUs, without their number, so that it has as many as its sizes take."""
+        if self.few is None:
+            return self.server, self.given
+        return self._with({"gpus_per_replica": None}), {**self.given, "gpus": None}
 
     # --- findings -----------------------------------------------------------------------------------------------------
 
@@ -243,14 +253,21 @@ class ServerCheck(Check):
         return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
 
     def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
-        """The verdicts on the text itself. Too few GPUs are told with the verdict on enough, and with the largest sizes for which they are enough."""
+        """The verdicts on the text itself. Too few GPUs are told with the verdict on enough, and with the largest sizes for which they are enough. What
+        the engine refuses on enough of them is told instead.
+        """
         if self.few is None:
             return self.told
         *others, item = self.told
-        enough, said = gpus_taken(self.server.settings), self.few.message
-        with suppress(KvplanError):  # what the engine refuses has its own finding, once there are enough
-            told = planned(self._with({"gpus_per_replica": enough}), {**self.given, "gpus": None})
+        enough, said = self.few.taken, self.few.message
+        try:
+            told = planned(*self._on_enough)
             fit = planner(replace(self, model=told.model, options=told.options))().fit
+        except KvplanError as error:
+            refused = replace(self, told=tuple(others)).refusal(error, planner)
+            if refused is not None:
+                return [*others, refused]
+        else:
             if fit is not None:
                 hint = item.message.removeprefix(said) if fit.fits else ""
                 item = replace(item, message=f"{said} With {enough:,} GPUs: {fit.verdict.text}.{hint}")
@@ -318,7 +335,7 @@ class ServerCheck(Check):
                     told = planned(self._with({name: fewer}), self.given)
                     fit = planner(replace(self, model=told.model, options=told.options))().fit
                     then = "if that fits" if fit is None else "" if fit.verdict is Verdict.FITS else f"then: {fit.verdict.text}"
-                    yield self._edit({name: str(fewer)}, self._told({name: fewer}), then)
+                    yield self._made(self._edit({name: str(fewer)}, self._told({name: fewer}), then), {})
                     break
 
     def _shorter(self, refused: str, plan: Plan, replan: Callable[..., Plan]) -> Judged:

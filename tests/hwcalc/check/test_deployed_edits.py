@@ -455,6 +455,56 @@ def test_too_few_gpus_that_the_user_gave_are_given_anew(given: list[str], tmp_pa
     assert checked(capsys, str(path), "--gpu", "l4", *shlex.split(words))[0] == 0
 
 
+@pytest.mark.parametrize(("gpu", "has"), [("l40s", 1), ("l4", 1), ("l40s", 2)])
+def test_no_gpus_are_asked_for_sizes_that_the_engine_refuses(gpu: str, has: int, tmp_path: Path, capsys: Capture) -> None:
+    """Three do not divide the 40 heads of Qwen3-14B, nor its 8 of the cache: what is said is that, and each offer holds with the GPUs that it names."""
+    path, model = tmp_path / "serve.yaml", "Qwen/Qwen3-14B"
+    path.write_text(counted("pod", model, "--tensor-parallel-size 3", has), encoding="utf-8")
+    status, found = checked(capsys, str(path), "--gpu", gpu)
+    [item] = found["checks"][0]["requirements"]
+
+    assert (status, item["name"]) == (1, "flags")
+    assert item["message"].endswith("cannot split 40 attention heads over tp 3. Sizes with which it starts: 1, 2, 4, 8")
+    gpus = []
+    for edit in item["edits"]:
+        more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
+        gpus.append(int(more[1]) if more else has)
+        path.write_text(counted("pod", model, edit["flags"], gpus[-1]), encoding="utf-8")
+        assert checked(capsys, str(path), "--gpu", gpu)[0] == 0, edit
+    # The 27.5 GiB of the weights leave room on an L40S, and lie in two L4.
+    assert gpus[0] == (2 if gpu == "l4" else has)
+
+
+def test_sizes_that_the_engine_refuses_on_gpus_that_the_user_gave(tmp_path: Path, capsys: Capture) -> None:
+    """Each offer is a size for the line that sets it, and a command with as many GPUs."""
+    path = tmp_path / "serve.sh"
+    path.write_text("TP=3\nvllm serve Qwen/Qwen3-14B --max-model-len 8192 --tensor-parallel-size $TP\n", encoding="utf-8")
+    [item] = checked(capsys, str(path), "--gpu", "l4", "--gpus", "1")[1]["checks"][0]["requirements"]
+    text = path.read_text(encoding="utf-8")
+
+    assert (item["name"], item["line"], bool(item["edits"])) == ("flags", 1, True)
+    assert "Give it" not in item["message"]
+    for edit in item["edits"]:
+        flag, _, command = edit["yaml"].partition(" in the file and ")
+        path.write_text(text.replace("TP=3", f"TP={flag.split()[1]}"), encoding="utf-8")
+        assert checked(capsys, *shlex.split(command)[2:])[0] == 0, edit
+        assert "TP in line 1" in edit["effect"]
+
+
+def test_fewer_gpus_are_named_by_the_variable_that_says_them(tmp_path: Path, capsys: Capture) -> None:
+    """The edit says where it is set, as edits of other flags do, and --fix sets it there."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"TP=4\nvllm serve {QWEN} --max-model-len 8192 --tensor-parallel-size $TP\n", encoding="utf-8")
+    words = (str(path), "--gpu", "l40s", "--gpus", "2")
+    [item] = checked(capsys, *words)[1]["checks"][0]["requirements"]
+    [edit] = item["edits"]
+
+    assert (item["name"], edit["flags"], edit["effect"]) == ("gpus", "--tensor-parallel-size 2", "TP in line 1")
+    assert run(capsys, "check", *words, "--fix", "--write")[0] == 0
+    assert path.read_text(encoding="utf-8").startswith("TP=2\n")
+    assert checked(capsys, *words)[0] == 0
+
+
 @pytest.mark.parametrize("more", [(), ("--gpus", "1")])
 def test_an_edit_says_what_still_fails(more: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
     """A flag that no release has fails with every edit for the memory, or for the number of GPUs."""
