@@ -381,27 +381,37 @@ class ServerCheck(Check):
         slots = self._most_slots(self._given("seq") or plan.request.seq, plan.request.batch, replan)
         held, waiting = [*filter(None, told), *slots], self._waiting(plan)
         at_once = [edit for edit in held if waiting is not None and edit.told.keys() == {waiting.spelled}]
-        held += [] if waiting is None or at_once else self._more_at_once(waiting, plan, replan)
+        # Of as many GPUs, it changes neither weights nor cache.
+        held = [*([] if waiting is None or at_once else self._more_at_once(waiting, plan, replan)), *held]
         # Another length or fewer at once come first, as elsewhere; where others wait for a flag, that flag.
         held = sorted(held, key=lambda edit: (edit not in at_once, not edit.settings.keys() <= {*NUMBERS}))
         edits = tuple(self._by_gpus({edit.flags or edit.yaml: edit for edit in (*self._on_all_gpus(replan), *held)}.values()))
         blamed = ((self.flags.find(name)[0], self._word(name)) for edit in edits for name in edit.told)
         first = next((place_of(self.server, flag, word) for flag, word in blamed if word is not None and word.line), None)
-        if waiting is not None and item.message.startswith(plan.reason):
-            # The memory is enough: it fits, and is told to serve fewer.
-            word = word_of(self.server, waiting)
-            said = self.engine.facts.users_option if word is None else f"{waiting.spelled} {brief(word.text, 40)}"
-            message = item.message.replace(self.engine.facts.users_option, said, 1)
-            item = replace(item, name="users", unit="flag", message=message)
-            first = first if word is None else place_of(self.server, waiting, word)
+        if waiting is not None:
+            word, option = word_of(self.server, waiting), self.engine.facts.users_option
+            said = option if word is None else f"{waiting.spelled} {brief(word.text, 40)}"
+            # Where it is the memory too that is short, the reason may be that alone.
+            more = "" if option in item.message else f"; {said} lets {self._at_once(plan):,} sequences run at once"
+            enough = item.message.startswith(plan.reason) and not more
+            item = replace(item, message=f"{item.message.replace(option, said, 1)}{more}")
+            if enough:
+                # It fits, and is told to serve fewer.
+                item = replace(item, name="users", unit="flag")
+                first = first if word is None else place_of(self.server, waiting, word)
         return replace(placed_at(item, first or self.places.get("model")), edits=edits)
 
     def _waiting(self, plan: Plan) -> Flag | None:
         """The flag of how many are served at once, where that is fewer than there are users; ``None`` where none of them waits for that."""
         facts, fit = self.engine.facts, plan.fit
-        if facts.slots_option or fit is None or fit.fits or fit.expected_limiting != facts.users_option:
+        if facts.slots_option or fit is None or fit.fits:
             return None
-        return self.flags.flag_of.get(facts.users_option)
+        fewer = fit.expected_limiting == facts.users_option or 0 < self._at_once(plan) < plan.request.batch
+        return self.flags.flag_of.get(facts.users_option) if fewer else None
+
+    def _at_once(self, plan: Plan) -> int:
+        """The sequences that all replicas run at once, as the engine is told; 0 where it is told no number."""
+        return (number(self.options.get("engine_options", {}).get(self.engine.facts.users_option)) or 0) * plan.request.dp
 
     def _more_at_once(self, flag: Flag, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit that serves all users at once by this flag, with the smallest tensor-parallel size for which that surely fits."""

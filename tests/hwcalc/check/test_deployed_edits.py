@@ -381,6 +381,35 @@ def test_more_at_once_is_offered_with_the_fewest_gpus_that_hold_them(tmp_path: P
     assert gpus[0] == 4
 
 
+@pytest.mark.parametrize("users", [12, 20])
+def test_where_slots_and_memory_are_short_both_are_said_and_mended(users: int, tmp_path: Path, capsys: Capture) -> None:
+    """Qwen3-14B has 160 KiB a token, so 20 of 16,384 are 50 GiB: with 27.5 of weights that is more than an L40S, and less than two.
+
+    Two GPUs are the fewest, and eight slots keep all replicas of one from being as few.
+    """
+    path, sizes = tmp_path / "serve.yaml", "--max-num-seqs 8"
+
+    def write(more: str, gpus: int) -> None:
+        text = counted("pod", "Qwen/Qwen3-14B", f"{sizes} {more}", gpus).replace("32768", "16384")
+        path.write_text(text.replace("]\n", ", --gpu-memory-utilization=0.9]\n"), encoding="utf-8")
+
+    write("", 1)
+    words = (str(path), "--gpu", "l40s", "--users", str(users))
+    status, found = checked(capsys, *words)
+    [item] = found["checks"][0]["requirements"]
+    edits, gpus = [edit for edit in item["edits"] if edit["flags"]], []
+    for edit in edits:
+        more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
+        gpus.append(int(more[1]) if more else 1)
+        write(edit["flags"], gpus[-1])
+        assert checked(capsys, *words)[0] == 0, edit
+
+    assert (status, item["name"]) == (1, "fits")
+    assert item["message"].endswith("; --max-num-seqs 8 lets 8 sequences run at once")
+    assert edits[0]["told"] == {"--max-num-seqs": str(users), "--tensor-parallel-size": "2"}
+    assert (gpus[0], gpus) == (2, sorted(gpus))
+
+
 IN_SHELL: Final = f"""\
 services:
   a:
