@@ -303,7 +303,7 @@ def _moved(before: int, now: int) -> str:
     """``125.00 GiB -> 250.00 GiB (+125.00 GiB, x 2)``; a factor that rounds to 1 is left out."""
     if now == before:
         return f"{human_bytes(now)}, unchanged"
-    factor = f"{now / before:.3g}" if before else "1"
+    factor = f"{now / before:.4g}" if before else "1"
     difference = f"{'+' if now > before else '-'}{human_bytes(abs(now - before))}"
     return f"{human_bytes(before)} -> {human_bytes(now)} ({difference}{f', x {factor}' if factor != '1' else ''})"
 

@@ -291,7 +291,11 @@ def _decode(item: Required, case: Case) -> Judged:
     else:
         judged = _of_speed(item, case.plan, "tokens/s", found.expected, found.low, found.high)
     batch = case.figures.batch
-    together = f"; that is of {batch:,} sequences together: of each it is min_rate" if batch > 1 else ""
+    together = (
+        f"; that is of {batch:,} sequences together while no prompt is read; min_rate is of each, with prompts in between"
+        if batch > 1
+        else ""
+    )
     return replace(judged, message=judged.message + together)
 
 
