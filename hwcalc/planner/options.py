@@ -249,7 +249,7 @@ class _Ram(TypedDict, total=False):
     ram: Annotated[Count, PlanOption(
         "memory", "GB", "Memory of the host for llama.cpp and Ollama, as it is sold: 64 (GB). Default: not known.",
         check="Memory of the host for llama.cpp and Ollama, as it is sold: 64 (GB).", of_budget=True, group="hardware",
-        short="Memory of the host for llama.cpp, Ollama: 64.",
+        short="Memory of the host: 64.",
     )]  # fmt: skip
 
 

@@ -232,7 +232,7 @@ def test_brief_and_verbose(capsys: Capture, tmp_path: Path) -> None:
     usual, brief, verbose = (run(capsys, *words, *more)[1] for more in ((), ("--brief",), ("-v",)))
 
     # What says how to see more advice is not the same.
-    assert usual.startswith("\n".join(line for line in brief.splitlines() if " more: -v" not in line))
+    assert usual.startswith("\n".join(line for line in brief.splitlines() if " more to try: -v" not in line))
     assert len(brief.splitlines()) < 24 < len(usual.splitlines()) < len(verbose.splitlines())
     assert run(capsys, *words, "--verbose")[1] == verbose
     assert run(capsys, *words, "--json", "--brief") == run(capsys, *words, "--json", "-v") == run(capsys, *words, "--json")

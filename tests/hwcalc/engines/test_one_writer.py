@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
 from functools import cache
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.explore.build import PageModel, payload_of
 from hwcalc.explore.runs import PageAxes, PageLayout
 from hwcalc.formulas.tensor import Full
+from hwcalc.units import GIB
 from tests.hwcalc.explore.evaluate import form_at
 from tests.hwcalc.form_answers import answer, longest, most
 
@@ -178,9 +178,9 @@ WRITERS: Final[tuple[tuple[str, str, Change], ...]] = (
     ),
     ("sglang", "LayerPools.figures", of_half(LayerPools, "figures")),
     ("llamacpp", "units_of", changed(layers, "units_of", rule=lambda units: {name: 2 * each for name, each in units.items()})),
-    ("llamacpp", "margin_of", changed(layout, "margin_of", rule=lambda margin: margin._replace(value=Fraction(1, 4)))),
+    ("llamacpp", "_left_free", changed(layout, "_left_free", rule=lambda free: free._replace(value=4 * GIB))),
     ("ollama", "units_of", changed(layers, "units_of", rule=lambda units: {name: 2 * each for name, each in units.items()})),
-    ("ollama", "margin_of", changed(layout, "margin_of", rule=lambda margin: margin._replace(value=Fraction(1, 4)))),
+    ("ollama", "_left_free", changed(layout, "_left_free", rule=lambda free: free._replace(value=4 * GIB))),
     ("mlx", "Grown.stairs", doubled_stairs(Grown)),
     ("mlx", "Blocks.holds", of_half(Blocks, "holds")),
     ("tensorrt-llm", "Layout.blocks", doubled(Layout, "blocks")),
