@@ -1,8 +1,8 @@
 """Commands of shell text. Nothing is ever run.
 
 A script is read from top to bottom. Assignments are kept, so that ``vllm serve $MODEL`` knows what ``MODEL=org/name`` said above, and here
-documents are kept as the files that they would write. A condition that follows from what is known is followed; of any other one all branches are
-read.
+documents are kept as the files that they would write. A condition that follows from what is known is followed, of ``if`` as of ``a && b || c``;
+of any other one all branches are read.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _MOST_INDENT: Final = 200
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]]*\])?(\+?)=")
 _FUNCTION: Final = re.compile(r"(?:function[ \t]+)?([A-Za-z_][\w-]*)[ \t]*\(\)\s*\{|function[ \t]+([A-Za-z_][\w-]*)\s*\{")
 _MOST_CALLS: Final = 200
+_TEST: Final = re.compile(r"(\[\[?|test)\s")
+_SUCCEEDS: Final = re.compile(r"(?:true|:|echo|printf|export)(?:\s[^|&<>()]*)?")
 
 
 class Command(Record):
@@ -89,12 +91,24 @@ def read_script(
 
 
 class _Scope:
-    """An open ``if``: whether its present branch is read, and whether a branch was surely taken."""
+    """An open ``if``, or a group: whether its present branch is read, and whether it is surely done."""
 
-    __slots__ = ("done", "kind", "reads")
+    __slots__ = ("done", "kind", "link", "reads", "status")
 
-    def __init__(self, kind: str, reads: bool, done: bool) -> None:
+    def __init__(self, kind: str, reads: bool, done: bool, status: bool | None = True, link: str = "") -> None:
         self.kind, self.reads, self.done = kind, reads, done
+        self.status, self.link = status, link
+        """Whether a branch was taken; of a group, the status of the list before it, and the sign."""
+
+
+def _joined(status: bool | None, link: str, other: bool | None) -> bool | None:
+    """The status of ``a && b``, ``a || b``, or of ``b`` behind any other sign; ``None`` where it is not known."""
+    if link not in ("&&", "||"):
+        return other
+    decides = link == "||"
+    if decides in (status, other):
+        return decides
+    return None if None in (status, other) else not decides
 
 
 class _Reader(WordReader):
@@ -117,8 +131,12 @@ class _Reader(WordReader):
         self.bodies: dict[str | int, tuple[str, Origin]] = {}
         """Here documents, by the file that they are written to, else by their number."""
         self.last_target = ""
-        self.chained = self.chains = False
-        """Whether the present command, and the next one, may not run."""
+        self.status: bool | None = True
+        """Whether the list ``a && b || c`` succeeds as far as it was read; ``None`` where that is not known."""
+        self.link = ""
+        """The sign before the present command."""
+        self.looked_up: set[str] = set()
+        """Variables that are set to a value that is not known."""
         self.ended = False
         """Whether the script surely ends here, with ``exec`` or ``exit``."""
 
@@ -131,14 +149,14 @@ class _Reader(WordReader):
 
     def command(self) -> None:
         """Read a command up to its end: a newline, ``;``, ``&``, ``|`` or a parenthesis."""
-        self.chained, self.chains = self.chains, False
         words: list[Word] = []
         own: dict[str, Any] = {}
-        writes, commented = "", False
-        start = self.line
+        writes, commented, assigned = "", False, False
+        start, begun, end, link = self.line, self.at, self.at, "\n"
         while self.at < len(self.text):
             self.blanks()
-            if self.at >= len(self.text):
+            end = self.at
+            if end >= len(self.text):
                 break
             sign = self.text[self.at]
             if sign == "\n":
@@ -154,13 +172,14 @@ class _Reader(WordReader):
                 self.skip_until("\n")
                 continue
             if sign in ";&|()":
-                begun = self.at
                 self.at += 1
                 while self.at < len(self.text) and self.text[self.at] in ";&|":
                     self.at += 1
-                self.chains = self.text[begun : self.at] in ("||", "&&") or sign in "()"
-                if not words and not own:
+                link = self.text[end : self.at]
+                if not words and not assigned:
                     start = self.line
+                    self.separate(link)
+                    link = "\n"
                     continue
                 break
             redirected = self.redirection(words)
@@ -170,9 +189,12 @@ class _Reader(WordReader):
             before = self.at
             if not words:
                 start = self.line
+                if not assigned and not self.text.startswith("!", begun):
+                    begun = self.at
                 if self.prompt() or self.function():
                     continue
                 if self.assignment(own):
+                    assigned = True
                     continue
             if len(words) < MOST_WORDS:
                 words += self.word()
@@ -183,13 +205,64 @@ class _Reader(WordReader):
             if words and len(words) == 1 and self.keyword(words):
                 words = []
         self.finish(words, own, writes, start)
+        if words or assigned:
+            text = self.text[begun:end]
+            sets = not words and "$(" not in text and "`" not in text
+            self.separate(link, True if sets else self.tested(text), ends=True)
+
+    @property
+    def runs(self) -> bool | None:
+        """True if the present command runs by what stands before it in its list; ``None`` where that is not known."""
+        if self.link == "||":
+            return None if self.status is None else not self.status
+        return self.status if self.link == "&&" else True
+
+    @property
+    def unread(self) -> bool:
+        """True if the present command surely does not run."""
+        return self.runs is False or any(not scope.reads for scope in self.scopes)
+
+    @property
+    def unsure(self) -> bool:
+        """True if the present command may not run."""
+        return self.runs is None or any(not scope.done for scope in self.scopes)
+
+    def separate(self, sign: str, status: bool | None = None, *, ends: bool = False) -> None:
+        """Go over the sign behind a command, or behind what is none. A command ``ends`` with its status."""
+        if sign in ("|", "|&") and ends:
+            # A pipe has the status of its last command.
+            return
+        if ends:
+            self.status, self.link = _joined(self.status, self.link, status), ""
+        if sign[:1] == "(":
+            self.open("(")
+        elif sign[:1] == ")":
+            self.close("(")
+        self.link = sign[1:] or sign if sign[:1] == ")" else sign
+
+    def open(self, kind: str) -> None:
+        """A group begins. One that surely runs is read as if it was none."""
+        nests = bool(self.scopes) and self.scopes[-1].kind == kind
+        if (nests or self.link in ("&&", "||")) and len(self.scopes) < _MOST_CALLS:
+            self.scopes.append(_Scope(kind, self.runs is not False, self.runs is True, self.status, self.link))
+            self.status, self.link = True, ""
+
+    def close(self, kind: str) -> None:
+        """A group ends, with the status of its last command."""
+        if self.scopes and self.scopes[-1].kind == kind:
+            scope = self.scopes.pop()
+            self.status = _joined(scope.status, scope.link, self.status)
+        else:
+            self.status = None
+        self.link = ""
 
     def finish(self, words: list[Word], own: dict[str, Any], writes: str, line: int) -> None:
         """Keep a command, or the assignments of one that is nothing else."""
-        if any(not scope.reads for scope in self.scopes):
+        if self.unread:
             return
         if not words:
-            self.variables |= {name: value for name, value in own.items() if isinstance(value, str)}
+            kept = self.variables if self.unsure else {}
+            self.variables |= {name: value for name, value in own.items() if isinstance(value, str) and name not in kept}
             return
         first = words[0].text
         if first in self.functions:
@@ -200,7 +273,11 @@ class _Reader(WordReader):
             count = words[1].text if len(words) > 1 else "1"
             self.arguments = self.arguments[int(count) if re.fullmatch(r"\d{1,4}", count) else 0 :]
             return
-        if first in ("exec", "exit") and len(words) > (first == "exec") and all(scope.done for scope in self.scopes):
+        if (
+            first in ("exec", "exit")
+            and len(words) > (first == "exec")
+            and all(scope.kind == "if" and scope.status is True for scope in self.scopes)
+        ):
             self.ended = not self.in_list()
         if first in ("export", "declare", "readonly", "local", "typeset", "set", "setx", "$env"):
             self.export(words[1:], own)
@@ -247,13 +324,13 @@ class _Reader(WordReader):
             return
         inner, (begin, end) = copy(self), self.functions[name]
         inner.text, inner.at, inner.arguments, inner.running = self.text[:end], begin, tuple(words[1:]), {*self.running, name}
-        inner.scopes = []
+        inner.scopes, inner.status, inner.link = [], True, ""
         inner.run()
         self.ended = inner.ended
 
     def in_list(self) -> bool:
         """True if the command that was just read is a part of ``a || b``."""
-        return self.text[max(0, self.at - 2) : self.at] in ("||", "&&") or self.chained
+        return self.text[max(0, self.at - 2) : self.at] in ("||", "&&") or self.link in ("||", "&&", "(", ")")
 
     def echoed(self, words: list[Word], writes: str) -> bool:
         """True if the text of an ``echo`` was kept: as a file, and as the variables that a start-up file of a shell would set."""
@@ -290,6 +367,8 @@ class _Reader(WordReader):
                 self.taken[name] = word.taken[0]
         elif not isinstance(self.variables.get(name), GivenText):
             self.variables.pop(name, None)
+            if not word.remark:
+                self.looked_up.add(name)
 
     def assignment(self, own: dict[str, Any]) -> bool:
         """True if an assignment stood here, and was read."""
@@ -298,7 +377,7 @@ class _Reader(WordReader):
             return False
         name, adds = match[1], bool(match[2])
         self.at = match.end()
-        unread = any(not scope.reads for scope in self.scopes)
+        unread = self.unread
         if self.text.startswith("(", self.at):
             items = self.array()
             if not unread:
@@ -310,7 +389,10 @@ class _Reader(WordReader):
             value = next(iter(self.word(splits=False)), Word(text=""))
         if unread:
             return True
-        unsure = any(not scope.done for scope in self.scopes)
+        # What stands before a command is set where the command runs.
+        unsure = self.unsure and not self.command_follows()
+        if not value.known and not value.remark:
+            self.looked_up.add(name)
         if adds:
             value = replace(value, text=self.variables.get(name, "") + value.text)
         if value.known and len(value.text) <= MOST_VALUE:
@@ -372,21 +454,23 @@ class _Reader(WordReader):
         if word.quoted:
             return False
         text = word.text
+        if text == "{":
+            self.open(text)
+        elif text == "}":
+            self.close("{")
+        elif text in ("fi", "done", "esac"):
+            self.status, self.link = None, ""
         if text in ("then", "do", "!", "{", "}", "time", "@"):
             return True
         if text in ("if", "elif", "while", "until"):
             sure = self.condition()
             if text == "if":
-                self.scopes.append(_Scope("if", sure is not False, sure is True))
-            elif text == "elif" and self.scopes:
-                scope = self.scopes[-1]
-                scope.reads = not scope.done and sure is not False
-                scope.done = scope.done or sure is True
+                self.scopes.append(_Scope("if", sure is not False, sure is True, sure))
+            elif text == "elif":
+                self.branch(sure=sure)
             return True
         if text == "else":
-            if self.scopes:
-                scope = self.scopes[-1]
-                scope.reads = not scope.done
+            self.branch(sure=True, last=True)
             return True
         if text == "fi":
             if self.scopes and self.scopes[-1].kind == "if":
@@ -401,6 +485,14 @@ class _Reader(WordReader):
             self.scopes.pop()
         return text in ("done", "esac")
 
+    def branch(self, *, sure: bool | None, last: bool = False) -> None:
+        """Begin the next branch of an ``if``, whose condition is ``sure``."""
+        if self.scopes and self.scopes[-1].kind == "if":
+            scope = self.scopes[-1]
+            scope.reads = scope.status is not True and sure is not False
+            scope.done = scope.status is False and sure is True
+            scope.status = scope.status if last else _joined(scope.status, "||", sure)
+
     def skip_until(self, signs: str) -> None:
         """Skip what stands before the next of these signs."""
         end = re.compile(f"[{signs}]").search(self.text, self.at)
@@ -408,28 +500,46 @@ class _Reader(WordReader):
 
     def condition(self) -> bool | None:
         """True if the condition that stands here holds; ``None`` where that is not known."""
-        end = re.compile(r";|\n|&&|\|\|").search(self.text, self.at)
-        stop = end.start() if end else len(self.text)
-        text = self.text[self.at : stop]
-        match = re.fullmatch(r"\s*\[\[?\s+(.*?)\s+\]\]?\s*", text)
-        compound = end is not None and end[0] in ("&&", "||")
-        self.at = max(self.at, stop)
-        if not compound and text.strip() in ("true", "false"):
-            return text.strip() == "true"
-        if match is None or compound:
-            if compound:
-                self.skip_until(";\n")
+        status: bool | None = True
+        link = ""
+        while True:
+            end = re.compile(r";|\n|&&|\|\|").search(self.text, self.at)
+            stop = end.start() if end else len(self.text)
+            status = _joined(status, link, self.tested(self.text[self.at : stop]))
+            self.at = max(self.at, stop)
+            if end is None or end[0] not in ("&&", "||"):
+                return status
+            link, self.at = end[0], end.end()
+            while self.text[self.at : self.at + 1].isspace():
+                self.at += 1
+
+    def tested(self, text: str) -> bool | None:
+        """True if a command succeeds, for a test as far as its words are known; ``None`` where that is not known."""
+        text = text.replace("\\\n", " ").strip() if len(text) <= MOST_VALUE else ""
+        if text.startswith("! "):
+            inside = None if text[1:].lstrip().startswith("!") else self.tested(text[1:])
+            return None if inside is None else not inside
+        if text == "false" or _SUCCEEDS.fullmatch(text):
+            return text != "false"
+        match = _TEST.match(text)
+        closes = {"[": " ]", "[[": " ]]", "test": ""}[match[1]] if match else ""
+        if match is None or not text.endswith(closes):
             return None
-        inner = self.within(match[1])
+        inner, double = self.within(text[match.end() : len(text) - len(closes)]), match[1] == "[["
         inner.variables = dict(self.variables)
         words: list[Word] = []
         while inner.at < len(inner.text) and len(words) < 8:
             inner.blanks()
             before = inner.at
-            words += inner.word(splits=False)
+            made = inner.word(splits=False)
             if inner.at == before:
                 inner.at += 1
-        return holds(words)
+            elif double and not made:
+                made = [Word(text="")]
+            words += made
+        if any(each.strip("${}") in self.looked_up for word in words for each in word.unknown):
+            return None
+        return holds(words, patterns=double)
 
     def blanks(self) -> None:
         """Skip blanks and continued lines: a backslash, PowerShell's backtick, or cmd's caret, with or without blanks behind it."""

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from fnmatch import fnmatchcase, translate
 from itertools import chain, repeat
 from typing import Any, Final, Self
 
@@ -640,8 +641,6 @@ def balanced(text: str, at: int) -> int:
 
 def trimmed(value: str, operator: str, pattern: str) -> str:
     """``${A##*/}`` and its like."""
-    from fnmatch import translate
-
     if len(value) > _LONGEST_TRIMMED:
         return value
     match = re.compile(translate(pattern))
@@ -653,11 +652,11 @@ def trimmed(value: str, operator: str, pattern: str) -> str:
     return value[: (min(starts) if operator == "%%" else max(starts))] if starts else value
 
 
-def holds(words: list[Word]) -> bool | None:
-    """True if a test of a shell holds; ``None`` where its words are not known."""
+def holds(words: list[Word], *, patterns: bool = False) -> bool | None:
+    """True if a test of a shell holds; ``None`` where its words are not known. ``[[`` compares with ``patterns``."""
     texts = [word.text for word in words]
     if texts[:1] == ["!"]:
-        inner = holds(words[1:])
+        inner = holds(words[1:], patterns=patterns)
         return None if inner is None else not inner
     if len(words) == 2 and texts[0] in ("-z", "-n"):
         if words[1].unknown and not words[1].remark:
@@ -668,10 +667,15 @@ def holds(words: list[Word]) -> bool | None:
     if len(words) != 3 or words[0].unknown or words[2].unknown:
         return None
     left, operator, right = texts
-    if operator in ("=", "=="):
-        return left == right
-    if operator == "!=":
-        return left != right
+    if operator in ("=", "==", "!="):
+        equal = left == right
+        if patterns and re.search(r"[*?[]", right):
+            quoted = words[2].quoted and re.search(r"\$|[\"'][^\"']*[*?[][^\"']*[\"']", words[2].source)
+            if quoted or len(left) + len(right) > _LONGEST_TRIMMED:
+                # A quoted sign of a pattern stands for itself.
+                return None
+            equal = fnmatchcase(left, right)
+        return equal == (operator != "!=")
     numbers = {"-gt": (1,), "-ge": (0, 1), "-lt": (-1,), "-le": (-1, 0), "-eq": (0,), "-ne": (-1, 1)}
     if operator in numbers and left.lstrip("-").isdigit() and right.lstrip("-").isdigit() and len(left) + len(right) < 40:
         return ((int(left) > int(right)) - (int(left) < int(right))) in numbers[operator]

@@ -116,3 +116,82 @@ def test_a_variable_of_a_server_that_a_script_looks_up() -> None:
     for begin, end in (("export ", "\n"), ("", " ")):
         [server] = read_launch(f"LEN=4096\n{text.format(begin, end)}", env={"MODEL_ID": "org/m", "LEN": "8192"})
         assert (server.model, server.max_model_len) == ("org/m", 4096)
+
+
+_ARRAY = "ARGS+=(--kv-cache-dtype fp8)"
+_LISTS = [
+    # What bash gives for FP8= and for FP8=1.
+    ('[ -n "$FP8" ] && {}', "auto", "fp8"),
+    ("[[ -n $FP8 ]] && {}", "auto", "fp8"),
+    ('test -n "$FP8" && {}', "auto", "fp8"),
+    ('[ "$FP8" = 1 ] &&\n  {}', "auto", "fp8"),
+    ('[ -z "$FP8" ] || {}', "auto", "fp8"),
+    ('! [ -z "$FP8" ] \\\n  && {}', "auto", "fp8"),
+    ('[ -n "$FP8" ] && { echo smaller; {}; }', "auto", "fp8"),
+    ('if true; then [ -n "$FP8" ] && {}; fi', "auto", "fp8"),
+    ('[ -n "$FP8" ] && true || {}', "fp8", "auto"),
+    ('[ -n "$FP8" ] && A=1 && {} || A=2', "auto", "fp8"),
+    ('[ -n "$FP8" ] || false && {}', "auto", "fp8"),
+    ("[[ x$FP8 == *1 ]] && {}", "auto", "fp8"),
+    ('[[ x$FP8 == *"*"* ]] || [ -n "$FP8" ]; {}', "fp8", "fp8"),
+    ("true && {}", "fp8", "fp8"),
+    ("true || {}", "auto", "auto"),
+    ("false && {}", "auto", "auto"),
+    ("false || {}", "fp8", "fp8"),
+    ("false && A=1; {}", "fp8", "fp8"),
+]
+
+
+@pytest.mark.parametrize(("text", "without", "given"), _LISTS)
+@pytest.mark.parametrize("sets", [_ARRAY, "KV=fp8", "export KV=fp8"])
+def test_a_list_whose_condition_is_known(text: str, without: str, given: str, sets: str) -> None:
+    """It is followed: of what surely does not run, nothing is set."""
+    for value, expected in (("", without), ("1", given)):
+        line = text.replace("{}", sets)
+        [server] = read_launch(f'KV=auto\nARGS=()\nFP8={value}\n{line}\nvllm serve org/m --kv-cache-dtype $KV "${{ARGS[@]}}"\n')
+        assert server.kv_cache_dtype == expected
+
+
+@pytest.mark.parametrize(
+    "condition", ["[ -f x ]", '[ "$A" = 1 ]', "grep -q fp8 x", '[ -n "$A" ]', '[ -n "$B" ]', "true", "false"]
+)
+@pytest.mark.parametrize("sets", [_ARRAY, "KV=fp8", "NEW=2"])
+def test_a_list_is_read_as_the_if_of_its_condition(condition: str, sets: str) -> None:
+    """Also where nobody knows whether it holds."""
+
+    def read(line: str, env: dict[str, str]) -> object:
+        text = f'B=$(cat b)\nKV=auto\n{line}\nvllm serve org/m --kv-cache-dtype $KV -tp ${{NEW:-1}} "${{ARGS[@]}}"'
+        [server] = read_launch(text, env=env)
+        return {key: value for key, value in server.to_dict().items() if key not in ("lines", "line")}
+
+    for env in ({}, {"A": "1"}, {"A": ""}):
+        assert read(f"{condition} && {sets}", env) == read(f"if {condition}; then {sets}; fi", env)
+        assert read(f"{condition} || {sets}", env) == read(f"if {condition}; then :; else {sets}; fi", env)
+        assert read(f"{condition} && {sets} || KV=fp8_e5m2", env) == read(
+            f"if {condition}; then {sets}; else KV=fp8_e5m2; fi", env
+        )
+        assert read(f"if true && {condition}; then {sets}; fi", env) == read(f"if {condition}; then {sets}; fi", env)
+
+
+def test_a_list_that_a_given_value_decides() -> None:
+    """As the environment of the script would."""
+    text = 'FP8=${FP8:-}\nARGS=()\n[ -n "$FP8" ] && ARGS+=(--kv-cache-dtype fp8)\nvllm serve org/m "${ARGS[@]}"'
+
+    assert [read_launch(text, env=env)[0].kv_cache_dtype for env in ({}, {"FP8": "1"})] == [None, "fp8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "models"),
+    [
+        ("false && vllm serve org/a; vllm serve org/b", ["org/b"]),
+        ("[ -f x ] && vllm serve org/a || vllm serve org/b", ["org/a", "org/b"]),
+        ("[ -f x ] || {\n  echo no x\n  exit 1\n}\nvllm serve org/a", ["org/a"]),
+        ('G=$(cat g)\nM=org/a\n[ -n "$G" ] || G=1\nfalse && M=org/b\nvllm serve $M', ["org/a"]),
+        ("if false; then M=org/a; else M=org/b; fi\nvllm serve $M", ["org/b"]),
+        ("M=org/a\nif [ -f x ]; then :; elif true; then M=org/b; else M=org/c; fi\nvllm serve $M", ["org/a"]),
+        ("M=org/a\ncd /srv && M=org/b vllm serve org/c", ["org/c"]),
+    ],
+)
+def test_servers_of_a_list(text: str, models: list[str]) -> None:
+    """One that surely does not run is none, and one that may run is one."""
+    assert models == [server.model for server in read_launch(text)]
