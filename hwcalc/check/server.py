@@ -314,6 +314,8 @@ class ServerCheck(Check):
                 larger, typed = told(longest), {"seq": str(longest)}
                 held = self._held_with(larger, typed, replan)
         edits = [self._made(self._edit({}, larger, held.slower), typed, held)] if held.holds else []
+        if in_slots and option == "batch" and (not held.holds or held.slower):
+            edits = [*self._in_smaller_slots(size * error.allowed // slots, size, slots, replan), *edits]
         more = error.allowed if option == "batch" else 0
         edits += self._most_slots(size, slots, replan, more_than=more) if not held.holds or held.slower or typed else ()
         smaller = {option: str(error.allowed)}
@@ -324,6 +326,15 @@ class ServerCheck(Check):
         item = finding("length" if option == "seq" else "users", message if edits else f"{message}; {_NO_CHANGE}", holds=False)
         place = None if word is None or not word.line else place_of(self.server, self.flags.flag_of.get(option), word)
         return replace(placed_at(item, place), edits=tuple(edits))
+
+    def _in_smaller_slots(self, tokens: int, before: int, slots: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit of more slots in the memory that there is: each of so many ``tokens``, which are what the user sends, or half of those ``before``."""
+        if tokens >= (self._given("seq") or before // 2):
+            told = self._told({self.engine.facts.users_option: slots})
+            held = self._held_with(told, {}, replan)
+            effect = "; ".join(filter(None, (f"{tokens:,} tokens a slot", held.slower)))
+            if held.holds:
+                yield self._made(self._edit({}, told, effect), {}, held)
 
     def _fewer(self, gpus: int, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[Edit]:
         """The edits of a single parallel size with which so many GPUs are enough, and the verdict then, but where that is that it fits."""

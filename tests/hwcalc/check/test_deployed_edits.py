@@ -170,6 +170,18 @@ def test_the_most_slots_that_hold_the_length(
     assert f": {edit['flags'] or 'no safe change'}" in said
 
 
+@pytest.mark.parametrize("words", [["--users", "8"], ["--users", "8", "--seq", "8k"]])
+def test_more_slots_have_the_memory_of_those_that_there_are(words: list[str], tmp_path: Path, capsys: Capture) -> None:
+    """Eight of 16,384 tokens take what four of 32,768 did, and are long enough; eight of 32,768 do not fit."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{LLAMA_SERVER} -c 131072 -np 4\n", encoding="utf-8")
+    _, document = checked(capsys, str(path), "--gpu", "rtx-4090", *words)
+    [edit, *_] = document["checks"][0]["requirements"][0]["edits"]
+    assert (edit["flags"], edit["effect"]) == ("-np 8", "16,384 tokens a slot")
+    path.write_text(f"{LLAMA_SERVER} -c 131072 -np 8\n", encoding="utf-8")
+    assert checked(capsys, str(path), "--gpu", "rtx-4090", *words)[0] == 0
+
+
 def test_a_load_beyond_the_slots_of_ollama(tmp_path: Path, capsys: Capture) -> None:
     """Each slot has the tokens that the text says, and the finding names the variable."""
     path = tmp_path / "compose.yaml"
