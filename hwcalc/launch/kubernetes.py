@@ -248,7 +248,7 @@ def around_of(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cl
 def servers_of_container(container: Mapping[str, Any], spec: Mapping[str, Any], cluster: Cluster, place: Place) -> list[Server]:
     """The server of a container: the last that its command starts."""
     around = around_of(container, spec, cluster, place)
-    words = container_words(container, around.variables, cluster.places)
+    words = container_words(container, around.variables, cluster.places, braces=cluster.variables)
     if words and words[0].text.startswith("-") is False and program_at(words) is None and not container.get("command"):
         known = image_of(around.image) if around.image else None
         if known is None or not known[1].starts:
@@ -399,7 +399,7 @@ def _of_workload(
         places=said,
     )
     around = around_of(container, template, cluster, place)
-    words = container_words(container, around.variables, cluster.places)
+    words = container_words(container, around.variables, cluster.places, braces=cluster.variables)
     if not sizes and not isinstance(container.get("resources"), Mapping):
         around = replace(around, unresolved=(*around.unresolved, "gpu", "gpus_per_replica"))
     more = around.variables.get("VLLM_ADDITIONAL_ARGS")

@@ -205,7 +205,7 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
     remarks += [remark] if remark else []
     mounts = dict(_mounts(service.get("volumes")))
     variables = {**own, **cluster.variables}
-    words = container_words(service, variables, cluster.places, ("entrypoint", "command"))
+    words = container_words(service, cluster.variables, cluster.places, ("entrypoint", "command"))
     around = Around(
         image=image,
         variables=variables,

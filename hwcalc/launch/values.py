@@ -93,9 +93,17 @@ def is_script(values: Sequence[str]) -> bool:
 
 
 def container_words(
-    container: Mapping[str, Any], variables: Mapping[str, Any], places: Places, keys: Sequence[str] = ("command", "args")
+    container: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    places: Places,
+    keys: Sequence[str] = ("command", "args"),
+    *,
+    braces: Mapping[str, Any] | None = None,
 ) -> list[Word]:
-    """The words of a container: its command and its arguments, lists or texts that are split as a shell would."""
+    """The words of a container: its command and its arguments, lists or texts that are split as a shell would.
+
+    ``braces`` are the variables of ``${A}`` where they are others than those of ``$(A)``.
+    """
     words: list[Word] = []
     for key in keys:
         given = container.get(key)
@@ -109,7 +117,7 @@ def container_words(
                     and all(each.startswith("-") for each in before[1:])
                 )
                 raw = Word(text=value, raw=value, source=value, quoted=True, spot=spot)
-                words.append(raw if script else filled_word(value, variables, spot))
+                words.append(raw if script else filled_word(value, variables, spot, braces=braces))
         elif isinstance(given, str) and given.strip():
             words += split_text(given, variables, places.item(container, key))
     return words

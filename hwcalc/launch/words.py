@@ -578,11 +578,17 @@ class WordReader:
         return value_of_sum(filled)
 
 
-def filled_word(text: str, variables: Mapping[str, Any], spot: Spot = NOWHERE) -> Word:
-    """A value of a manifest with the variables in it put in: ``${A:-b}`` of Compose, ``$(A)`` of Kubernetes."""
+def filled_word(
+    text: str, variables: Mapping[str, Any], spot: Spot = NOWHERE, *, braces: Mapping[str, Any] | None = None
+) -> Word:
+    """A value of a manifest with the variables in it put in: ``${A:-b}`` of Compose, ``$(A)`` of Kubernetes.
+
+    ``braces`` are those of ``${A}`` where they are others: Kubernetes leaves that to whoever fills in the manifest.
+    """
     if "$" not in text and "{{" not in text:
         return Word(text=text, raw=text, source=text, quoted=True, spot=spot)
     known, taken = known_of(variables)
+    others = known if braces is None else known_of(braces)[0]
     reader = WordReader(text[:MOST_VALUE], known, (), Origin.on_line(spot.line))
     reader.taken |= taken
     pieces = Pieces()
@@ -594,6 +600,7 @@ def filled_word(text: str, variables: Mapping[str, Any], spot: Spot = NOWHERE) -
             pieces.add(sign, quoted=True)
             reader.at += 2
         elif sign == "$":
+            reader.variables = known if reader.text.startswith("$(", reader.at) else others
             reader.variable(pieces, quoted=True)
         elif template is not None:
             pieces.lost(template[0])
