@@ -37,7 +37,7 @@ def test_a_replay_over_time(browser: Any, tmp_path: Path, scheme: str) -> None:
     page.wait_for_function("() => document.querySelectorAll('canvas').length === 2")
     for summary in page.locator("summary").all():
         summary.click()
-    page.wait_for_function("() => document.querySelectorAll('tbody tr').length >= 6")
+    page.wait_for_function("() => document.querySelectorAll('details tr').length >= 8")
 
     assert page.locator("h1").inner_text() == TIMELINE.title
     assert [row.split() for row in page.locator("details tr").all_inner_texts()] == [
