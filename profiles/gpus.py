@@ -450,3 +450,14 @@ def example_gpu(needed_bytes: int, gpus: int = 1) -> tuple[str, int] | None:
             if needed_bytes * 100 <= count * size_gb * 10**9 * _USABLE:
                 return name, count
     return None
+
+
+def usual_host_gb() -> tuple[int, ...]:
+    """The memory that desktop machines are sold with, in GB of 2^30 bytes, the least first."""
+    return tuple(record(TOP, "hardware")["host_memory"]["usual_gb"])
+
+
+def much_host_gb() -> int:
+    """The memory of a well equipped machine at home, in GB of 2^30 bytes."""
+    much: int = record(TOP, "hardware")["host_memory"]["much_gb"]
+    return much

@@ -219,12 +219,21 @@ class Metal(Facts):
     source: Words
 
 
+class HostMemory(Facts):
+    """The memory that desktop machines have, in GB of 2^30 bytes."""
+
+    usual_gb: tuple[Whole, ...]
+    much_gb: Whole
+    source: Words
+
+
 class HardwareFile(FactFile):
     """``hardware.yaml``, whose comments say what each number is."""
 
     id: Words
     recorded: Date
     visible_share: VisibleShare
+    host_memory: HostMemory
     metal: Metal
 
 

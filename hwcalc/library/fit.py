@@ -34,6 +34,7 @@ from hwcalc.planner.result import SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables, Unread
 from hwcalc.planner.values import AUTO, read_flag
 from hwcalc.planner.verdict import Verdict
+from hwcalc.profiles.gpus import much_host_gb
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.ggml import file_type
@@ -54,8 +55,6 @@ _ROOMY: Final = 2
 """A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
 _QUICK: Final = 6 * 10**9
 """Parameters that a token reads of experts in host memory, at some four bits and 50 GB/s, in less than a tenth of a second."""
-_MUCH_GB: Final = 64
-"""The memory of a well equipped machine at home."""
 _TIER: Final = 4
 """Items of a rank that tell how a model fits."""
 _OLD: Final = 3.0
@@ -146,13 +145,14 @@ def _with_memory(search: Search, asked: Asked) -> Iterator[Note]:
     host = search.host
     if HOST_MEMORY not in host.engine.options or HOST_MEMORY in asked.engine_options or host.gpu.shares_host_memory:
         return
-    more = Search(host=replace(host, asked=asked.changed(ram=ROWS["ram"].read(str(_MUCH_GB)))), wishes=search.wishes)
+    much = much_host_gb()
+    more = Search(host=replace(host, asked=asked.changed(ram=ROWS["ram"].read(str(much)))), wishes=search.wishes)
     found = sum(1 + len(row.candidate.also) for row in more.rows(search.large))
     if found:
         run = "runs" if found == 1 else "run"
         yield Note(
             code="more-memory",
-            message=f"{found:,} of those that do not fit {run} on a machine with {_MUCH_GB} GB of memory: --ram {_MUCH_GB}",
+            message=f"{found:,} of those that do not fit {run} on a machine with {much} GB of memory: --ram {much}",
         )
 
 

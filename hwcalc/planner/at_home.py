@@ -17,14 +17,13 @@ from hwcalc.planner.expected import speed_words
 from hwcalc.planner.options import HOST_MEMORY, LIMITS, ROWS, Asked
 from hwcalc.planner.values import AUTO, TYPES, unit_text
 from hwcalc.planner.verdict import places_text
+from hwcalc.profiles.gpus import usual_host_gb
 from hwcalc.units import parse_size
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.command_line import CommandLine
 
-USUAL_GB: Final = (16, 32, 48, 64, 96, 128, 192, 256)
-"""The memory that desktop machines are sold with, in GB."""
 DECENT: Final = 4
 """Bits of a weight. With fewer the answers of a model suffer."""
 _OWN: Final = ("engine", "draft", *LIMITS)
@@ -69,7 +68,7 @@ def more_memory(opened: Occupancy, line: CommandLine) -> tuple[Try, ...]:
     given = opened.setup.options.get(HOST_MEMORY)
     least = 0 if given is None else parse_size(given, HOST_MEMORY)
     own = {name: value for name, value in (line.given.get("engine_options") or {}).items() if name != HOST_MEMORY}
-    for size in USUAL_GB:
+    for size in usual_host_gb():
         ram = ROWS["ram"].read(str(size))
         if ram <= least:
             continue

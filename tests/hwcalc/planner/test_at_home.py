@@ -13,10 +13,10 @@ from hwcalc.errors import UsageError
 from hwcalc.library.compare import compare
 from hwcalc.library.fit import fit
 from hwcalc.library.plan import plan
-from hwcalc.planner.at_home import USUAL_GB
 from hwcalc.planner.options import engines_with_host
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
+from hwcalc.profiles.gpus import usual_host_gb
 from hwcalc.quantization.planned import bits_of
 from hwcalc.report.compare import comparison_text
 from hwcalc.report.view import View
@@ -110,9 +110,9 @@ def test_the_least_usual_memory_is_offered(engine: str, model: str, gpu: str, ra
         return
     first = planned.fit.suggestions[0]
     size = int(first.settings["ram"] or 0)
-    smaller = max((other for other in USUAL_GB if other < size), default=1)
+    smaller = max((other for other in usual_host_gb() if other < size), default=1)
 
-    assert size in USUAL_GB
+    assert size in usual_host_gb()
     assert is_as_said(first.effect, followed(first.command))
     less = plan(model, ram=str(smaller), **asked).fit
     assert less is not None
