@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from hwcalc.check.fields import OPTIONS, REQUIREMENTS
 from hwcalc.check.file import Check, Place
 from hwcalc.check.result import Edit, Judged, KeyChange
-from hwcalc.planner.options import ROWS, read_options
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.options import ROWS
 from hwcalc.planner.values import TYPES
 from hwcalc.text import printable
 

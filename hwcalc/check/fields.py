@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
-from hwcalc.planner.options import OTHER_NAMES, PlanOption, read_options
+from hwcalc.planner.options import OTHER_NAMES, PlanOption
 from hwcalc.planner.values import DURATION, MONEY, PART, PERCENT, RATE, TYPES, UNITS
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief, shown

@@ -23,8 +23,8 @@ from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.candidates import instances_with
 from hwcalc.hardware.prices import money
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.layouts import counts
-from hwcalc.planner.options import read_options
 from hwcalc.planner.result import NO_PRICE, NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict, layout_text

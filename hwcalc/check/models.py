@@ -23,7 +23,7 @@ from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
-from hwcalc.planner.options import Access
+from hwcalc.planner.asked import Access
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.request import Absent, Wanted, split_revision

@@ -64,8 +64,9 @@ from hwcalc.launch.values import number
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
+from hwcalc.planner.asked import Access, counted_once, read_options
 from hwcalc.planner.command_line import command_line
-from hwcalc.planner.options import COMMANDS, Access, counted_once, read_options
+from hwcalc.planner.options import COMMANDS
 from hwcalc.planner.values import read_flag
 from hwcalc.text import brief, did_you_mean, operand, printable, quoted, shell_word
 

@@ -120,8 +120,8 @@ def _planned(names: Sequence[str], given: dict[str, Any]) -> tuple[Plan, Plan, D
     """Two models planned at one length, and what differs."""
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
+    from hwcalc.planner.asked import read_options
     from hwcalc.planner.diff import compare
-    from hwcalc.planner.options import read_options
 
     asked = read_options(given)
     a, b = (load(name, asked.access, revision=asked.revision, assume=asked.assume) for name in names)

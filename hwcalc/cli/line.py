@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from hwcalc.cli.launch_line import LAUNCH, launch_line, refuse_program, starts_server
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.planner.options import ROWS, option_meant
+from hwcalc.planner.asked import option_meant
+from hwcalc.planner.options import ROWS
 from hwcalc.profiles.engine_flags import VALUE, engine_flags, without
 from hwcalc.text import brief, shell_word, shown
 

@@ -97,8 +97,8 @@ def _probed(
     """The answer of a probe; ``given`` are the options of the plan, ``options`` have the device, and how much to allocate."""
     from hwcalc.library.plan import load_request
     from hwcalc.model import DEFAULT_GPU
+    from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.options import read_options
     from hwcalc.planner.plan import without_effect
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
     from hwcalc.probe.run import ProbeOptions, gpu_here, measure_more, probe

@@ -43,11 +43,12 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words
 from hwcalc.library.load import Missing, load, load_each, with_dimensions
 from hwcalc.model import ModelLike, ModelSpec, Note
+from hwcalc.planner.asked import Access, Asked, take_options
 from hwcalc.planner.command_line import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.cost import price_info, price_of, use_of
 from hwcalc.planner.layouts import divides
-from hwcalc.planner.options import OPTIONS, PRICED, Access, Asked, ExploreOptions, take_options, takes
+from hwcalc.planner.options import OPTIONS, PRICED, ExploreOptions, takes
 from hwcalc.planner.speed_work import ALIKE
 from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Verdict

@@ -34,7 +34,7 @@ from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.parse import parse
-from hwcalc.planner.options import Access
+from hwcalc.planner.asked import Access
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
 from hwcalc.sources.local import has_path_syntax

@@ -30,11 +30,11 @@ from hwcalc.formulas.record import Record
 from hwcalc.hardware.prices import Price
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import Access, Asked, read_options, take_options
 from hwcalc.planner.command_line import command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.cost import price_of
 from hwcalc.planner.layouts import counts, has_experts, layouts
-from hwcalc.planner.options import Access, Asked, read_options, take_options
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 from hwcalc.planner.solve import tried

@@ -23,7 +23,8 @@ from hwcalc.launch.told import key_of, written
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
-from hwcalc.planner.options import ROWS, counted_once, read_options
+from hwcalc.planner.asked import counted_once, read_options
+from hwcalc.planner.options import ROWS
 from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable, without
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu

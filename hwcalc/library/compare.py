@@ -26,19 +26,10 @@ from hwcalc.library.lists import Numbers, Words, models_or_equation, numbers, po
 from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.model import DEFAULT_GPU, MODEL_WARNINGS, ModelLike, ModelSpec, Note
+from hwcalc.planner.asked import Asked, by_name, counted_once, read_options, take_options, uses_ram
 from hwcalc.planner.command_line import command_line
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import (
-    Asked,
-    CompareOptions,
-    by_name,
-    counted_once,
-    read_options,
-    take_options,
-    takes,
-    uses_ram,
-    with_policy,
-)
+from hwcalc.planner.options import CompareOptions, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
 from hwcalc.planner.result import NO_PRICE, CostInfo, Plan, cost_row

@@ -22,8 +22,9 @@ from hwcalc.planner.apart import (
     together_of,
     transfer_of,
 )
+from hwcalc.planner.asked import take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import PlanOptions, take_options, takes
+from hwcalc.planner.options import PlanOptions, takes
 from hwcalc.units import parse_tokens
 
 

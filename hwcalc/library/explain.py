@@ -145,8 +145,8 @@ class Explanation(Answer, Record):
 def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:
     """Plan a model and explain where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
     from hwcalc.library.plan import load_request
+    from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.options import take_options
     from hwcalc.planner.plan import plan_opened, without_effect
 
     _, asked = take_options("explain", options)

@@ -26,10 +26,11 @@ from hwcalc.library.candidates import EMBEDDING, Candidate, catalog, folded, fro
 from hwcalc.library.indexing import Quick, Whole, placed_model, quick
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Note, Parameters
+from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.at_home import DECENT
 from hwcalc.planner.command_line import CommandLine
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
-from hwcalc.planner.options import HOST_MEMORY, ROWS, WITHIN, Asked, FitOptions, take_options, takes
+from hwcalc.planner.options import HOST_MEMORY, ROWS, WITHIN, FitOptions, takes
 from hwcalc.planner.result import SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables, Unread
 from hwcalc.planner.values import AUTO, read_flag

@@ -16,8 +16,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full
 from hwcalc.library.load import load
 from hwcalc.model import Definition, ModelLike, Note
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.values import one_of
 from hwcalc.policies import outcome

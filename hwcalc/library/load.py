@@ -14,7 +14,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, ModelLike, ModelSpec, RawModel
 from hwcalc.parsers.config import MAX_NAME
 from hwcalc.parsers.parse import parse
-from hwcalc.planner.options import Access, Asked, read_options
+from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.sources.request import tell
 from hwcalc.text import message as safe_message

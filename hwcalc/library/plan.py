@@ -11,8 +11,9 @@ from hwcalc.errors import ModelNotFoundError
 from hwcalc.launch.server import Server
 from hwcalc.library.load import Missing, load
 from hwcalc.model import ModelLike, ModelSpec
+from hwcalc.planner.asked import Access, Asked, read_options, take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import Access, Asked, PlanOptions, read_options, take_options, takes
+from hwcalc.planner.options import PlanOptions, takes
 from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:

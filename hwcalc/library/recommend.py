@@ -46,8 +46,8 @@ def recommend(
 
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import load_request
+    from hwcalc.planner.asked import take_options
     from hwcalc.planner.command_line import command_line
-    from hwcalc.planner.options import take_options
     from hwcalc.planner.recommend import Wishes, recommend_model
     from hwcalc.planner.values import read_flag
 

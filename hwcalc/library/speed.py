@@ -18,10 +18,11 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike, ModelSpec, Note
 from hwcalc.planner.aiconfigurator import STEP_MODEL, averaged
+from hwcalc.planner.asked import take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.expected import unmeasured
 from hwcalc.planner.forecast import forecast
-from hwcalc.planner.options import SpeedOptions, take_options, takes
+from hwcalc.planner.options import SpeedOptions, takes
 from hwcalc.planner.plan import beyond_maximum
 from hwcalc.planner.solve import holds, most
 from hwcalc.planner.step_time import speculating, speed_class_of, step_times

@@ -18,8 +18,9 @@ from hwcalc.library.explained import ExplainedSection, figure_of
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner import strategies as ways
+from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import Asked, StrategiesOptions, take_options, takes
+from hwcalc.planner.options import StrategiesOptions, takes
 from hwcalc.planner.strategies_cost import head_choices, rounded
 from hwcalc.planner.strategies_result import Strategies
 from hwcalc.text import quoted, shown

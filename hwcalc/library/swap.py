@@ -19,8 +19,9 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.lists import each_model
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, Note
+from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import Asked, SwapOptions, take_options, takes
+from hwcalc.planner.options import SwapOptions, takes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_tokens

@@ -12,9 +12,10 @@ from hwcalc.engines.pool import Try
 from hwcalc.engines.runs_on import usual_server
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve
+from hwcalc.planner.asked import Asked
 from hwcalc.planner.context import open_request
 from hwcalc.planner.expected import speed_words
-from hwcalc.planner.options import HOST_MEMORY, LIMITS, ROWS, Asked
+from hwcalc.planner.options import HOST_MEMORY, LIMITS, ROWS
 from hwcalc.planner.values import AUTO, TYPES, unit_text
 from hwcalc.planner.verdict import places_text
 from hwcalc.profiles.gpus import usual_host_gb

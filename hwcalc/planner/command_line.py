@@ -8,7 +8,8 @@ from typing import Any
 
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
-from hwcalc.planner.options import OPTIONS, Asked, PlanOption
+from hwcalc.planner.asked import Asked
+from hwcalc.planner.options import OPTIONS, PlanOption
 from hwcalc.planner.values import TYPES
 from hwcalc.text import operand, shell_word
 

@@ -15,8 +15,9 @@ from hwcalc.engines.setup import ALONE, SETTINGS, UNSHARED, Parallel, Request, S
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
 from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import Asked, check_ram
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
-from hwcalc.planner.options import OF_POLICY, Asked, check_ram
+from hwcalc.planner.options import OF_POLICY
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import layout_text
 from hwcalc.text import brief
@@ -73,7 +74,7 @@ def _check_experts(model: ModelSpec, sizes: Parallel) -> None:
 def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Occupancy:
     """The occupancy of a request whose defaults are filled in and which its engine accepts. Its ``notes`` say which defaults were filled in.
 
-    ``options`` are parsed fields of :class:`~hwcalc.planner.options.Asked`, where ``draft`` is a loaded model. ``option_draft`` is the
+    ``options`` are parsed fields of :class:`~hwcalc.planner.asked.Asked`, where ``draft`` is a loaded model. ``option_draft`` is the
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
     asked = Asked(values=options)

@@ -25,8 +25,9 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.planner import solve
+from hwcalc.planner.asked import Asked, check_ram
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
-from hwcalc.planner.options import HOST_MEMORY, Asked, check_ram
+from hwcalc.planner.options import HOST_MEMORY
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.planner.within import laid_out

@@ -13,7 +13,8 @@ from hwcalc.library.compare import Comparison, compared
 from hwcalc.library.lists import Numbers, each_model, models_or_equation, numbers
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
-from hwcalc.planner.options import PRICED, PlotOptions, by_name, take_options, takes
+from hwcalc.planner.asked import by_name, take_options
+from hwcalc.planner.options import PRICED, PlotOptions, takes
 from hwcalc.planner.values import refuse_auto
 from hwcalc.plot.series import COST, KINDS, OF_NODES, SCALES, Chart, chart_of, cost_chart, nodes_chart
 from hwcalc.text import brief, clean, quoted, shown

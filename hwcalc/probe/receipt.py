@@ -18,7 +18,8 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import ConfigError, KvplanError, UnwritableFileError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import RawModel
-from hwcalc.planner.options import OPTIONS, read_options
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.options import OPTIONS
 from hwcalc.probe.allocator import parse_settings, predict
 from hwcalc.probe.result import MEASURED, Compared, Probed
 from hwcalc.probe.run import More, rebuilt

@@ -21,8 +21,9 @@ from hwcalc.files import opened
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelLike, ModelSpec, Note, OpenFile
+from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import OPTIONS, Asked, ReconcileOptions, take_options, takes
+from hwcalc.planner.options import OPTIONS, ReconcileOptions, takes
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, Row, device_memory
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory

@@ -17,7 +17,8 @@ from hwcalc.errors import KvplanError, LogError, ServerError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, Note
-from hwcalc.planner.options import ReconcileOptions, take_options, takes
+from hwcalc.planner.asked import take_options
+from hwcalc.planner.options import ReconcileOptions, takes
 from hwcalc.planner.solve import last_yes
 from hwcalc.reconcile.core import TOLERANCE, Findings, LogRead, findings_of, load_own, reconciliation_of, share_of
 from hwcalc.reconcile.dialects import DIALECTS

@@ -16,9 +16,10 @@ from hwcalc.errors import LogError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, Note
+from hwcalc.planner.asked import take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.measured_speed import NO_CALIBRATION, layers_word, scaled
-from hwcalc.planner.options import ReconcileOptions, take_options, takes
+from hwcalc.planner.options import ReconcileOptions, takes
 from hwcalc.planner.within_result import TimeInfo
 from hwcalc.reconcile.bench import DECODE, PROMPT, SERVING, BenchRun, read_bench
 from hwcalc.reconcile.core import log_name

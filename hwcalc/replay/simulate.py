@@ -330,8 +330,8 @@ def deploy(
     """The deployment that these options describe."""
     from hwcalc.engines import ENGINES, find_engine
     from hwcalc.library.plan import load_request
+    from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.options import take_options
 
     take_options("simulate", {"engine": engine})
     served_by = find_engine(engine)[0]

@@ -35,9 +35,9 @@ from hwcalc.library.load import load
 from hwcalc.library.plan import open_loaded
 from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner import within
+from hwcalc.planner.asked import by_name, take_options
 from hwcalc.planner.command_input import command_text
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.options import by_name, take_options
 from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.solve import verdict_of
 from hwcalc.replay.compare import Opened, checked_settings, combinations, opened, refuse_wrong_values, replay_each, replays_in

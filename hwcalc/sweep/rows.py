@@ -27,7 +27,8 @@ from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.parts import Dataset, Part, results
 from hwcalc.library.plan import engine_of, option_draft, request_of
 from hwcalc.model import ModelLike, ModelSpec, Note
-from hwcalc.planner.options import SweepOptions, by_name, take_options, takes
+from hwcalc.planner.asked import by_name, take_options
+from hwcalc.planner.options import SweepOptions, takes
 from hwcalc.planner.plan import no_encoder, without_effect
 from hwcalc.planner.values import read_flag, refuse_auto
 from hwcalc.sources.request import tell

@@ -12,8 +12,8 @@ from hwcalc.documents import document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.load import load_model
 from hwcalc.library.plan import load_request
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.probe.allocator import Allocator, predict
 from hwcalc.probe.devices import Counters, Device, holding
 from hwcalc.probe.limits import find_max

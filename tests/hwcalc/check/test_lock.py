@@ -15,7 +15,7 @@ from hwcalc.check.result import CheckDocument, Judged
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import ModelNotFoundError
 from hwcalc.model import Note, Parameters, RawModel, WeightFacts
-from hwcalc.planner.options import Access
+from hwcalc.planner.asked import Access
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, read_check_file, tiny_model, write
 from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, gguf_bytes
 

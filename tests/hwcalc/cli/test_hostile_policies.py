@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.units import MOST_TOKENS
 from tests.hwcalc.check.files import check_file, tiny_model
 from tests.hwcalc.command import Capture, run

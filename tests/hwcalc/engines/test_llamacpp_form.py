@@ -17,8 +17,8 @@ from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner import solve
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.profiles.catalog import list_models
 from tests.effort import cases
 from tests.hwcalc.form_answers import differences, form_of

@@ -70,8 +70,8 @@ def test_a_larger_cache_is_larger_for_everybody(engine: str, monkeypatch: pytest
 
 def test_a_page_draws_what_a_layout_has() -> None:
     """The closed form of layers that stay on the GPU says at each length what the layout says."""
+    from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.options import read_options
 
     asked = read_options({"engine": "llamacpp", **ALL}).keywords()
     occupancy: Any = open_request(load_model(MODEL, offline=True), **asked)

@@ -14,8 +14,8 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.engines.tensorrt_llm.memory import PoolForm
 from hwcalc.planner import solve
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.profiles.catalog import list_models
 from tests.effort import cases
 from tests.hwcalc.form_answers import differences, form_of

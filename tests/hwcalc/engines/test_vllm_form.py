@@ -19,8 +19,8 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.attention import FullAttention
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.planner.result import Plan
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict

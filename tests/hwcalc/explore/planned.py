@@ -12,7 +12,7 @@ from hwcalc.explore.hand import DIMENSIONS
 from hwcalc.explore.runs import LEAST_TOKENS
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelSpec
-from hwcalc.planner.options import read_options
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.plan import plan_model
 from tests.hwcalc.command import read_plan
 

@@ -21,8 +21,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.explore.build import EQUATION, PageModel, page_files, payload_of
 from hwcalc.explore.runs import PageAxes, PageLayout, layouts_of, plan_options
 from hwcalc.library.load import load, with_dimensions
+from hwcalc.planner.asked import Access
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import Access
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from hwcalc.units import GIB, KIB, MIB, human_bytes
 from tests.hwcalc.explore.evaluate import payload_of_memory

@@ -17,7 +17,7 @@ from hwcalc.explore.runs import PageAxes, PageLayout, every, page_engines
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
-from hwcalc.planner.options import Access
+from hwcalc.planner.asked import Access
 from tests.effort import cases
 from tests.hwcalc.explore.evaluate import form_at, options_at, payload_of_memory
 from tests.hwcalc.form_answers import differences

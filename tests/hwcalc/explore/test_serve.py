@@ -18,7 +18,7 @@ from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.explore import serve
 from hwcalc.explore.serve import Live, Server, Site
 from hwcalc.model import ModelSpec
-from hwcalc.planner.options import Access
+from hwcalc.planner.asked import Access
 from hwcalc.sources.request import tell
 
 PAGE = b"<!doctype html><title>page</title>"

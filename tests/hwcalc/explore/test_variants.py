@@ -13,7 +13,7 @@ from hwcalc.explore.runs import PageAxes, PageLayout, Pools, Requests, page_engi
 from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
-from hwcalc.planner.options import Access
+from hwcalc.planner.asked import Access
 from tests.hwcalc.explore.evaluate import curve_of, grid_at
 
 GPU: Final = "h100-sxm5-80gb"

@@ -189,8 +189,8 @@ def test_limits_are_limits(request_: dict[str, Any]) -> None:
     """The plan fits at the answer and not at the next number, as planning again says."""
     from hwcalc.library.explain_memory import ANSWERS
     from hwcalc.library.plan import load_request
+    from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.options import take_options
 
     told, options = explained_as(request_), dict(request_)
     model = options.pop("model")

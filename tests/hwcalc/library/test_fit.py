@@ -15,7 +15,8 @@ from hwcalc import fit, plan
 from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
 from hwcalc.library.fit import ability
-from hwcalc.planner.options import OTHER_NAMES, FitOptions, read_options
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.options import OTHER_NAMES, FitOptions
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.catalog import find_entry, list_models

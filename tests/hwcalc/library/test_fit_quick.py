@@ -11,8 +11,8 @@ from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog
 from hwcalc.library.indexing import quick
+from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
-from hwcalc.planner.options import take_options
 from hwcalc.profiles.model_index import model_index
 from hwcalc.units import GIB
 

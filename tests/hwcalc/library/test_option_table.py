@@ -21,7 +21,8 @@ from hwcalc.engines import ENGINES
 from hwcalc.errors import UsageError
 from hwcalc.explore.build import explore
 from hwcalc.planner import options as table
-from hwcalc.planner.options import DIMENSIONS, OPTIONS, Access, Asked, options_of, read_options
+from hwcalc.planner.asked import Access, Asked, engines_with_host, read_options
+from hwcalc.planner.options import DIMENSIONS, OPTIONS, options_of
 from hwcalc.planner.plan import without_effect
 from hwcalc.planner.result import RequestInfo
 from hwcalc.planner.values import TYPES
@@ -83,7 +84,7 @@ def test_memory_of_the_host() -> None:
 
 def test_the_engines_that_are_named_for_ram_are_all_that_take_it() -> None:
     """Every other one refuses it, and names them."""
-    named = table.engines_with_host()
+    named = engines_with_host()
     options: dict[str, typing.Any] = {"gpu": "rtx-4090", "seq": "1k", "ram": 64}
 
     for engine in named:

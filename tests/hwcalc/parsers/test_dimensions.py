@@ -12,7 +12,7 @@ from hwcalc import explain, load_model, plan, recommend
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.load import load
 from hwcalc.model import Definition
-from hwcalc.planner.options import Access
+from hwcalc.planner.asked import Access
 from tests.hwcalc.command import QWEN, Capture, run
 
 BARE: Final[dict[str, Any]] = {"layers": 80, "heads": 64, "kv_heads": 8, "head_dim": 128}

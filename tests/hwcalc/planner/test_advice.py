@@ -16,8 +16,9 @@ from hwcalc import plan, recommend
 from hwcalc.engines.pool import Try
 from hwcalc.hardware.candidates import larger_gpus
 from hwcalc.library.plan import plan_loaded
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.command_line import CommandLine
-from hwcalc.planner.options import OPTIONS, read_options
+from hwcalc.planner.options import OPTIONS
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import UNCOMMON, find_gpu

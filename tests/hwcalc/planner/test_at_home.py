@@ -13,7 +13,7 @@ from hwcalc.errors import UsageError
 from hwcalc.library.compare import compare
 from hwcalc.library.fit import fit
 from hwcalc.library.plan import plan
-from hwcalc.planner.options import engines_with_host
+from hwcalc.planner.asked import engines_with_host
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import usual_host_gb

@@ -14,8 +14,8 @@ from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.forms import Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.planner.verdict import UNLIMITED, Verdict
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.command import QWEN

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hwcalc import load_model, plan
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.planner import overrun
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.planner.overrun import Filled, Together, pools_of
 from hwcalc.workload.lengths import read_lengths
 from hwcalc.workload.opening import held_lengths

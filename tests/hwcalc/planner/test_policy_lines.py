@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hwcalc import plan, recommend
 from hwcalc.cli.options import given_options
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.command_line import CommandLine
-from hwcalc.planner.options import read_options
 from hwcalc.policies.base import Chosen
 from tests.hwcalc.command import QWEN, read
 from tests.hwcalc.policies.drawn import chosen_policies

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.library.plan import load_request
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.policies.base import COMPACTIONS
 from hwcalc.probe import policy_cut
 from hwcalc.probe.devices import metering, open_device

@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 from hwcalc.engines.options import parse_lora
 from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.library.load import load_model
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import read_options
 from hwcalc.probe.receipt import check_path, make_receipt, read_receipt, verify, write_receipt
 from hwcalc.probe.run import ProbeOptions, probe
 from hwcalc.report.schema import json_schema

@@ -11,7 +11,8 @@ from hwcalc.cli import completion
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
 from hwcalc.library import compare
 from hwcalc.library.load import load
-from hwcalc.planner.options import OPTIONS, PRICED, Access
+from hwcalc.planner.asked import Access
+from hwcalc.planner.options import OPTIONS, PRICED
 from hwcalc.sweep import grid, rows
 from tests.hwcalc.command import QWEN, Capture, run
 
