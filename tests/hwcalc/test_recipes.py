@@ -21,7 +21,7 @@ from hwcalc.check import file as check_file
 from hwcalc.check import judge
 from hwcalc.check.fields import REQUIREMENTS, Field, check_file_schema
 from hwcalc.cli import completion
-from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.options import COMMANDS, find_command
 from hwcalc.engines import ENGINES
 from hwcalc.engines.transformers import engine, layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
@@ -234,6 +234,7 @@ def test_a_policy(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Captu
 def test_a_report_format(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """The format is printed and completed, has the bytes of the JSON, and is unknown to commands that do not plan."""
     module = follow("hwcalc/report", "line")
+    find_command("plan")  # Its help lists the formats once, when it is imported: other tests read it after this one.
     monkeypatch.setitem(FORMATS, "line", (module.__name__, "plan_line"))
 
     status, out, _ = run(capsys, QWEN, "--seq", "32k", "--format", "line")
