@@ -528,10 +528,12 @@ def _take_weights(server: Server, model: str, options: dict[str, Any], more: Map
     if not stated.endswith(FILE_NAME) or model.lower().endswith(".gguf") or "weights" in {*options, *more}:
         return
     stated = stated.removesuffix(FILE_NAME).strip()
-    if stated == "MXFP4":
+    from hwcalc.quantization.ggml import KEPT_EXPERTS
+    from hwcalc.quantization.planned import format_name
+
+    if stated.lower() in KEPT_EXPERTS:
         # Experts as they are published, which llama-quantize makes of no others.
         return
-    from hwcalc.quantization.planned import format_name
 
     try:
         options["weights"] = format_name(stated)

@@ -14,6 +14,7 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError, UnmadeFormatError
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import Plan
+from hwcalc.quantization.ggml import KEPT_EXPERTS
 from hwcalc.quantization.planned import checkpoint_in
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 _GGUF: Final = "gguf"
 """The source of models that are GGUF files."""
-_KEPT: Final = "mxfp4"
-"""The published format that the converter of llama.cpp keeps; others become 16 bits."""
 
 
 def command_input(plan: Plan) -> CommandInput:
@@ -49,9 +48,7 @@ def command_input(plan: Plan) -> CommandInput:
         memory_utilization=request.memory_utilization,
         kv_memory=request.kv_memory,
         weights=request.weights,
-        published="MXFP4_MOE"
-        if any(one.format == _KEPT for part in plan.memory.weights.parts for one in part.formats)
-        else "BF16",
+        published=_published(plan),
         lora=request.lora,
         draft=request.draft,
         options=options | request.options,
@@ -90,6 +87,12 @@ def command_text(plan: Plan, words: Sequence[str] | None = None) -> str:
 def environment_of(plan: Plan) -> tuple[str, ...]:
     """Variables that stand before the command."""
     return plan.request.environment if plan.policy is None else (*plan.request.environment, *plan.policy.environment)
+
+
+def _published(plan: Plan) -> str:
+    """The type of a GGUF file of the published weights: the converter keeps experts of some formats, and others become 16 bits."""
+    forms = (form.format for part in plan.memory.weights.parts for form in part.formats)
+    return next((KEPT_EXPERTS[form] for form in forms if form in KEPT_EXPERTS), "bf16").upper()
 
 
 def _model(plan: Plan) -> dict[str, Any]:

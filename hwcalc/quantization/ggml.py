@@ -150,5 +150,11 @@ MIXES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """File type -> main type (``llama_ftype_get_default_type``)."""
 
+KEPT_EXPERTS: Final[Mapping[str, str]] = {"mxfp4": "mxfp4_moe"}
+"""The format of a checkpoint's experts that the converter keeps -> the type of its file (``LLAMA_FTYPE_MOSTLY_MXFP4_MOE``).
+
+Of such a file only the experts are in that format, and publishers name it by the format alone: ``model-MXFP4.gguf``.
+"""
+
 BY_IMATRIX: Final = frozenset({"q4_0", "q5_0", "iq3_xxs", "iq4_nl", "iq4_xs"})
 """Mixes that choose otherwise with an importance matrix."""

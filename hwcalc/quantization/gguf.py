@@ -19,7 +19,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
-from hwcalc.quantization.ggml import BLOCKS, BY_IMATRIX, FLOAT_TYPES, GGML, MIXES, placed, whole_name
+from hwcalc.quantization.ggml import BLOCKS, BY_IMATRIX, FLOAT_TYPES, GGML, KEPT_EXPERTS, MIXES, placed, whole_name
 from hwcalc.quantization.mixes import Family, MixFacts, Typed, refused, typed
 from hwcalc.quantization.scheme import Portion, Rule, Scheme
 
@@ -272,12 +272,7 @@ PUBLISHED_MIXES: Final = (
 """What a model's page on the Hub usually has (bartowski's and unsloth's, 2025 and 2026). Files of fewer bits are there too, for who asks
 for them by name: their answers suffer. More than eight bits gain nothing."""
 
-_FOUR_BITS: Final = "mxfp4"
-_REPACKED: Final = "mxfp4_moe"
-"""The file type whose experts are MXFP4 (``LLAMA_FTYPE_MOSTLY_MXFP4_MOE``): the converter repacks those of a checkpoint as they are."""
-
-
-AT_LEAST_FOUR_BITS: Final = (*PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1], _REPACKED)
+AT_LEAST_FOUR_BITS: Final = (*PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1], *KEPT_EXPERTS.values())
 """Those of four bits and more to a weight."""
 _USUAL: Final = "q4_k_m"
 
@@ -291,9 +286,12 @@ def usual_beside_host(names: Sequence[str | None]) -> str | None:
     return _USUAL if _USUAL in names else next((name for name in reversed(names) if name in AT_LEAST_FOUR_BITS), None)
 
 
-def keeps_experts(model: ModelSpec) -> bool:
-    """True for a checkpoint whose experts are MXFP4, which the converter repacks as they are."""
-    return model.gguf is None and model.counted is not None and set(converted(model).kept.values()) == {_FOUR_BITS}
+def kept_experts(model: ModelSpec) -> str | None:
+    """The type of the file of a checkpoint whose experts the converter keeps; ``None`` for other models."""
+    if model.gguf is not None or model.counted is None:
+        return None
+    kept = set(converted(model).kept.values())
+    return KEPT_EXPERTS.get(kept.pop()) if len(kept) == 1 else None
 
 
 def published_formats(model: ModelSpec) -> tuple[str | None, ...]:
@@ -303,7 +301,7 @@ def published_formats(model: ModelSpec) -> tuple[str | None, ...]:
     bits, which every mix makes smaller, nor for NVFP4: such checkpoints are copies of models in 16 bits, of which the published files are
     made.
     """
-    own = _REPACKED if keeps_experts(model) else None
+    own = kept_experts(model)
     if own is None and (model.gguf is None or not model.gguf.tensors):
         return PUBLISHED_MIXES
     return model.once("published formats", lambda: (own, *_smaller(model, own)))
@@ -311,7 +309,7 @@ def published_formats(model: ModelSpec) -> tuple[str | None, ...]:
 
 def _smaller(model: ModelSpec, own: str | None) -> Iterator[str]:
     """The mixes in which the weights that have four bits already take less: to quantise them again for more loses and gains nothing."""
-    stored = [one for one in file_tensors(model, own) or () if model.gguf is not None or one.type == _FOUR_BITS]
+    stored = [one for one in file_tensors(model, own) or () if model.gguf is not None or one.type in KEPT_EXPERTS]
     names = {one.name for one in stored}
     for name in PUBLISHED_MIXES:
         try:

@@ -15,6 +15,7 @@ from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
 from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.profiles.engines import ollama_name, published_copy
+from hwcalc.quantization.ggml import KEPT_EXPERTS
 from hwcalc.quantization.planned import HUB_MODELS, REPOSITORY, format_name, named_format
 from hwcalc.text import brief, shell_word
 
@@ -128,10 +129,6 @@ def _is_here(planned: CommandInput) -> bool:
     return planned.path is not None or planned.model.startswith(("/", "."))
 
 
-_NAMED_ALONE: Final = "MXFP4"
-"""The format by which publishers name a file whose checkpoint has its experts in it; llama-quantize's name is longer."""
-
-
 def _copy(planned: CommandInput, in_parts: bool) -> str | None:
     """A repository of the Hub with the model in the planned format; ``None`` if none is known. Ollama loads no file that is ``in_parts``."""
     return published_copy("llamacpp", planned.model, format_name(planned.weights or planned.published) or "", in_parts=in_parts)
@@ -141,8 +138,9 @@ def _published(planned: CommandInput, in_parts: bool = True) -> str:
     """The name of a file that others publish; where no repository is known that has it, the user chooses one."""
     form = _file_format(planned)
     known = _copy(planned, in_parts)
-    name = _NAMED_ALONE if form.startswith(_NAMED_ALONE) and (known or form == planned.published) else form
-    return f"{known or REPOSITORY}:{name}"
+    # Publishers name a file of kept experts by their format.
+    alone = next((kept for kept, made in KEPT_EXPERTS.items() if made == form.lower()), form).upper()
+    return f"{known or REPOSITORY}:{alone if known or form == planned.published else form}"
 
 
 def where_it_comes_from(planned: CommandInput, in_parts: bool = True) -> str:

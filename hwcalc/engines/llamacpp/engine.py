@@ -482,12 +482,11 @@ class LlamacppRequests(RequestRules):
 
     def of_file(self, model: ModelSpec, request: Request) -> Request:
         """The request with the weights of the files that people run, where those are not as published."""
-        from hwcalc.quantization.gguf import keeps_experts, published_formats
+        from hwcalc.quantization.gguf import kept_experts
 
-        if request.setup.weights is not None or model.gguf is not None or not keeps_experts(model):
-            return request
+        kept = kept_experts(model) if request.setup.weights is None else None
         # Experts in MXFP4 are kept, and the rest has eight bits.
-        return request.changed(weights=published_formats(model)[0])
+        return request if kept is None else request.changed(weights=kept)
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """The tokens of each sequence that ``n_ctx`` leaves; ``None`` without ``n_ctx``."""

@@ -31,7 +31,7 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.tensor import Full
 from hwcalc.model import DEFAULT_WEIGHTS, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
-from hwcalc.quantization.ggml import MIXES
+from hwcalc.quantization.ggml import KEPT_EXPERTS, MIXES
 from hwcalc.quantization.planned import format_name
 from hwcalc.units import MIB, human_bytes
 
@@ -260,7 +260,7 @@ class LlamacppOccupancy(GeneralOccupancy):
             raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
         name = format_name(self.setup.weights)
         if name is not None and name not in FLOATS and name not in MIXES:
-            nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
+            nearest = {**KEPT_EXPERTS, "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
             raise UnsupportedError(
                 f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
                 hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",

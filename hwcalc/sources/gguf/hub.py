@@ -24,7 +24,7 @@ from hwcalc.files import write_atomically
 from hwcalc.formulas.record import Record
 from hwcalc.model import GgufTensor, Note, RawModel
 from hwcalc.profiles.catalog import list_models
-from hwcalc.quantization.ggml import GGML_TYPES
+from hwcalc.quantization.ggml import GGML_TYPES, KEPT_EXPERTS, MIXES
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
 from hwcalc.sources.caches import facts_folder, snapshot
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
@@ -266,8 +266,6 @@ def find_gguf_here(wanted: Wanted) -> RawModel | Absent:
 _ENDING: Final = re.compile(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
 """Endings that publishers of GGUF files add to a name."""
 _DEFAULT: Final = "Q4_K_M"
-_IN_FILES: Final = {"mxfp4": "mxfp4_moe"}
-"""A format of weights -> that of the files that are named by it: their experts alone are in it."""
 
 
 def find_base(wanted: Wanted) -> RawModel | Absent:
@@ -283,7 +281,7 @@ def find_base(wanted: Wanted) -> RawModel | Absent:
         return found
     # Of a checkpoint in mxfp4 the usual file is as it is published.
     published = str((found.config.get("quantization_config") or {}).get("quant_method"))
-    word = wanted.file or (published.upper() if published in _IN_FILES else _DEFAULT)
+    word = wanted.file or (published.upper() if published in KEPT_EXPERTS else _DEFAULT)
     word = quantization_of(word) if is_gguf(word) else word
     form = format_of_file(word)
     if form is None:
@@ -309,12 +307,11 @@ def format_of_file(word: str) -> str | None:
         form = format_name(word or None)
     except KvplanError:
         return None
-    return _IN_FILES.get(form or "", form)
+    return KEPT_EXPERTS.get(form or "", form)
 
 
 def other_format(word: str) -> tuple[str | None, bool]:
     """The format of ``--weights`` that a word names, and that it does; or the one that is meant, if it is like any."""
-    from hwcalc.quantization.ggml import MIXES
     from hwcalc.quantization.planned import format_name
 
     try:
