@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.engines import DEFAULT, ENGINES
@@ -11,11 +11,11 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.load import load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
-from hwcalc.planner.planned_weights import weights_of
-from hwcalc.quantization.planned import bits_of, format_name, maker, spellings
+from hwcalc.planner.planned_weights import StoredWeights, weights_of
+from hwcalc.quantization.planned import format_name, maker, most_in, spellings
 
 _EXAMPLES: Final = ("Qwen/Qwen3-8B", "openai/gpt-oss-20b")
-"""A dense model and one of experts. The first of which most weights have the bits of a format is the example of it."""
+"""A dense model and one of experts. The first that has weights in a format is the example of it."""
 
 
 class WeightFormatFacts(Record):
@@ -51,36 +51,32 @@ def weight_format(text: str) -> WeightFormatFacts | None:
     except UnknownNameError:
         return None
     assert name is not None
+    form = most_in(name)
+    assert form is not None
     for id_ in _EXAMPLES:
         model = load_model(id_, offline=True)
-        mostly, bits, size, model_bits = _stored(model, name)
-        if abs(bits - (bits_of(name) or bits)) <= 1:
+        weights = weights_of(open_request(model, weights=name)).value
+        stored = [one for part in weights.parts for one in part.formats]
+        most = [one for one in stored if one.format == form.name]
+        if most:
             break
+    assert weights.bytes is not None
     return WeightFormatFacts(
         name=name,
         aliases=spellings(name),
-        mostly=mostly,
-        bits=bits,
+        mostly=form.name,
+        bits=_bits(sum(one.bytes for one in most), most),
         made_by=maker(name),
         model=id_,
-        model_bytes=size,
-        model_bits=model_bits,
+        model_bytes=weights.bytes,
+        model_bits=_bits(weights.bytes, stored),
         engines=tuple(engine for engine in ENGINES if engine != DEFAULT and _takes(engine, model, name)),
     )
 
 
-def _stored(model: ModelSpec, name: str) -> tuple[str, float, int, float]:
-    """What most weights of the model are stored as in this format, and the bits of each; the bytes of all, and the bits of each of them."""
-    weights = weights_of(open_request(model, weights=name)).value
-    assert weights.bytes is not None
-    sums = defaultdict[str, list[int]](lambda: [0, 0])
-    for part in weights.parts:
-        for form in part.formats:
-            sums[form.format][0] += form.parameters
-            sums[form.format][1] += form.bytes
-    mostly, (count, size) = max(sums.items(), key=lambda item: item[1][0])
-    every = sum(parameters for parameters, _ in sums.values())
-    return mostly, round(8 * size / count, 2), weights.bytes, round(8 * weights.bytes / every, 2)
+def _bits(size: int, stored: Iterable[StoredWeights]) -> float:
+    """The bits of each weight, where all take so many bytes."""
+    return round(8 * size / sum(one.parameters for one in stored), 2)
 
 
 def _takes(engine: str, model: ModelSpec, name: str) -> bool:

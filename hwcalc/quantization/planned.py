@@ -93,13 +93,18 @@ def bits_of(name: str) -> float | None:
     >>> bits_of("bf16"), bits_of("q3_k_l"), bits_of("iq4_xs"), bits_of("mxfp4_moe"), bits_of("exl2_3.5bpw"), bits_of("awq")
     (16.0, 3.0, 4.0, 4.0, 3.5, 4.0)
     """
+    form = most_in(name)
+    return None if form is None else form.bits / form.per
+
+
+def most_in(name: str) -> WeightFormat | None:
+    """What most matrices are stored as in a format or a GGUF file type; ``None`` if it is not known."""
     from hwcalc.quantization.ggml import GGML, MIXES
     from hwcalc.quantization.scheme import uniform_scheme
 
     form = FLOATS.get(name) or GGML.get(MIXES.get(name, name))
     scheme = None if form is not None else uniform_scheme(name) or by_bits(name)
-    form = form or (None if scheme is None else scheme.rules[0].format)
-    return None if form is None else form.bits / form.per
+    return form or (None if scheme is None else scheme.rules[0].format)
 
 
 def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, bool]:
