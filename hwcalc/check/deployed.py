@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from hwcalc.check.result import Judged
 from hwcalc.check.server import OF_HARDWARE, OF_MODEL, OF_SERVER, OpenError, ServerCheck, finding, place_of, placed_at
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.env_file import beside
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     LAYOUT,
@@ -38,12 +38,12 @@ from hwcalc.launch.planned import (
     warned,
     word_of,
 )
-from hwcalc.launch.read import Given
+from hwcalc.launch.read import Given, is_secret
 from hwcalc.launch.server import Server
 from hwcalc.masking import masked
 from hwcalc.model import Note
 from hwcalc.profiles.engine_flags import EngineFlags
-from hwcalc.text import brief, operand, printable, shell_word
+from hwcalc.text import brief, printable, shell_word
 from hwcalc.yaml_tree import LARGEST_MANIFEST, TreeError, read_forest
 
 _OF_CHECKS: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:schema_version|checks)[\"']?[ \t]*:")
@@ -58,8 +58,6 @@ _NEAR: Final = 0.8
 """How alike a key and one of a check file are where that is meant."""
 _PLAIN: Final = (".yaml", ".yml", ".json")
 """Endings of check files."""
-_SECRET: Final = ("key", "pass")
-"""Ends of the names of secrets, beside those that :func:`~hwcalc.masking.masked` knows."""
 _NOTHING: Final = "starts no server that kvplan knows"
 
 
@@ -110,9 +108,12 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
         return None
     if in_folder and path.endswith(".json") and not is_json_manifest(text):
         return None
-    found = read_deployment(path, text, told)
-    if in_folder:
-        return found if found is not None and (found.checks or len(found.notes) > 1) else None
+    given, said = told.given.with_beside(text, path)
+    found = read_deployment(path, text, replace(told, given=given))
+    if in_folder and (found is None or not (found.checks or len(found.notes) > 1)):
+        return None
+    if found is not None and found.checks and said:
+        found = replace(found, notes=(*found.notes, Note(code="env-file", message=said)))
     if (found is None or not found.checks) and _is_model(text):
         name = "standard input" if path == "-" else printable(path)
         model = json.dumps("model.yaml" if path == "-" else path)
@@ -150,20 +151,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         checks.append(_check(server, flags, told, name, command, alone=len(servers) == 1))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
-    notes += _of_env_file(path, {name for check in checks for name in check.server.asks})
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
-
-
-def _of_env_file(path: str, asked: Collection[str]) -> Iterator[Note]:
-    """A note on the file of variables beside a text that has some of those that the text asks for: Docker Compose reads it by itself."""
-    file = os.path.join(os.path.dirname(path), ".env")
-    if path == "-" or not asked or not os.path.isfile(file):
-        return
-    with suppress(CheckFileError):  # nobody named it
-        named = sorted(asked & Given.of((), read_text(file)).variables.keys())
-        if named:
-            said = f"{printable(file)} sets {brief(', '.join(named), 80)}, which {printable(path)} leaves open."
-            yield Note(code="env-file", message=f"{said} To read it add: --env-file {operand(file)}")
 
 
 def typed_command(
@@ -175,16 +163,20 @@ def typed_command(
 ) -> str:
     """The command that checks these files, with what the user says of their variables and servers, more values of ``--set``, and options of plans.
 
-    What looks like a secret is left out: a log shows the command, and no plan needs it.
+    What looks like a secret is left out: a log shows the command, and no plan needs it. A file of variables is named where it takes the place of another.
     """
     given = told.given
+    replacing = bool(given.file) and any(beside(path) is not None for path in paths)
     names = (shell_word(f"./{path}" if path.startswith("-") and path != "-" else path) for path in paths)
     said = (
         f"{name}={value}"
         for name, value in {**given.variables, **sets}.items()
-        if name in given.settings or name in sets or (any(name in text for text in texts) and not name.lower().endswith(_SECRET))
+        if name in given.settings
+        or name in sets
+        or (any(name in text for text in texts) and (name in given.sets or not replacing) and not is_secret(name, value))
     )
-    words = (f"--set {shell_word(pair)}" for pair in said if masked(pair) == pair)
+    words = [f"--set {shell_word(pair)}" for pair in said if masked(pair) == pair]
+    words = [f"--env-file {shell_word(given.file)}", *words] if replacing else words
     return " ".join(("kvplan check", *names, *words)) + _typed(options)
 
 
@@ -281,7 +273,8 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         remarks=(*made.remarks, *warned(server)),
         server=server,
         command=command,
-        outside=frozenset(told.given.variables),
+        outside=frozenset({**told.given.variables, **told.given.beside}),
+        beside=frozenset(told.given.beside),
         told=tuple(judged),
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,

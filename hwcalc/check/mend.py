@@ -20,6 +20,7 @@ from hwcalc.check.server import SLOWER, ServerCheck
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of
+from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import gpus_taken
 from hwcalc.launch.told import is_variable, keys_told
 from hwcalc.launch.words import Word
@@ -226,10 +227,12 @@ def _replacement(places: _Offsets, word: Word, name: str, value: str, stands: st
         if place is None:
             said = "stands beside a template or an escape" if written else "stands in a variable or an anchor"
             said = f"is a part of {stands}" if word.said is not None else said
-        elif stands and word.said is None:
+        elif stands and (word.said is None or stands.endswith(ENV_FILE)):
             said = f"is {stands}"
         variable = variable_of(word.taken[0]) if word.taken else None
         way_out = "" if variable is None else f": set {variable}={value}, or change that default"
+        if stands.endswith(ENV_FILE):
+            way_out = f", and --fix changes no such file: write {stands.partition(' ')[0]}={value} there"
         message = f"the value of {name} {said}{way_out}"
         raise _HeldElsewhereError(message)
     begin = len(bare) - len(word.text)

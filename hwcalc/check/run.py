@@ -202,7 +202,11 @@ def _of_mapping(content: Mapping[str, Any]) -> CheckFile:
 def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFile | Unread]:
     """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect."""
     files = [file for file in read if isinstance(file, Deployment)]
-    idle = (name for name in given.sets if not any(given.changes(name, file.text, os.path.basename(file.path)) for file in files))
+    idle = (
+        name
+        for name in given.sets
+        if not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
+    )
     checks, notes = [check for file in files for check in file.checks], []
     servers = brief(", ".join(dict.fromkeys(check.name for check in checks)), _LONGEST_NAME)
     left = ", ".join(dict.fromkeys(name for check in checks for name in check.server.asks)) or "nothing"
@@ -275,7 +279,7 @@ def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options:
         if fix.diff and write:
             write_mended(file.path, file.text, text)
             fix = replace(fix, written=True)
-            now[place] = read_deployment(file.path, text, file.told) or file
+            now[place] = replace(read_deployment(file.path, text, file.told) or file, notes=file.notes)
         fixes += [fix] if fix.diff or fix.reasons else []
     return replace(run_checks(now, options) if any(fix.written for fix in fixes) else document, fixes=tuple(fixes))
 

@@ -24,6 +24,7 @@ from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import (
     BEYOND,
     LAYOUT,
@@ -100,7 +101,7 @@ class ServerCheck(Check):
 
     ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. ``command`` makes the
     command that checks the text with options and values of ``--set``, and without a limit of growth if another one is to be added; ``own`` are the options that ``--set`` says of this server
-    alone, and ``shared`` those that the user gave for all. Variables from ``outside`` have the values that the user gave. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
+    alone, and ``shared`` those that the user gave for all. Variables from ``outside`` have the values that the user gave, or, ``beside``, those of a file that lies beside the text. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
     with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares
     its figures with a baseline.
     """
@@ -114,6 +115,7 @@ class ServerCheck(Check):
     own: Collection[str] = ()
     shared: Mapping[str, Any] = MappingProxyType({})
     outside: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
     grown: Grown = no_growth
@@ -601,10 +603,10 @@ class ServerCheck(Check):
 
     def variable_at(self, word: Word) -> str:
         """The variable that has the value of a word, and where it is set; empty where the word has it itself."""
-        if word.said is not None:
-            return f"{word.said.name} in line {word.said.spot.line}"
-        given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", word.raw))
-        return next((f"{name} of --set or --env-file" for name in given), "")
+        written = word.raw if word.said is None else word.said.spot.written
+        given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", written))
+        of_text = "" if word.said is None else f"{word.said.name} in line {word.said.spot.line}"
+        return next((f"{name} of {ENV_FILE if name in self.beside else '--set or --env-file'}" for name in given), of_text)
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""

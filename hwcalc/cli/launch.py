@@ -70,13 +70,18 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
     view = view_of(**options, formats=FORMATS)
     given = given_options("plan", options)
     said = given_of(sets or (), env_file)
-    found = [(server, said.load_of(called)) for text, name in _texts(words or []) for called, server in said.named(text, name)]
+    found: list[tuple[Server, dict[str, Any]]] = []
+    notes: list[str] = []
+    for text, path in _texts(words or []):
+        filled, note = said.with_beside(text, path) if path else (said, "")
+        notes += [note] if note else []
+        found += [(server, said.load_of(called)) for called, server in filled.named(text, os.path.basename(path))]
     if not found:
         line = shown(" ".join(words or ()), 60)
         raise UsageError(f"nothing in {line} starts a server that kvplan knows.", hint="See: kvplan help launch")
     outcomes = [_planned(server, {**given, **load}, one=len(found) == 1 and view.format != "json") for server, load in found]
     status = max(outcome.status for outcome in outcomes)
-    remarks = tuple(remark for outcome in outcomes for remark in outcome.remarks) if not view.quiet else ()
+    remarks = (*notes, *(remark for outcome in outcomes for remark in outcome.remarks)) if not view.quiet else ()
     if view.format == "json":
         from hwcalc.report.launch import launch_document
 
@@ -172,11 +177,11 @@ def given_of(sets: Sequence[str], env_file: str | None) -> Given:
     """Values of ``--set``, ``--env-file``."""
     from hwcalc.launch.read import Given
 
-    return Given.of(sets, "" if env_file is None else _content(env_file, "--env-file"))
+    return Given.of(sets) if env_file is None else Given.of(sets, _content(env_file, "--env-file"), env_file)
 
 
 def _texts(words: list[str]) -> Iterator[tuple[str, str]]:
-    """The texts that the words are or name, with the names of files."""
+    """The texts that the words are or name, with the paths of files."""
     if not words:
         raise UsageError("there is no command and no file.", hint="Write: kvplan -- vllm serve MODEL, or kvplan launch FILE")
     if words == ["-"]:
@@ -185,7 +190,7 @@ def _texts(words: list[str]) -> Iterator[tuple[str, str]]:
         return
     if all(os.path.isfile(word) for word in words):
         for word in words:
-            yield _content(word, "FILE"), os.path.basename(word)
+            yield _content(word, "FILE"), word
         return
     if len(words) == 1:
         if not starts_server(words[0].split()) and "\n" not in words[0]:

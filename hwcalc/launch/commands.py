@@ -33,12 +33,13 @@ _FEWEST_KNOWN: Final = 3
 class Around(Record):
     """What stands around a command: the image that it runs in, its variables, and what a manifest says of its GPUs.
 
-    ``settings`` and ``extra`` are kept with every server. ``variables`` are values, or words where the text leaves them open. ``mounts`` has the
-    source of each folder, ``files`` the content of the files in the same text.
+    ``settings`` and ``extra`` are kept with every server. ``variables`` are values, or words where the text leaves them open; ``filled`` are others
+    that fill in scripts before they run. ``mounts`` has the source of each folder, ``files`` the content of the files in the same text.
     """
 
     image: str | None = None
     variables: Mapping[str, Any] = MappingProxyType({})
+    filled: Mapping[str, str] = MappingProxyType({})
     settings: Mapping[str, Any] = MappingProxyType({})
     extra: Mapping[str, Any] = MappingProxyType({})
     unresolved: tuple[str, ...] = ()
@@ -302,7 +303,7 @@ def _of_shell(words: Sequence[Word], command: Command, own: dict[str, Any], arou
 def _of_text(word: Word, command: Command, own: dict[str, Any], around: Around, arguments: Sequence[Word] = ()) -> list[Server]:
     """The servers of a script in a word."""
     text = word.raw or word.text
-    variables, taken = known_of({**around.variables, **command.variables, **own})
+    variables, taken = known_of({**around.filled, **around.variables, **command.variables, **own})
     origin = word.spot.inside(text) if word.line else Origin.on_line(command.line)
     script = read_script(text, variables, arguments, origin=origin, depth=around.depth + 1, files=around.files, taken=taken)
     inner = replace(around, depth=around.depth + 1, variables={**around.variables, **own})

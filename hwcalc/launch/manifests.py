@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, serve
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, mappings, number, rows, settings_in, text, texts, walk
-from hwcalc.launch.words import Origin, Word, filled_word, known_of
+from hwcalc.launch.words import EnvText, Origin, Word, filled_word, known_of
 from hwcalc.text import shown
 from hwcalc.yaml_tree import TreeError
 
@@ -91,6 +92,13 @@ def _is_compose(document: Mapping[str, Any]) -> bool:
     return isinstance(document.get("services"), Mapping) or (
         bool(document) and all(isinstance(each, Mapping) and _OF_SERVICE & each.keys() for each in document.values())
     )
+
+
+def is_compose(given: str) -> bool:
+    """True if a text is a file of Compose with services."""
+    with suppress(TreeError):
+        return any(isinstance(at(each, "services"), Mapping) for each in read_documents(given, Places()))
+    return False
 
 
 def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
@@ -184,10 +192,16 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
     remarks: list[str] = []
     own: dict[str, Any] = {}
     given = service.get("environment")
-    listed = ((place, *each.partition("=")[::2]) for place, each in enumerate(texts(given)) if "=" in each)
-    for place, key, value in ((key, key, value) for key, value in given.items()) if isinstance(given, Mapping) else listed:
-        word = filled_word(text(value) or "", cluster.variables, cluster.places.item(given, place))
-        own[str(key)] = "" if word.remark else word
+    listed = ((place, *each.partition("=")) for place, each in enumerate(texts(given)))
+    pairs = ((place, key, value if equals else None) for place, key, equals, value in listed)
+    for place, key, value in ((key, str(key), value) for key, value in given.items()) if isinstance(given, Mapping) else pairs:
+        spot = cluster.places.item(given, place)
+        if value is None and key in cluster.variables:
+            # A name alone has the value that would fill it in.
+            own[key] = filled_word(f"${{{key}}}", cluster.variables, spot)
+        elif value is not None or isinstance(given, Mapping):
+            word = filled_word(text(value) or "", cluster.variables, spot)
+            own[key] = "" if word.remark else word
     image = text(service.get("image"))
     if image is not None and "$" in image:
         word = filled_word(image, cluster.variables)
@@ -204,11 +218,13 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
         settings["gpus_per_replica"] = count
     remarks += [remark] if remark else []
     mounts = dict(_mounts(service.get("volumes")))
-    variables = {**own, **cluster.variables}
+    filled_in = {key: value for key, value in cluster.variables.items() if isinstance(value, EnvText)}
+    variables = {**own, **{key: value for key, value in cluster.variables.items() if key not in filled_in}}
     words = container_words(service, cluster.variables, cluster.places, ("entrypoint", "command"))
     around = Around(
         image=image,
         variables=variables,
+        filled=filled_in,
         settings=settings,
         unresolved=tuple(remarks),
         mounts=mounts,

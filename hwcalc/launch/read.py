@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -12,16 +14,27 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import gguf_format, scalar
 from hwcalc.launch.commands import Around, servers_of_script
+from hwcalc.launch.env_file import beside, variables_in
 from hwcalc.launch.server import FILE_NAME, KEYS, Server, names_of
 from hwcalc.launch.shell import read_script
-from hwcalc.launch.words import MOST_VALUE, GivenText
-from hwcalc.text import shown
+from hwcalc.launch.words import MOST_VALUE, EnvText, GivenText
+from hwcalc.masking import masked
+from hwcalc.text import brief, operand, printable, shown
 
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
 LOAD: Final = {"seq": "seq", "users": "batch"}
 """What ``--set`` says of the load of one server, ``chat.seq``, and the options of a plan."""
-_VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
+_USED: Final = re.compile(
+    r"""(?<!\$)(?:\$\$)*\$[({]?([A-Za-z_]\w*)|(?:^[ \t]*(?:-[ \t]*)?|[\[,][ \t]*)["']?([A-Za-z_]\w*)["']?[ \t]*(?::?[ \t\r]*$|(?=[,\]]))""",
+    re.MULTILINE,
+)
+"""A variable that is filled in, or that a list of variables has without a value."""
+_SECRET: Final = ("key", "pass")
+"""Ends of the names of secrets, beside those that :func:`~hwcalc.masking.masked` knows."""
+_LONGEST_LIST: Final = 80
+_MOST_COMPARED: Final = 20
+"""Variables of a file beside a text that are tried one after another."""
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
 
@@ -72,22 +85,20 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
 class Given(Record):
     """What the user says of texts: the ``variables`` that they leave open, and ``settings`` of each server, by :data:`~hwcalc.launch.server.KEYS`.
 
-    A setting of one server has its name in front: ``chat.model``; so has its load, :data:`LOAD`. ``sets`` are the names that ``--set`` gives a value.
+    A setting of one server has its name in front: ``chat.model``; so has its load, :data:`LOAD`. ``sets`` are the names that ``--set`` gives a value,
+    and ``file`` is the file of variables that the user names. ``beside`` are those of one beside the text, which count less.
     """
 
     variables: Mapping[str, str]
     settings: Mapping[str, Any]
     sets: tuple[str, ...] = ()
+    file: str = ""
+    beside: Mapping[str, str] = MappingProxyType({})
 
     @staticmethod
-    def of(sets: Sequence[str], lines: str = "") -> Given:
-        """The values that words of ``--set`` and the lines of a file of variables give. Raises :class:`~hwcalc.errors.UsageError` for a word without a value."""
-        variables: dict[str, str] = {}
-        for line in lines.splitlines():
-            match = _VARIABLE.fullmatch(line.strip())
-            if match is not None:
-                variables[match[1]] = match[2].strip().strip("\"'")
-        settings: dict[str, Any] = {}
+    def of(sets: Sequence[str], lines: str = "", file: str = "") -> Given:
+        """The values that words of ``--set`` and the lines of a ``file`` of variables give. Raises :class:`~hwcalc.errors.UsageError` for a word without a value."""
+        variables, settings = variables_in(lines), dict[str, Any]()
         for each in sets:
             name, equals, value = each.partition("=")
             if not equals or not name:
@@ -97,7 +108,44 @@ class Given(Record):
             if key in KEYS or (server and key in LOAD):
                 settings[name] = value if key in ("model", "revision") else scalar(value)
         names = tuple(dict.fromkeys(each.partition("=")[0] for each in sets))
-        return Given(variables=variables, settings=settings, sets=names)
+        return Given(variables=variables, settings=settings, sets=names, file=file)
+
+    def with_beside(self, text: str, path: str) -> tuple[Given, str]:
+        """The same with what the ``.env`` beside a text gives it, and a sentence on that file; empty where it says nothing to the text.
+
+        Docker Compose reads the file by itself, unless it is told another one. Nobody reads it for other texts. A secret is not taken: no plan needs it.
+        """
+        found = None if self.file else beside(path)
+        used = {name for match in _USED.finditer(text) for name in match.groups() if name} if found is not None else set()
+        used -= self.variables.keys()
+        if found is None or not used:
+            return self, ""
+        file, name = printable(found.path), re.split(r"[\\/]", path)[-1]
+        from hwcalc.launch.manifests import is_compose
+
+        if not is_compose(text):
+            read = {name: value for name, value in found.variables.items() if name in used and not is_secret(name, value)}
+            named = brief(", ".join(self._changing(read, text, name)), _LONGEST_LIST)
+            said = f"{file} has other values of {named} than are taken of {printable(path)}: Docker Compose alone reads it by itself."
+            return self, f"{said} To read it add: --env-file {operand(found.path)}" if named else ""
+        if found.fault:
+            return self, f"{file} is not read, as Docker Compose would: {found.fault}. Name a file of variables: --env-file FILE"
+        own = {name: EnvText(value) for name, value in found.variables.items() if name in used and not is_secret(name, value)}
+        said = f"{file} is read, as Docker Compose does: {brief(', '.join(sorted(own)), _LONGEST_LIST)}."
+        return replace(self, beside=own), said if own else ""
+
+    def _changing(self, more: Mapping[str, str], text: str, file: str) -> Iterator[str]:
+        """The names of the variables which change a server of the text if the user gives them too."""
+
+        def read(given: Given) -> list[dict[str, Any]]:
+            # That a default is not taken any more changes nothing where the value is the same.
+            return [{**server.to_dict(), "unresolved": None} for server in given.servers(text, file)]
+
+        with suppress(UsageError):  # who reads the text itself is told
+            servers = read(self) if more else []
+            for name in sorted(more)[:_MOST_COMPARED]:
+                if read(replace(self, variables={**self.variables, name: more[name]})) != servers:
+                    yield name
 
     def changes(self, name: str, text: str, file: str) -> bool:
         """True if what ``--set`` gives this name changes something of a server of the text, or is its load."""
@@ -128,8 +176,9 @@ class Given(Record):
 
     def named(self, text: str, name: str = "") -> list[tuple[str, Server]]:
         """The servers of a text, each behind its name, which is that of the text alone: nothing that the user says changes it."""
-        servers = read_launch(text, self.variables, name=name)
-        alone = read_launch(text, name=name) if self.variables else servers
+        variables = {**self.beside, **self.variables}
+        servers = read_launch(text, variables, name=name)
+        alone = read_launch(text, name=name) if variables else servers
         names = names_of(alone if len(alone) == len(servers) else servers)
         return [(called, _with(server, self.settings_of(called))) for called, server in zip(names, servers, strict=True)]
 
@@ -167,6 +216,11 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)
 
 
+def is_secret(name: str, value: str) -> bool:
+    """True if a variable looks like a secret."""
+    return masked(f"{name}={value}") != f"{name}={value}" or name.lower().endswith(_SECRET)
+
+
 def read_variables(env: object) -> dict[str, str]:
     """The variables that the user gives. Raises :class:`~hwcalc.errors.UsageError` for what is none."""
     if env is None:
@@ -174,7 +228,7 @@ def read_variables(env: object) -> dict[str, str]:
     if isinstance(env, Mapping):
         pairs = [*env.items()]
         if all(isinstance(key, str) and _is_plain(value) for key, value in pairs):
-            return {str(key): GivenText(str(value)[:MOST_VALUE]) for key, value in pairs}
+            return {str(key): value if isinstance(value, EnvText) else GivenText(str(value)[:MOST_VALUE]) for key, value in pairs}
     raise UsageError("env must map the names of variables to their values.", hint='Write: env={"MODEL": "org/name"}')
 
 

@@ -39,6 +39,12 @@ class GivenText(str):
     __slots__ = ()
 
 
+class EnvText(str):
+    """The value of a variable that Compose takes from the file beside a text. It fills in the text, and is in no container."""
+
+    __slots__ = ()
+
+
 class Origin(Record):
     """Where the characters of a text stand in its file.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any, Final
@@ -522,18 +521,3 @@ def test_the_back_end_that_an_fp8_cache_needs(version: str, variable: str, statu
         _, text, _ = run(capsys, "check", str(tmp_path / "compose.yaml"), "--gpu", "l40s")
         assert text.count("VLLM_ATTENTION_BACKEND=FLASHINFER") == 1
         assert "--kv-cache-dtype fp8: vLLM will not start" in item["message"]
-
-
-def test_variables_that_lie_beside_a_text_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Docker Compose reads ``.env`` by itself. What is added closes what the text leaves open; no value of the file is shown."""
-    monkeypatch.chdir(tmp_path)
-    text = "services: {a: {image: 'vllm/vllm-openai:v0.11.0', command: '--model ${MODEL} --max-model-len ${LEN:-4096}'}}"
-    Path("compose.yaml").write_text(text, encoding="utf-8")
-    Path(".env").write_text(f"MODEL={QWEN}\nHF_TOKEN=hidden\nOTHER=1\n", encoding="utf-8")
-    status, out, err = run(capsys, "check", "compose.yaml", "--gpu", "l4")
-    told = re.search(r"\.env sets MODEL, which compose\.yaml leaves open\. To read it add: (--env-file \.env)", out)
-
-    assert (status, "hidden" in out + err, "OTHER" in out + err) == (2, False, False)
-    assert told is not None
-    status, out, _ = run(capsys, "check", "compose.yaml", "--gpu", "l4", *told[1].split())
-    assert (status, "leaves open" in out) == (0, False)
