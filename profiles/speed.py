@@ -88,6 +88,12 @@ class StepParameters(Facts):
     """Of each layer whose ranks exchange what they computed: the latency of two exchanges."""
     peer_us: Times = 0.0
     """Of each layer, for each other rank with which it exchanges."""
+    copied_share: Reached = 0.6
+    """Of the bandwidth of the link to the host, while weights are copied out of its memory. Where that is pinned it is 0.8 and more; a file that
+    is mapped is not, and copies at half of that (docs/speed.md)."""
+    copied_power: Annotated[float, Meta(ge=0.5, le=1, description="a number from 0.5 to 1")] = 0.6
+    """As ``expert_power``, of the passes of a prompt that copy experts, each a long run of one text. With it prompts of gpt-oss-120b reach the
+    same share of the link at all batches from 256 to 8,192 tokens (docs/speed.md)."""
     link_share: Reached = 0.6
     """Of the bandwidth of the link between accelerators."""
     stage_us: Times = 0.0

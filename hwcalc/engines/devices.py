@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.arithmetic import picked, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.units import GIB
 
@@ -123,12 +124,30 @@ class WeightRead(Record):
     active: int = 1
 
 
+class Copied(Record):
+    """Weights that a pass of at least ``tokens`` tokens copies to an accelerator, which multiplies by them: over a link of ``gbps``.
+
+    A pass of fewer tokens multiplies where they lie.
+    """
+
+    tokens: int
+    gbps: float
+
+    def by(self, tokens: Any) -> Any:
+        """True if a pass of so many tokens copies; of an array an array."""
+        return tokens >= self.tokens
+
+    def rate(self, memory: float, tokens: Any, share: float = 1.0) -> Any:
+        """Bytes per second that a pass gets of these weights, where their memory delivers ``memory`` and a link this share of its rate."""
+        return picked(self.by(tokens), smaller(memory, self.gbps * 1e9 * share), memory)
+
+
 class DeviceReads(Record):
     """The bytes that a pass reads on one device: the weights there, and the caches of these layers.
 
     ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same
-    time; all others wait for each other. A prompt is computed ``pass_tokens`` at a time, all at once if that is ``None``;
-    all passes but the last may leave out ``last_layer_bytes``, as only the last token's output is wanted.
+    time; all others wait for each other. A prompt is computed ``pass_tokens`` at a time, all at once if that is ``None``; of the
+    ``last_layer`` its passes may compute no more than the last token, whose output is wanted. Weights that are ``copied`` go over a link.
     """
 
     device: str
@@ -137,7 +156,8 @@ class DeviceReads(Record):
     gbps: float | None = None
     at_once: int = 1
     pass_tokens: int | None = None
-    last_layer_bytes: int = 0
+    last_layer: tuple[WeightRead, ...] = ()
+    copied: Copied | None = None
 
 
 class Cost(enum.IntEnum):

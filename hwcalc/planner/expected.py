@@ -25,6 +25,7 @@ FIGURES: Final = {
     "weights": "reading_weights_s",
     "experts": "reading_experts_s",
     "cache": "reading_cache_s",
+    "copies": "copying_s",
     "unpacking": "unpacking_s",
     "matrices": "matrices_s",
     "attention": "attention_s",

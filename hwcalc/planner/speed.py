@@ -1,9 +1,10 @@
 """The bound on the speed of an occupancy: the roofline of a decode step and of a prompt.
 
 Where a part of the model lies in host memory, its layers run one after another, so the times of the devices add up. A device reads what
-it holds at the bandwidth of its own memory: weights of the host are read by its cores, or to be sent to a GPU, at that bandwidth. The
-operations of such a step are left out, since those of the host's cores are not known; a prompt takes at least as long as if the GPU
-computed all of it, and as reading the weights for each pass over a batch of its tokens.
+it holds at the bandwidth of its own memory. Weights of the host are read by its cores at that bandwidth; a pass of many tokens copies
+them to a GPU instead, at the bandwidth of the link to it if that is lower (:class:`~hwcalc.engines.devices.Copied`). The operations of
+such a step are left out, since those of the host's cores are not known; a prompt takes at least as long as if the GPU computed all of it,
+and as reading or copying the weights for each pass over a batch of its tokens.
 
 The roofline is a bound and not a forecast: no engine is faster than this.
 
@@ -28,7 +29,7 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -134,16 +135,32 @@ def time_steps(
 
 def shares_of(places: Iterable[DeviceReads]) -> tuple[WeightShare, ...]:
     """Parameters and bytes of the weights of all devices, by format and use."""
+    return summed(weight for place in places for weight in place.weights)
+
+
+def summed(weights: Iterable[WeightRead]) -> tuple[WeightShare, ...]:
+    """Parameters and bytes of these weights, by format and use."""
     sums: dict[tuple[str, str, int, int], tuple[int, int]] = {}
-    for place in places:
-        for weight in place.weights:
-            key = (weight.format, weight.use, weight.copies, weight.active)
-            elements, size = sums.get(key, (0, 0))
-            sums[key] = elements + weight.elements, size + weight.bytes
+    for weight in weights:
+        key = (weight.format, weight.use, weight.copies, weight.active)
+        elements, size = sums.get(key, (0, 0))
+        sums[key] = elements + weight.elements, size + weight.bytes
     return tuple(
         WeightShare(format=form, use=Use(use), parameters=elements, bytes=size, copies=copies, active=active)
         for (form, use, copies, active), (elements, size) in sums.items()
     )
+
+
+def pass_bytes(shares: Iterable[WeightShare], last_layer: Iterable[WeightShare], tokens: Any) -> Any:
+    """The bytes that a pass of so many tokens of a prompt uses of the weights on a device, whatever it may leave out of the last layer."""
+    return sum(one.touched_bytes(tokens) for one in shares if one.use is not Use.LAST) - sum(
+        one.touched_bytes(tokens) for one in last_layer
+    )
+
+
+def output_bytes(shares: Iterable[WeightShare], last_layer: Iterable[WeightShare]) -> float:
+    """The bytes that the output of a prompt takes beside its passes: one token of the last layer, and the head."""
+    return sum(one.touched_bytes(1) for one in last_layer) + sum(one.bytes for one in shares if one.use is Use.LAST)
 
 
 def is_divided(places: Sequence[DeviceReads]) -> bool:
@@ -173,15 +190,14 @@ def divided(
     """
     batch, stages = load.batch, load.parallel.pp
     sequences = max(1.0, batch / min(load.parallel.dp, batch))
-    reads = [_Reads.of(place, layer_bytes, sequences, load.seq, bandwidth) for place in places]
-    known = [one for one in reads if one.rate and (one.weights or one.cache)]
+    prompt = load.seq if load.passes is None else load.passes.prompt_tokens
+    reads = [_Reads.of(place, layer_bytes, sequences, prompt, bandwidth) for place in places]
+    known = [one for one in reads if one.memory and (one.weights or one.cache)]
     if not known:
         return whole
     readings, prompts = [one.step() for one in known], [one.prompt_step() for one in known]
     whole_step, whole_prompt = _sum("step_s", readings), _sum("prompt_reading", prompts)
     step_s, prompt_s = whole_step.expected, whole_prompt.expected
-    of_host = sum(one.expected for one in readings if one.name == f"{HOST}_reading")
-    memory = "host memory bandwidth" if 2 * of_host >= step_s else "memory bandwidth"
     rate = step("decode_tokens_per_s", "batch / step_s", unit="tokens/s", batch=batch, step_s=step_s)
     steps = [*readings, whole_step, rate, *prompts, whole_prompt, *computing]
     if computing and stages > 1:
@@ -194,9 +210,9 @@ def divided(
         whole,
         decode_tokens_per_s_bound=rate.expected,
         decode_step_s_bound=step_s,
-        bound_by=memory,
+        bound_by=_longest(known, readings, lambda one: one.rate),
         prefill_s_bound=longest,
-        prefill_bound_by="compute" if longest > prompt_s else memory,
+        prefill_bound_by="compute" if longest > prompt_s else _longest(known, prompts, lambda one: one.pass_rate),
         weight_bytes_per_step=int(sum(one.weights for one in reads)),
         cache_bytes_per_step=int(sum(one.cache for one in reads)),
         steps=tuple(steps),
@@ -205,7 +221,11 @@ def divided(
 
 
 class _Reads(Struct, frozen=True):
-    """Bytes that one device reads for a step and for each pass of a prompt, and its bytes per second, 0 if they are not known."""
+    """Bytes that one device reads for a step, for each pass of a prompt and for its output, and the bytes per second at which it has weights.
+
+    ``memory`` is what its memory delivers, 0 if that is not known. ``rate`` is that of a step, ``pass_rate`` that of a whole pass, and
+    ``last_rate`` that of the last pass, which has the tokens that are left.
+    """
 
     device: str
     weights: float
@@ -213,42 +233,71 @@ class _Reads(Struct, frozen=True):
     pass_weights: float
     passes: int
     last_pass: float
+    output: float
+    memory: float
     rate: float
+    pass_rate: float
+    last_rate: float
 
     @classmethod
     def of(cls, place: DeviceReads, layer_bytes: Sequence[int], sequences: float, prompt: int, bandwidth: float | None) -> _Reads:
-        def touched(one: WeightRead, tokens: float) -> float:
-            sizes = {"parameters": 0, "bytes": one.bytes, "copies": one.copies, "active": one.active}
-            return WeightShare(format=one.format, use=Use(one.use), **sizes).touched_bytes(tokens)
+        def rate(tokens: float) -> float:
+            return memory if place.copied is None else float(place.copied.rate(memory, tokens))
 
-        rate = bandwidth if place.gbps is None else place.gbps * 1e9
+        memory = ((bandwidth if place.gbps is None else place.gbps * 1e9) or 0) * place.at_once
         tokens = min(prompt, place.pass_tokens or prompt)
-        whole = sum(touched(weight, tokens) for weight in place.weights if weight.use != "last")
+        passes = (prompt - 1) // tokens
+        left = prompt - passes * tokens
+        shares, last_layer = shares_of((place,)), summed(place.last_layer)
         return cls(
             device=place.device,
-            weights=sum(touched(weight, sequences) for weight in place.weights),
+            weights=sum(share.touched_bytes(sequences) for share in shares),
             cache=sequences * sum(layer_bytes[number] for number in place.cache_layers if number < len(layer_bytes)),
-            pass_weights=max(0.0, whole - place.last_layer_bytes),
-            # Of the tokens that are no whole pass, it is not sure which experts they use.
-            passes=max(1, prompt // max(1, tokens)) - 1,
-            last_pass=whole + sum(weight.bytes for weight in place.weights if weight.use == "last"),
-            rate=(rate or 0) * place.at_once,
+            pass_weights=pass_bytes(shares, last_layer, tokens),
+            passes=passes,
+            last_pass=pass_bytes(shares, last_layer, left),
+            output=output_bytes(shares, last_layer),
+            memory=memory,
+            rate=rate(sequences),
+            pass_rate=rate(tokens),
+            last_rate=rate(left),
         )
 
     def step(self) -> Step:
-        name = self.device
-        terms = {f"{name}_weight_bytes": self.weights, f"{name}_cache_bytes": self.cache, f"{name}_bandwidth": self.rate}
-        formula = f"({name}_weight_bytes + {name}_cache_bytes) / {name}_bandwidth"
-        return step(f"{name}_reading", formula, unit="s", **terms)
+        sizes = {"weight_bytes": (self.weights, self.rate), "cache_bytes": (self.cache, self.memory)}
+        return self._read("reading", {name: (name, *size) for name, size in sizes.items()})
 
     def prompt_step(self) -> Step:
-        name = self.device
-        terms = {f"{name}_last_pass_bytes": self.last_pass, f"{name}_bandwidth": self.rate}
-        read = f"{name}_last_pass_bytes"
-        if self.passes:
-            terms |= {"earlier_passes": self.passes, f"{name}_pass_bytes": self.pass_weights}
-            read = f"(earlier_passes x {name}_pass_bytes + {read})"
-        return step(f"{name}_prompt_reading", f"{read} / {name}_bandwidth", unit="s", **terms)
+        sizes = {"last_pass_bytes": (self.last_pass, self.last_rate), "output_bytes": (self.output, self.memory)}
+        read = {name: (name, *size) for name, size in sizes.items()}
+        if not self.passes:
+            return self._read("prompt_reading", read)
+        earlier = {"pass_bytes": ("earlier_passes", self.pass_weights, self.pass_rate)}
+        return self._read("prompt_reading", earlier | read, earlier_passes=self.passes)
+
+    def _read(self, name: str, sizes: Mapping[str, tuple[str, float, float]], **times: int) -> Step:
+        """The seconds of these sizes: each with the term that says how often it is read, or its own name, and its bytes per second."""
+        terms: dict[str, float] = dict(times)
+        by_rate: dict[str, list[str]] = {}
+        for size, (often, value, rate) in sizes.items():
+            if value:
+                divisor = f"{self.device}_{'bandwidth' if rate == self.memory else 'link'}"
+                terms |= {f"{self.device}_{size}": value, divisor: rate}
+                by_rate.setdefault(divisor, []).append(
+                    f"{often} x {self.device}_{size}" if often in times else f"{self.device}_{size}"
+                )
+        sums = {divisor: read[0] if len(read) == 1 else f"({' + '.join(read)})" for divisor, read in by_rate.items()}
+        formula = " + ".join(f"{read} / {divisor}" for divisor, read in sums.items()) or "0"
+        return step(f"{self.device}_{name}", formula, unit="s", **terms)
+
+
+def _longest(reads: Sequence[_Reads], steps: Sequence[Step], rate: Callable[[_Reads], float]) -> str:
+    """What the most of these times goes to: a memory, that of the host, or the link to it. ``rate`` is the rate that counts."""
+    times = {one.device: (found.expected, rate(one) == one.memory) for one, found in zip(reads, steps, strict=True)}
+    seconds, stays = times.get(HOST, (0.0, True))
+    if 2 * seconds < sum(time for time, _ in times.values()):
+        return "memory bandwidth"
+    return "host memory bandwidth" if stays else "host link"
 
 
 def _sum(name: str, steps: Sequence[Step]) -> Step:

@@ -23,10 +23,10 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, Stack
-from hwcalc.formulas.arithmetic import ceil_div, larger, smaller
+from hwcalc.formulas.arithmetic import ceil_div, larger, picked, smaller
 from hwcalc.formulas.flops import positions_sum
 from hwcalc.planner.measured_speed import as_measured
-from hwcalc.planner.speed import is_divided, known_bandwidth, shares_of
+from hwcalc.planner.speed import is_divided, known_bandwidth, output_bytes, pass_bytes, shares_of, summed
 from hwcalc.planner.speed_work import (
     ALIKE,
     RATES,
@@ -46,16 +46,16 @@ from hwcalc.profiles.speed import MOST_REACHED, SpeedClass, StepParameters, find
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.devices import DeviceReads
+    from hwcalc.engines.devices import Copied, DeviceReads
     from hwcalc.formulas.stairs import Stair
     from hwcalc.planner.speed_work import DecodeForm, PromptTerm, Workload
     from hwcalc.profiles.hardware_file import Gpu
 
 Number = Any
 """A number, or an array of numbers."""
-TERMS: Final = ("weights", "experts", "cache", "unpacking", "matrices", "attention", "launches", "exchange")
-"""The terms of a step, in the order in which they are explained: reading weights, the experts of its tokens and caches; unpacking quantised
-weights; multiplying matrices; attention; launching kernels; and what the ranks exchange."""
+TERMS: Final = ("weights", "experts", "cache", "copies", "unpacking", "matrices", "attention", "launches", "exchange")
+"""The terms of a step, in the order in which they are explained: reading weights, the experts of its tokens and caches; copying weights out of
+host memory; unpacking quantised weights; multiplying matrices; attention; launching kernels; and what the ranks exchange."""
 _FLOATS: Final = frozenset({"fp32", "fp16", "bf16"})
 _EIGHT: Final = frozenset({"fp8", "fp8_channel", "fp8_block", "mxfp8", "int8", "bnb8"})
 _FOUR: Final = frozenset({"mxfp4", "nvfp4"})
@@ -94,12 +94,27 @@ class _Place(Struct, frozen=True):
     bandwidth: float | None
     seen: float | None = None
     """What it was seen to read at most, if that is far less than its bandwidth."""
+    copied: Copied | None = None
+    """How a pass of many tokens copies the weights to an accelerator, if it does."""
+    accelerator: float | None = None
+    """The bandwidth of the accelerator's memory, out of which copied weights are read."""
+    last_layer: tuple[WeightShare, ...] = ()
+    """Weights of which the passes of a prompt may compute no more than its last token."""
 
     def reading(self, share: float) -> Number | None:
         """The bytes per second of kernels that reach this share of the bandwidth; ``None`` if unknown."""
         if self.bandwidth is None or self.seen is None:
             return None if self.bandwidth is None else self.bandwidth * share
         return smaller(self.bandwidth * share, self.seen)
+
+    def copies(self, tokens: Number) -> Number:
+        """True if a pass of so many tokens copies the weights to the accelerator."""
+        return self.copied is not None and self.copied.by(tokens)
+
+    def rate(self, tokens: Number, link_share: float = 1.0) -> Number:
+        """Bytes per second of the weights in a pass of so many tokens, of which a link reaches this share of its rate."""
+        assert self.bandwidth is not None
+        return self.bandwidth if self.copied is None else self.copied.rate(self.bandwidth, tokens, link_share)
 
 
 class _Work(Struct, frozen=True):
@@ -166,7 +181,7 @@ class StepTimes(Struct, frozen=True):
         return None if self.speed_class is None else self.speed_class.parameters
 
     def range_of(self, kind: str) -> tuple[float, float]:
-        """Low and high as factors of the expected speed. Nobody measured models of which the host has a part: the low end is far off then."""
+        """Low and high as factors of the expected speed. Few measured models of which the host has a part: the low end is far off then."""
         low, high = (1.0, 1.0) if self.speed_class is None else self.speed_class.range_of(kind)
         return low * (1.0 if len(self.places) == 1 else _HOST_LOW), high
 
@@ -227,21 +242,38 @@ class StepTimes(Struct, frozen=True):
     def prompt(self, tokens: Number, context: Number = 0) -> StepTime:
         """The time to compute a prompt of ``tokens`` tokens behind ``context`` cached ones, with nothing else running, chunk by chunk.
 
-        Pipeline stages work on different chunks at the same time, as far as the class says so. The bound is that of a prompt which is
-        computed at once.
+        Pipeline stages work on different chunks at the same time, as far as the class says so and the host has no part of the model. The
+        bound is that of a prompt which is computed at once, but for what is copied chunk by chunk.
         """
         passes = ceil_div(tokens, self.chunk)
         each = tokens / passes
         whole = self.step(prompt_tokens=tokens, prompt_context=context)
+        reading, computing = whole.reading / self.pp + self._copied_again(tokens), whole.computing / self.pp
         one = self._time(self._chunk_work(each, tokens, context), "prompt")
         if one.expected is None:
-            return _unmeasured(whole.reading / self.pp, whole.computing / self.pp)
+            return _unmeasured(reading, computing)
         # The first chunk passes all stages, and each further one leaves the last stage a stage's time later.
         assert self.parameters is not None
-        together = self.parameters.stages_together
+        together = self.parameters.stages_together if len(self.places) == 1 else 0.0
         times = together * (passes + self.pp - 1) / self.pp + (1 - together) * passes
         terms = {name: times * value for name, value in one.terms.items()}
-        return _ranged(terms, whole.reading / self.pp, whole.computing / self.pp, self.range_of("prompt"))
+        return _ranged(terms, reading, computing, self.range_of("prompt"))
+
+    def _copied_again(self, tokens: Number) -> Number:
+        """Seconds that copies take at least, beyond those of a pass that computes a prompt of so many tokens at once.
+
+        They are less than none where that pass reads more: of its last layer all tokens, on each stage a part.
+        """
+        seconds: Number = 0.0
+        earlier = larger(tokens - 1, 0) // self.chunk
+        for place in self.places:
+            if place.copied is not None and place.bandwidth:
+                weights = place.shares, place.last_layer
+                left = tokens - earlier * self.chunk
+                each, last = (pass_bytes(*weights, count) / place.rate(count) for count in (self.chunk, left))
+                at_once = sum(share.touched_bytes(tokens) for share in place.shares) / place.rate(tokens)
+                seconds = seconds + earlier * each + last + output_bytes(*weights) / place.bandwidth - at_once / self.pp
+        return seconds
 
     def with_prompts(self, chunk: Number, prompt: Number, prompt_context: Number, decoding: Number, context: Number) -> StepTime:
         """The time of a step that decodes, and computes ``chunk`` tokens of prompts of ``prompt`` tokens: parts of one, or several."""
@@ -315,7 +347,7 @@ class StepTimes(Struct, frozen=True):
         for place, cache in zip(self.places, work.caches, strict=True):
             if place.bandwidth:
                 weights = sum(share.bytes * self._touched(share, work, ALIKE, fullest=False) for share in place.shares)
-                reading = reading + (weights + cache) / place.bandwidth
+                reading = reading + weights / place.rate(work.tokens) + cache / place.bandwidth
         counts = [*((names, count) for _, names, count in flops), (self.form.attention_rates, work.scored)]
         computing = sum(count / peak[1] for names, count in counts if (peak := fastest(self.gpu, names)) is not None)
         chosen = self.parameters
@@ -332,9 +364,18 @@ class StepTimes(Struct, frozen=True):
         for place, cache in zip(self.places, work.caches, strict=True):
             reading: Number = 0.0
             unpacking: Number = 0.0
-            bandwidth = place.reading(chosen.bandwidth_share)
+            memory = bandwidth = place.reading(chosen.bandwidth_share)
+            power: Number = chosen.expert_power
+            copies = place.copies(work.tokens)
+            if memory is not None and place.copied is not None:
+                # A copy is read where it arrives.
+                bandwidth = picked(copies, (place.accelerator or memory) * chosen.bandwidth_share, memory)
+                power = picked(copies & (work.tokens > work.decoding), chosen.copied_power, power)
             for share in place.shares:
-                touched = self._touched(share, work, chosen.expert_power, fullest=True)
+                touched = self._touched(share, work, power, fullest=True)
+                if memory is not None and place.copied is not None:
+                    copied = share.bytes * touched / place.copied.rate(memory, work.tokens, chosen.copied_share)
+                    terms["copies"] = terms["copies"] + copies * copied
                 if bandwidth is not None:
                     term, reached = ("experts", chosen.expert_bandwidth) if share.use is Use.CHOSEN else ("weights", 1.0)
                     seconds = share.bytes * touched / (bandwidth * reached)
@@ -345,8 +386,8 @@ class StepTimes(Struct, frozen=True):
                     unpacking = unpacking + 2 * share.parameters * touched / rate
             # A kernel unpacks some weights while it reads others: what is longer counts nearly alone.
             terms["unpacking"] = terms["unpacking"] + (reading**2 + unpacking**2) ** 0.5 - reading
-            if bandwidth is not None:
-                terms["cache"] = terms["cache"] + chosen.cache_times * cache / bandwidth
+            if memory is not None:
+                terms["cache"] = terms["cache"] + chosen.cache_times * cache / memory
         for share, names, count in flops:
             peak = fastest(self.gpu, rates_of(share.format, names, chosen, self.gpu))
             if peak is not None:
@@ -453,7 +494,8 @@ def _places(reads: Sequence[DeviceReads], form: DecodeForm, gpu: Gpu, stack: Sta
     for one in reads:
         rate = bandwidth if one.gbps is None else one.gbps * 1e9
         held = Stack(tuple(stack.layers[number] for number in one.cache_layers if number < len(stack.layers)))
-        places.append(_Place(one.device, shares_of((one,)), _together(cache_form(held, load)), rate and rate * one.at_once))
+        place = _Place(one.device, shares_of((one,)), _together(cache_form(held, load)), rate and rate * one.at_once)
+        places.append(replace(place, copied=one.copied, accelerator=bandwidth, last_layer=summed(one.last_layer)))
     return tuple(places)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.devices import ModelWeights, check_stages
+from hwcalc.engines.devices import Copied, ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
 from hwcalc.engines.facts import Command, Facts, IdleRules, RequestRules, Rest, Told, TradeOff, Turns, WeightFormats
 from hwcalc.engines.forms import ENDS
@@ -59,6 +59,7 @@ from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.parse import cached_layers
 from hwcalc.profiles.engines import runtime_profile
+from hwcalc.profiles.links import host_link
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
@@ -73,6 +74,8 @@ _OF_THE_FILE: Final = frozenset({"n_gpu_layers", "n_cpu_moe", "cpu_moe", "overri
 """Options on the tensors of a model."""
 _OF_THE_MODEL: Final = _OF_THE_FILE | {"n_ctx", "type_k", "type_v", "n_rs_seq", "ctx_type", "mmproj"}
 """Options of a model that its draft does not follow, or that are said of the draft apart."""
+COPIED_TOKENS: Final = 32
+"""The tokens of a pass for which a GPU copies weights of the host: the least batch of ``offload_op`` (ggml-cuda.cu, ggml-vulkan.cpp)."""
 
 
 class LlamacppDeployment(GeneralDeployment):
@@ -365,6 +368,12 @@ class LlamacppDeployment(GeneralDeployment):
         A machine with one memory has no need of it.
         """
         return self.gpus > 0 and self.gpu is not None and not self.gpu.shares_host_memory
+
+    @property
+    def copied(self) -> Copied | None:
+        """The copies of a pass to the first GPU, which is asked before others (ggml-backend.cpp); ``None`` if there are none or its link is not known."""
+        link = host_link(self.gpu) if self.helped else None
+        return None if link is None else Copied(tokens=COPIED_TOKENS, gbps=link.gbps)
 
     @property
     def reads_sixteen_bit(self) -> bool:

@@ -515,7 +515,7 @@ def reads_of(occupancy: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
     used = min(experts, max(1, read.n_expert_used))
     copies: dict[_Use, int] = {"chosen": experts, "row": max(1, read.n_vocab)}
     found: dict[int, dict[tuple[str, _Use], tuple[int, int]]] = {}
-    last: dict[int, int] = {}
+    last: dict[int, dict[tuple[str, _Use], tuple[int, int]]] = {}
     for (form, use, layer, expert, buffer), (elements, size) in groups.items():
         if buffer is not None:
             device = device_of(buffer)
@@ -525,33 +525,37 @@ def reads_of(occupancy: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
             device = ON_HOST
         else:
             device = assignment.blocks[layer]
-        sums = found.setdefault(device, {})
-        before = sums.get((form, use), (0, 0))
-        sums[form, use] = before[0] + elements, before[1] + size
-        if layer == read.n_layer - 1:
-            last[device] = last.get(device, 0) + size
+        for by_device in (found, last) if layer == read.n_layer - 1 else (found,):
+            sums = by_device.setdefault(device, {})
+            before = sums.get((form, use), (0, 0))
+            sums[form, use] = before[0] + elements, before[1] + size
     kept_on_host = {ON_HOST: LayerNumbers(range(len(assignment.blocks)))} if options.kv_on_host else None
     host, notes = _host_gbps(deployment)
     works = options.kv_on_host or ON_HOST in assignment.blocks or any(use != "row" for _, use in found.get(ON_HOST, {}))
+
+    def weights_of(sums: Mapping[tuple[str, _Use], tuple[int, int]]) -> tuple[WeightRead, ...]:
+        return tuple(
+            WeightRead(
+                format=form,
+                use=use,
+                elements=elements,
+                bytes=size,
+                copies=copies.get(use, 1),
+                active=used if use == "chosen" else 1,
+            )
+            for (form, use), (elements, size) in sums.items()
+        )
+
     reads = (
         DeviceReads(
             device=HOST if device == ON_HOST else f"gpu{device}",
-            weights=tuple(
-                WeightRead(
-                    format=form,
-                    use=use,
-                    elements=elements,
-                    bytes=size,
-                    copies=copies.get(use, 1),
-                    active=used if use == "chosen" else 1,
-                )
-                for (form, use), (elements, size) in found.get(device, {}).items()
-            ),
+            weights=weights_of(found.get(device, {})),
             cache_layers=assignment.layers(device) if kept_on_host is None else kept_on_host.get(device, LayerNumbers()),
             gbps=host if device == ON_HOST else None,
             at_once=deployment.setup.gpus if options.split_mode == "row" and device != ON_HOST else 1,
             pass_tokens=occupancy.settings.n_ubatch,
-            last_layer_bytes=last.get(device, 0),
+            last_layer=weights_of(last.get(device, {})),
+            copied=deployment.copied if device == ON_HOST else None,
         )
         for device in (*sorted({*found, *assignment.blocks} - {ON_HOST}), ON_HOST)
     )
