@@ -469,38 +469,6 @@ def _number(what: str, value: object, least: int) -> int:
     return number
 
 
-def layers_text(layers: Sequence[Layer]) -> str:
-    """The description that is read as these layers.
-
-    >>> layers_text(read_layers("full(heads=8, head_dim=64) + none() + full(heads=8, head_dim=64) + none()"))
-    '2*(gqa(heads=8, head_dim=64) + no_cache())'
-    """
-    return pattern_text([" & ".join(map(kind_text, layer)) for layer in layers])
-
-
-_WRITTEN: Final = ("num_attention_heads", "num_key_heads")
-
-
-def kind_text(kind: LayerKind) -> str:
-    """A kind with its parameters, without those that would be filled in."""
-    numbers = {name: value for name, value in kind.numbers().items() if value is not None}
-    defaults = {field.name: field.default for field in fields(type(kind))}
-    words = []
-    for parameter in parameters_of(type(kind)):
-        value, other = numbers.get(parameter.field), parameter.otherwise
-        # Of two fields that stand for each other one is written.
-        written = _OF_LATENTS if isinstance(kind, formulas.LatentAttention) else _WRITTEN
-        filled = parameter.field not in written and value == (numbers.get(other) if isinstance(other, str) else other)
-        if value is not None and value != defaults[parameter.field] and not filled:
-            words.append(f"{parameter.short}={str(value).lower()}")
-    name = (
-        "expanded_latent_attention"
-        if isinstance(kind, formulas.ExpandedLatentAttention)
-        else SHORT_NAMES.get(kind.name, kind.name)
-    )
-    return f"{name}({', '.join(words)})"
-
-
 def pattern_text(layers: Sequence[str]) -> str:
     """Layers in words, with a number where several are alike, and for a pattern that repeats.
 

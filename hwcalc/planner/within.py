@@ -509,13 +509,13 @@ def _most_rate(search: _Users, places: int, end: str) -> tuple[float, str | None
     return whole, limiting or "places"
 
 
-def waiting(at_once: float, places: int, service_s: float, variation: float = 0.0) -> float:
+def waiting(at_once: float, places: int, service_s: float) -> float:
     """The mean seconds that a request waits for one of the places, where ``at_once`` are taken on average, each for ``service_s``.
 
-    ``variation`` is that of the service times: their standard deviation over their mean. For one place and equal times it is M/D/1:
+    For one place it is M/D/1:
 
-    >>> waiting(0.5, 1, 2.0), waiting(0.5, 1, 2.0, variation=1.0)
-    (1.0, 2.0)
+    >>> waiting(0.5, 1, 2.0)
+    1.0
     """
     if at_once >= places:
         return float("inf")
@@ -524,4 +524,5 @@ def waiting(at_once: float, places: int, service_s: float, variation: float = 0.
         blocked = at_once * blocked / (number + at_once * blocked)
     share = at_once / places
     waits = blocked / (1 - share * (1 - blocked))
-    return waits * service_s / (places - at_once) * (1 + variation**2) / 2
+    # Equal times halve what Erlang's formula has for times at random.
+    return waits * service_s / (places - at_once) / 2

@@ -126,8 +126,6 @@ def grouped(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[Tensor
 
 EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """common/common.h ``LLM_FFN_EXPS_REGEX``: what ``--cpu-moe`` and ``--n-cpu-moe`` put on the host."""
-HOST_BUFFER: Final = "CPU"
-"""The name of the host's buffer type in ``-ot``."""
 _MOST_PATTERNS: Final = 256
 
 
@@ -138,13 +136,13 @@ class Override(Record):
     buffer: str
 
 
-def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cpu_moe: int | None = None) -> tuple[Override, ...]:
-    """The overrides of ``-ot``, ``--cpu-moe`` and ``--n-cpu-moe`` in this order (common/arg.cpp, common/common.h).
+def overrides(override_tensor: str) -> tuple[Override, ...]:
+    """The overrides of ``-ot``, in their order (common/arg.cpp, common/common.h).
 
     Raises :class:`~hwcalc.errors.UsageError` for a text that llama.cpp would refuse, or that kvplan will not compile.
     """
     parsed = []
-    for part in (override_tensor or "").split(",") if override_tensor else ():
+    for part in override_tensor.split(",") if override_tensor else ():
         pattern, equals, buffer = part.partition("=")
         if not equals or not buffer:
             message = f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer."
@@ -152,12 +150,6 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
         parsed.append(Override(pattern=pattern, buffer=buffer))
     if len(parsed) > _MOST_PATTERNS:
         raise UsageError(f"override_tensor has {len(parsed)} patterns; kvplan reads up to {_MOST_PATTERNS}.")
-    if cpu_moe:
-        parsed.append(Override(pattern=EXPERTS, buffer=HOST_BUFFER))
-    if n_cpu_moe:
-        # llama.cpp makes a pattern for each layer, which find the same as this one.
-        numbers = "|".join(map(str, range(n_cpu_moe)))
-        parsed.append(Override(pattern=rf"blk\.({numbers}){EXPERTS}", buffer=HOST_BUFFER))
     return tuple(parsed)
 
 

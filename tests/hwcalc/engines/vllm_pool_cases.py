@@ -44,7 +44,6 @@ GPT_FULL: Final = 131_072 // 16
 GEMMA: Final = "google/gemma-3-1b-it"
 GEMMA_PAGE: Final = 16 * 1 * (256 + 256) * 2
 """22 windowed layers and 4 full ones, in the pattern of five windowed and one full."""
-GEMMA2_PAGE: Final = 16 * 4 * (256 + 256) * 2
 MIXED_PAGE: Final = 16 * 4 * (128 + 128) * 2
 
 SCOUT: Final = "meta-llama/Llama-4-Scout-17B-16E-Instruct"

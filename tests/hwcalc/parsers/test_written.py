@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +23,10 @@ from hwcalc.parsers.written import (
     MAX_TEXT,
     WrittenError,
     kind_names,
-    layers_text,
     make_kind,
     parameters_of,
     parse_written,
+    pattern_text,
     read_layers,
 )
 from hwcalc.report.verdict import verdict
@@ -78,6 +79,17 @@ def test_a_hybrid_by_hand() -> None:
 def test_text_in_order(text: str, layers: tuple[Layer, ...]) -> None:
     """Numbers before or behind, patterns, several kinds in a layer, other names, and blanks."""
     assert read_layers(text) == layers
+
+
+def layers_text(layers: Sequence[Layer]) -> str:
+    """The layers in words: each kind with the fields that it has, by their own names."""
+    return pattern_text([" & ".join(map(kind_text, layer)) for layer in layers])
+
+
+def kind_text(kind: LayerKind) -> str:
+    """A kind in words."""
+    numbers = (f"{name}={value}" for name, value in kind.numbers().items() if value is not None)
+    return f"{kind.name}({', '.join(numbers)})"
 
 
 @given(st.lists(st.lists(kinds(), min_size=1, max_size=2).map(tuple), min_size=1, max_size=9), st.integers(1, 3))

@@ -45,9 +45,8 @@ def within(**options: Any) -> WithinInfo:
 
 
 def test_waiting_for_one_place() -> None:
-    """For one server it is Pollaczek and Khinchine's formula: share x time / (1 - share) x (1 + variation^2) / 2."""
+    """For one server and equal times it is Pollaczek and Khinchine's formula: share x time / (1 - share) / 2."""
     assert waiting(0.8, 1, 3.0) == pytest.approx(0.8 * 3.0 / 0.2 / 2)
-    assert waiting(0.8, 1, 3.0, variation=1.0) == pytest.approx(0.8 * 3.0 / 0.2)
     assert waiting(1.0, 1, 3.0) == float("inf")
 
 
