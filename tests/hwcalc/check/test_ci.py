@@ -124,6 +124,25 @@ def test_the_load_of_deployments(tmp_path: Path) -> None:
     assert statuses == [0, 1, 0]
 
 
+def test_the_hardware_and_the_variables_of_deployments(tmp_path: Path) -> None:
+    """As the options of ``kvplan check``: too few GPUs fail, and the file of variables takes the place of ``.env``."""
+    tiny_model(tmp_path)
+    words = "--model ./tiny --max-model-len ${SIZE:-1024} --tensor-parallel-size 2"
+    write(tmp_path / "compose.yaml", f"services: {{a: {{image: 'vllm/vllm-openai:v0.33.0', command: '{words}'}}}}\n")
+    write(tmp_path / ".env", "SIZE=8192\n")
+    write(tmp_path / "a file.env", "SIZE=2048\n")
+    asked = [
+        {"gpu": "l4", "env_file": "a file.env"},
+        {"gpu": "l4"},
+        {"gpu": "l4", "gpus": "1", "env_file": "a file.env"},
+        {"instance": "g6.12xlarge", "env_file": "a file.env"},
+        {"env_file": "a file.env"},
+    ]
+    statuses = [act(tmp_path, file="compose.yaml", **inputs)[0].returncode for inputs in asked]
+
+    assert statuses == [0, 1, 1, 0, 2]
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """An error among the results, with the file's name."""
     done, written = act(tmp_path, file="gone.yaml")
