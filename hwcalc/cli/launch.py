@@ -70,16 +70,17 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
     view = view_of(**options, formats=FORMATS)
     given = given_options("plan", options)
     said = given_of(sets or (), env_file)
-    found: list[tuple[Server, dict[str, Any]]] = []
+    found: list[tuple[str, Server, dict[str, Any]]] = []
     notes: list[str] = []
     for text, path in _texts(words or []):
         filled, note = said.with_beside(text, path) if path else (said, "")
         notes += [note] if note else []
-        found += [(server, said.load_of(called)) for called, server in filled.named(text, os.path.basename(path))]
+        found += [(called, server, said.load_of(called)) for called, server in filled.named(text, os.path.basename(path))]
     if not found:
         line = shown(" ".join(words or ()), 60)
         raise UsageError(f"nothing in {line} starts a server that kvplan knows.", hint="See: kvplan help launch")
-    outcomes = [_planned(server, {**given, **load}, one=len(found) == 1 and view.format != "json") for server, load in found]
+    one = len(found) == 1 and view.format != "json"
+    outcomes = [_planned(called, server, given, load, one=one) for called, server, load in found]
     status = max(outcome.status for outcome in outcomes)
     remarks = (*notes, *(remark for outcome in outcomes for remark in outcome.remarks)) if not view.quiet else ()
     if view.format == "json":
@@ -116,19 +117,22 @@ class _Outcome:
 
     @property
     def failure(self) -> str:
-        return "" if self.error is None else " ".join(filter(None, (self.error.message, self.error.hint)))
+        return "" if self.error is None else f"{self.error.message.removesuffix('.')}. {self.error.hint}".rstrip()
 
 
-def _planned(server: Server, given: dict[str, Any], *, one: bool) -> _Outcome:
-    """Plan a server. The error of ``one`` server alone is raised."""
-    from hwcalc.launch.planned import in_flags, planned
+def _planned(called: str, server: Server, given: dict[str, Any], load: dict[str, Any], *, one: bool) -> _Outcome:
+    """Plan a server, which is ``called`` so where ``--set`` gives it its ``load``. The error of ``one`` server alone is raised."""
+    from hwcalc.launch.planned import BeyondError, in_flags, planned
     from hwcalc.library.plan import plan_told
 
+    given = {**given, **load}
     try:
         told = planned(server, given)
         with progress():
             made = plan_told(told)
     except KvplanError as error:
+        if isinstance(error, BeyondError):
+            error.message, error.hint = f"{error.message}.", error.hint_of(called, load)
         error = in_flags(error, server, given)
         if one:
             raise

@@ -161,11 +161,23 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
 
 
 class BeyondError(UsageError):
-    """The load is more than a text starts its server for: ``allowed`` of ``option``, ``seq`` or ``batch``. With ``sizes`` it would hold it. Exit 2."""
+    """The load is more than a text starts its server for: ``allowed`` of each of ``seq`` and ``batch`` that is too much, first of ``option``. With
+    ``sizes`` it would hold it. Exit 2.
+    """
 
-    def __init__(self, message: str, *, option: str, allowed: int, sizes: Mapping[str, int]) -> None:
-        super().__init__(message, hint=f"Give --{'users' if option == 'batch' else option} {allowed}, or change the text.")
-        self.option, self.allowed, self.sizes = option, allowed, sizes
+    def __init__(self, message: str, *, allowed: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+        self.option = next(iter(allowed))
+        self.allowed, self.most, self.sizes = allowed[self.option], allowed, sizes
+        super().__init__(message, hint=self.hint_of())
+
+    def hint_of(self, server: str = "", own: Container[str] = ()) -> str:
+        """The hint, for options that ``--set`` gives a server as its ``own`` by their names there."""
+        names = {name: "users" if name == "batch" else name for name in self.most}
+        said = (
+            set_words(f"{server}.{names[name]}", str(size)) if name in own else f"--{names[name]} {size}"
+            for name, size in self.most.items()
+        )
+        return f"Give {' '.join(said)}, or change the text."
 
 
 def _number(name: str, options: Mapping[str, Any]) -> int:
@@ -199,13 +211,14 @@ def _take_load(
     if slots and users > slots:
         said = f"{words_for(flags, server, 'batch')[0]} serves {slots:,} requests at once, not {users:,}"
         said += f", each of {length:,} tokens, not {seq:,}" if 0 < length < seq and not shared else ""
-        raise BeyondError(said, option="batch", allowed=slots, sizes={"seq": max(seq, length), "batch": users})
+        most = {"batch": slots} | ({"seq": length} if 0 < length < seq else {})
+        raise BeyondError(said, allowed=most, sizes={"seq": max(seq, length), "batch": users})
     if length and seq > allowed:
         said = words_for(flags, server, "seq")[0]
         if slots > 1 and facts.slots_option in flags.flag_of:
             said = f"{said} {words_for(flags, server, 'batch')[0] or f'for {slots:,} at once'}"
         message = f"{said} allows requests of {allowed:,} tokens, not {seq:,}"
-        raise BeyondError(message, option="seq", allowed=allowed, sizes={"seq": seq, "batch": slots})
+        raise BeyondError(message, allowed={"seq": allowed}, sizes={"seq": seq, "batch": slots})
     if not facts.slots_option:
         return []
     named = {name: told for name, told in (("seq", length), ("batch", slots)) if told and more.pop(name, None) is not None}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -298,3 +300,36 @@ def test_a_file_that_is_no_config_may_start_a_server(capsys: Capture, tmp_path: 
     assert (status, "engine vllm 0.11.0 · 2,048 tokens" in out) == (0, True)
     _, _, err = run(capsys, str(tmp_path / "small"))
     assert "kvplan launch FILE" in err
+
+
+@pytest.mark.parametrize("more", ["", " --kv-unified"])
+@pytest.mark.parametrize(
+    "load",
+    [
+        "--set small.users=8 --set small.seq=16k",
+        "--set small.users=8",
+        "--set small.seq=16k --set chat.seq=16k",
+        "--users 8 --seq 16k",
+        "--users 8 --set small.seq=16k",
+    ],
+)
+def test_a_load_beyond_the_text_is_cured_by_what_is_said(
+    load: str, more: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one run: what is said of each server names all that is too much, in the words in which it was given."""
+    monkeypatch.chdir(tmp_path)
+    image = "ghcr.io/ggml-org/llama.cpp:server-cuda"
+    small = f"small: {{image: '{image}', command: '-hf Qwen/Qwen3-8B-GGUF:Q4_K_M -c 32768 -np 4{more}'}}"
+    chat = f"chat: {{image: 'vllm/vllm-openai:v0.11.0', command: '--model {QWEN} --max-model-len 8192'}}"
+    Path("compose.yaml").write_text(f"services:\n  {small}\n  {chat}\n", encoding="utf-8")
+    words = ["compose.yaml", "--gpu", "l4", "--brief", *shlex.split(load)]
+    _, out, _ = run(capsys, *words)
+    told = re.findall(r"not planned: .*[^.]\. Give (.+), or change the text\.", out)
+    given = {word for each in told for word in shlex.split(each)}
+
+    assert told
+    assert {word.partition("=")[0] for word in given if "=" in word} <= {word.partition("=")[0] for word in words}
+    assert {word for word in given if word in ("--users", "--seq")} <= {*words}
+    _, cured, _ = run(capsys, *words, *(word for each in told for word in shlex.split(each)))
+    assert "not planned" in out
+    assert "not planned" not in cured
