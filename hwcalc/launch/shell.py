@@ -135,8 +135,6 @@ class _Reader(WordReader):
         """Whether the list ``a && b || c`` succeeds as far as it was read; ``None`` where that is not known."""
         self.link = ""
         """The sign before the present command."""
-        self.looked_up: set[str] = set()
-        """Variables that are set to a value that is not known."""
         self.ended = False
         """Whether the script surely ends here, with ``exec`` or ``exit``."""
 
@@ -368,7 +366,7 @@ class _Reader(WordReader):
         elif not isinstance(self.variables.get(name), GivenText):
             self.variables.pop(name, None)
             if not word.remark:
-                self.looked_up.add(name)
+                self.looked_up[name] = SaidText.of(name, word)
 
     def assignment(self, own: dict[str, Any]) -> bool:
         """True if an assignment stood here, and was read."""
@@ -392,7 +390,7 @@ class _Reader(WordReader):
         # What stands before a command is set where the command runs.
         unsure = self.unsure and not self.command_follows()
         if not value.known and not value.remark:
-            self.looked_up.add(name)
+            self.looked_up[name] = SaidText.of(name, value)
         if adds:
             value = replace(value, text=self.variables.get(name, "") + value.text)
         if value.known and len(value.text) <= MOST_VALUE:

@@ -137,7 +137,7 @@ class SaidText(str):
     _begin: int
 
     @staticmethod
-    def of(name: str, word: Word) -> str:
+    def of(name: str, word: Word) -> SaidText:
         """The value of a variable that a word gives; that of another variable stands where that one's does."""
         return word.said if word.said is not None and word.said == word.text else SaidText._at(word.text, name, word.spot)
 
@@ -186,7 +186,7 @@ class Word(Record):
     spot: Spot = NOWHERE
     """Where it stands in the file."""
     said: SaidText | None = None
-    """The value of the variable that it ends with, where the text sets that."""
+    """The value of the variable that it ends with, where the text sets that. Of a word that is a variable which it sets to what nobody knows, that."""
 
     @property
     def known(self) -> bool:
@@ -219,6 +219,7 @@ class Pieces:
         self.items: list[Word] | None = None
         self.ends = False
         self.said: SaidText | None = None
+        self.sought: SaidText | None = None
 
     def add(self, text: str, *, quoted: bool = False) -> None:
         self.quoted |= quoted
@@ -236,10 +237,11 @@ class Pieces:
         if taken:
             self.taken.append(taken)
 
-    def lost(self, raw: str, *, quoted: bool = False, array: bool = False) -> None:
-        """A part whose value is not known."""
+    def lost(self, raw: str, *, quoted: bool = False, array: bool = False, sought: SaidText | None = None) -> None:
+        """A part whose value is not known; ``sought`` is what a variable is set to, which a command would print."""
         self.quoted |= quoted
         self.array |= array
+        self.sought = sought
         self.parts.append((raw, raw, False))
         self.unknown.append(raw)
 
@@ -286,6 +288,7 @@ class Pieces:
         }
         # What stands behind the value of a variable is none of it.
         said = self.said if self.parts and self.parts[-1][0] is self.said else None
+        said = self.sought if self.sought is not None and self.unknown == [text] else said
         if splits and any(part[2] and re.search(r"\s", part[0]) for part in self.parts):
             pieces = [*re.finditer(r"\S+", text)]
             of_one = said if said is not None and said == text else None
@@ -307,6 +310,8 @@ class WordReader:
         """Variable -> the expression whose default it has."""
         self.partly: dict[str, str] = {}
         """Variable -> a value of which a part is not known."""
+        self.looked_up: dict[str, SaidText] = {}
+        """Variable -> a value that is not known."""
 
     @property
     def line(self) -> int:
@@ -467,7 +472,7 @@ class WordReader:
         elif name in self.variables:
             pieces.put(self.variables[name], raw, quoted=quoted, taken=self.taken.get(name, ""))
         else:
-            pieces.lost(self.partly.get(name, raw), quoted=quoted)
+            pieces.lost(self.partly.get(name, raw), quoted=quoted, sought=self.looked_up.get(name))
 
     def argument(self, name: str) -> str | None:
         """The argument of this number, if it is known."""
@@ -515,7 +520,7 @@ class WordReader:
             if value is not None:
                 pieces.put(value, raw, quoted=quoted, taken=self.taken.get(name, ""))
             else:
-                pieces.lost(self.partly.get(name, raw), quoted=quoted)
+                pieces.lost(self.partly.get(name, raw), quoted=quoted, sought=self.looked_up.get(name))
         elif value is not None and operator in ("##", "#", "%", "%%") and len(rest) < 200:
             pieces.put(trimmed(value, operator, rest), raw, quoted=quoted, taken=self.taken.get(name, ""))
         elif value is not None and operator in ("/", "//") and (change := _PLAIN_CHANGE.fullmatch(rest)) is not None:

@@ -521,3 +521,26 @@ def test_the_back_end_that_an_fp8_cache_needs(version: str, variable: str, statu
         _, text, _ = run(capsys, "check", str(tmp_path / "compose.yaml"), "--gpu", "l40s")
         assert text.count("VLLM_ATTENTION_BACKEND=FLASHINFER") == 1
         assert "--kv-cache-dtype fp8: vLLM will not start" in item["message"]
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("SIZE=$(nvidia-smi -L | wc -l)\n\nvllm serve {0} -tp $SIZE", 1),
+        ('export SIZE=`nproc`\n\nvllm serve {0} \\\n  -tp "${{SIZE}}"', 1),
+        ("N=$(nproc)\nSIZE=$N\nvllm serve {0} -tp $SIZE", 2),
+        ("if [ -e a ]; then\n  SIZE=$(nproc)\nfi\nvllm serve {0} -tp $SIZE", 2),
+        ("SIZE=$(nproc)\n\nvllm serve {0} -tp $OTHER", 3),
+        ("\n\nvllm serve {0} -tp $(nproc)", 3),
+    ],
+)
+def test_what_a_command_would_print_is_left_open_where_it_stands(script: str, line: int, tmp_path: Path, capsys: Capture) -> None:
+    """At the line that sets the variable: there it would have to change. What is added closes it."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"#!/bin/sh\n{script.format(QWEN)} --max-model-len 4096\n", encoding="utf-8")
+    status, found = checked(capsys, str(path), "--gpu", "l4")
+    [check] = found["checks"]
+
+    assert (status, check["line"], check["error"]["type"]) == (2, line + 1, "open")
+    added = shlex.split(check["error"]["hint"].removeprefix("Add: ").replace("VALUE", "2"))
+    assert checked(capsys, str(path), "--gpu", "l4", *added)[0] == 0
