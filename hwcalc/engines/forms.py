@@ -10,7 +10,7 @@ form in a browser. A sweep calls it with arrays of lengths and of numbers of seq
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from msgspec import Struct
@@ -419,29 +419,6 @@ class Pool(Protocol):
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
         """True if so many sequences of a replica fit into the bytes that a GPU has left for the cache."""
-
-
-class Pools(Record):
-    """Several pools that are made of one budget, by a rule of the engine.
-
-    ``demands`` are the units that one sequence takes of each pool, as terms, and ``capacities`` says how many units each has by the bytes
-    of a GPU that are left for the cache (none if there are fewer than 0). Sequences fit if every pool holds them.
-    """
-
-    demands: tuple[tuple[Term, ...], ...]
-    capacities: Callable[[int], tuple[int, ...]]
-
-    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
-        """True if so many sequences of a replica fit."""
-        capacities, held = cache(self.capacities), True
-
-        def in_pool(pool: int, taken: int) -> bool:
-            holds: bool = taken <= mapped(lambda size: capacities(size)[pool], budget_bytes)
-            return holds
-
-        for pool, terms in enumerate(self.demands):
-            held = held & in_pool(pool, sequences * sum(term.bytes(tokens) for term in terms))
-        return held
 
 
 class HostRoom(Record):

@@ -26,7 +26,6 @@ _PLACEHOLDER: Final = re.compile(
     r"<[^<>]{1,80}>|\[[A-Za-z][\w /.-]{1,60}\]|\{[A-Za-z][\w.]{0,60}\}|(?:REPLACE|CHANGE)_?ME|YOUR[-_ ].{1,40}|\.\.\.",
     re.IGNORECASE,
 )
-_PART: Final = re.compile(r"(?:^|/)V_[A-Z_]+(?:/|$)|\bREPLACE_ME\b|\bYOUR_[A-Z_]+\b")
 _NAMED: Final = re.compile(r"\$+(?:\((?=\w+\))|\{)?([A-Za-z_]\w*)(?![\w^,@]|:[ \d]|//?[^/}]*[*?\[\\$\"'])")
 _DEEPEST: Final = 40
 _DASHES: Final = "\N{EM DASH}\N{EN DASH}"

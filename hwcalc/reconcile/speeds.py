@@ -193,7 +193,6 @@ def _times(opened: Occupancy) -> StepTimes:
     return times
 
 
-_UNIT: Final = {"s": "s", "tokens_per_s": "tokens/s"}
 _SERVED: Final = ("ttft_s", "itl_s", "e2e_s")
 
 

@@ -314,13 +314,7 @@ class VllmOccupancy(Occupancy):
                 f"a policy is planned for a server that allows the planned length, not with {MAX_LENGTH}.",
                 hint=f"Leave out: --engine-option {MAX_LENGTH}",
             )
-        plugged = policy is not None and policies.is_plugin(policy.chosen) and self.load.sharing.asked
-        if plugged and policies.caches_prefixes(self.settings, self.request):
-            # It overwrites slots that other sequences would read.
-            raise UsageError(
-                "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
-                hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",
-            )
+        policies.check_sharing(self.settings, self.request)
         # vLLM refuses a model that it cannot lay out.
         deployment.layout  # noqa: B018
         self.tell(*deployment.remarks)

@@ -25,7 +25,6 @@ from hwcalc.engines.forms import (
     PartForm,
     Pass,
     PerGpu,
-    Pools,
     Term,
 )
 from hwcalc.formulas import LayerNumbers
@@ -131,8 +130,7 @@ def test_every_piece() -> None:
         host=HostRoom(room=(GIB, 2 * GIB, 3 * GIB), shared=True),
     )
     alike = replace(form, parts=(parts[0], parts[2]))
-    pools = Pools(demands=((grows,), (slides, grows)), capacities=lambda size: (size // 1000 * 700, size // 3))
-    forms = (form, alike, replace(alike, blocks=Blocks(bytes=12_345, null=1)), replace(alike, pools=pools, host=None))
+    forms = (form, alike, replace(alike, blocks=Blocks(bytes=12_345, null=1)))
 
     for one in (*forms, replace(alike, crests=(32, 128)), replace(form, host=HostRoom(room=(GIB, GIB, GIB)))):
         assert unlike(one) == []
