@@ -94,7 +94,9 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     items = sorted((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
     edits = [(item, edit) for item in items for edit in item.edits]
     why = "" if edits else brief(items[0].message, _LONGEST).rstrip(".")
-    by_hand = next((f"only with {edit.yaml}" for _, edit in edits if edit.yaml and not edit.told), "no flag does it")
+    by_hand = next(
+        (f"only with {edit.yaml}{_said_of(edit)}" for _, edit in edits if edit.yaml and not edit.told), "no flag does it"
+    )
     for failing, edit in edits:
         if edit.told and edit.accepting:
             why = why or f"{edit.flags} needs {edit.accepting}"
@@ -126,6 +128,11 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     raise _NoEditError(why or by_hand)
 
 
+def _said_of(edit: Edit) -> str:
+    """What is said of an edit, in parentheses behind it; empty where nothing is."""
+    return f" ({edit.effect})" if edit.effect else ""
+
+
 def _check_gpus(check: ServerCheck, flags: str) -> None:
     """Raise :class:`_NoEditError` for a server that would take more GPUs than its text gives it, on whichever nodes."""
     given, taken = check.server.gpus_per_replica, gpus_taken(check.server.settings)
@@ -135,10 +142,10 @@ def _check_gpus(check: ServerCheck, flags: str) -> None:
 
 
 def _taken(before: ServerCheck, after: ServerCheck) -> str:
-    """What a change takes that nobody expects of a flag: more GPUs, or most of a length. Empty where it takes neither."""
+    """What a change takes that nobody expects of a flag: more GPUs, or half of a length. Empty where it takes neither."""
     (gpus, length), (more, shorter) = ((gpus_taken(each.server.settings), each.options.get("seq")) for each in (before, after))
     said = [f"{gpus:,} -> {more:,} GPUs"] if gpus is not None and more is not None and more > gpus else []
-    if isinstance(length, int) and isinstance(shorter, int) and shorter * 2 < length:
+    if isinstance(length, int) and isinstance(shorter, int) and shorter * 2 <= length:
         said.append(f"{length:,} -> {shorter:,} tokens")
     return f" ({', '.join(said)})" if said else ""
 

@@ -453,7 +453,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
 
     def judged_with(beside: tuple[Judged, ...], changes: tuple[KeyChange, ...], grown: Grown) -> Sequence[Judged]:
         # A change of a server that runs is offered only where it surely does, and its flags have values of their own.
-        deployed, search = check.document is not None, partial(_search, check, spec)
+        deployed, search = check.document is not None, partial(_search, spec)
         judged = judge(
             check.required,
             planned,
@@ -463,11 +463,12 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             beside=beside,
             grown=grown,
             changes=() if deployed else changes,
-            search=search,
+            search=partial(search, check),
         )
         own = len(check.required)
         if isinstance(check, ServerCheck):
-            return replace(check, grown=grown).settled(judged[:own], planned, replan, judged[own:])
+            server = replace(check, grown=grown)
+            return server.settled(judged[:own], planned, lambda other: _planner(other, models)[1], judged[own:], search)
         return judged
 
     versions = versions_of(figures.engine_version, spec.revision, __version__)
@@ -499,7 +500,7 @@ def _refused(known: Checked, check: Check, error: KvplanError, models: Models) -
     return replace(known, line=wrong.line, column=wrong.column, error=ErrorInfo.of(wrong.error), requirements=check.told)
 
 
-def _search(check: Check, spec: ModelSpec) -> str:
+def _search(spec: ModelSpec, check: Check) -> str:
     """The command that looks for other hardware for a check, within its limits of time and for as many users."""
     users = max((item.limit for item in check.required if item.name == "min_users"), default=0)
     asked = {**check.options, **limits_of(check.required)} | (
@@ -560,7 +561,7 @@ def _on_any_gpu(check: Check, models: Models) -> Sequence[Judged]:
     if isinstance(check, ServerCheck) and check.without_gpu:
         try:
             _, replan = _planner(check, models)
-            return check.settled((), replan(), replan)
+            return check.settled((), replan(), lambda other: _planner(other, models)[1])
         except KvplanError as error:
             refused = check.refusal(error, lambda other: _planner(other, models)[1])
             return check.told if refused is None else (*check.told, refused)

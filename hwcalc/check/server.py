@@ -7,7 +7,7 @@ is offered: as flags in the text, as the command that the user types in place of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice, pairwise
@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import MOST_EDITS, NUMBERS, gain_of
-from hwcalc.check.file import Check, Fault, Place
-from hwcalc.check.judge import then_fail, verdict_on
+from hwcalc.check.file import Check, Fault, Place, Required
+from hwcalc.check.judge import judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
@@ -39,6 +39,7 @@ from hwcalc.launch.planned import (
     planned,
     remedies,
     set_words,
+    spelled,
     without_line,
     word_of,
     words_for,
@@ -67,11 +68,14 @@ OF_HARDWARE: Final = {"gpu": "gpu", "gpus": "gpus_per_replica"}
 """Options of a plan, and the settings of servers that say the same."""
 OF_SERVER: Final = {**OF_HARDWARE, **{option: key for key, option in LOAD.items()}}
 """Options of a plan, and what ``--set`` calls those of one server."""
+Planner = Callable[[Check], Callable[..., "Plan"]]
+"""Gives what plans a check, with some options changed."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
 SLOWER: Final = "much slower"
 """What is said of an edit that nobody wants unasked, such as weights in host memory."""
-_NO_CHANGE: Final = "no single change was found with which it holds them"
+_NO_CHANGE: Final = "no change was found with which it holds them"
+_FITS: Final = Required(name="fits", limit=True, text="true")
 
 
 class OpenError(UsageError):
@@ -103,7 +107,7 @@ class ServerCheck(Check):
     command that checks the text with options and values of ``--set``, and without a limit of growth if another one is to be added; ``own`` are the options that ``--set`` says of this server
     alone, and ``shared`` those that the user gave for all. Variables from ``outside`` have the values that the user gave, or, ``beside``, those of a file that lies beside the text. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
     with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares
-    its figures with a baseline.
+    its figures with a baseline. What its engine is told ``beside`` the text, and what is ``typed`` for that, is a part of each edit.
     """
 
     server: Server
@@ -119,6 +123,8 @@ class ServerCheck(Check):
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
     grown: Grown = no_growth
+    beside: Mapping[str, str] = MappingProxyType({})
+    typed: Mapping[str, str] = MappingProxyType({})
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -150,7 +156,7 @@ class ServerCheck(Check):
             error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: {named}")
         return Fault(line=place.line, column=place.column, error=error)
 
-    def refusal(self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]]) -> Judged | None:
+    def refusal(self, error: KvplanError, planner: Planner) -> Judged | None:
         """The finding at the first flag of the text without which the engine would start, or else refuse another one; ``None`` where there is none.
 
         What kvplan does not know, and an option that the user gave, are none.
@@ -195,7 +201,7 @@ class ServerCheck(Check):
         edits = (then_fail(edit, ["length"] if one.refused else []) for edit, one in islice(made, MOST_EDITS))
         return self._beside(self.told, replace(found, edits=tuple(edits)))[-1]
 
-    def _sizes(self, key: str, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[int]:
+    def _sizes(self, key: str, planner: Planner) -> Iterator[int]:
         """The values of a parallel size, of those on a node, with which the engine starts."""
         server, given = self._on_enough
         for size in range(1, NODE + 1):
@@ -214,18 +220,24 @@ class ServerCheck(Check):
     # --- findings -----------------------------------------------------------------------------------------------------
 
     def settled(
-        self, judged: Sequence[Judged], plan: Plan, replan: Callable[..., Plan], more: Sequence[Judged] = ()
+        self,
+        judged: Sequence[Judged],
+        plan: Plan,
+        planner: Planner,
+        more: Sequence[Judged] = (),
+        search: Callable[[Check], str] = lambda _: "",
     ) -> list[Judged]:
         """The verdicts on the text itself, and that of the plan at the flag that would have to change; in its place, a length that the engine refuses.
 
-        Behind them are ``more`` than its own.
+        Behind them are ``more`` than its own. ``search`` makes the command that looks for other hardware for a check.
         """
+        replan = planner(self)
         refused = self._refused(plan)
         alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
         blamed = self if self.beyond is None else alone
         found = [blamed.blamed(item, plan, replan) for item in (*(() if refused else judged), *more)]
         if refused or self.beyond is not None:
-            first = self._shorter(refused, plan, replan) if refused else self._beyond(plan, replan)
+            first = self._shorter(refused, plan, planner) if refused else self._beyond(plan, planner, search)
             # What grows is mended by flags that mend the length too; the option that accepts it does not.
             whole = {edit.yaml for item in found for edit in item.edits if edit.settings} if refused else ()
 
@@ -254,7 +266,7 @@ class ServerCheck(Check):
         made = replan(advise=True, seq=longest)
         return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
 
-    def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
+    def unplanned(self, planner: Planner) -> Sequence[Judged]:
         """The verdicts on the text itself. Too few GPUs are told with the verdict on enough, and with the largest sizes for which they are enough. What
         the engine refuses on enough of them is told instead.
         """
@@ -264,15 +276,16 @@ class ServerCheck(Check):
         enough, said = self.few.taken, self.few.message
         try:
             told = planned(*self._on_enough)
-            fit = planner(replace(self, model=told.model, options=told.options))().fit
+            plan = planner(replace(self, model=told.model, options=told.options))()
+            fit, longer = plan.fit, self._refused(plan)
         except KvplanError as error:
             refused = replace(self, told=tuple(others)).refusal(error, planner)
             if refused is not None:
                 return [*others, refused]
         else:
             if fit is not None:
-                hint = item.message.removeprefix(said) if fit.fits else ""
-                item = replace(item, message=f"{said} With {enough:,} GPUs: {fit.verdict.text}.{hint}")
+                hint = item.message.removeprefix(said) if fit.fits and not longer else ""
+                item = replace(item, message=f"{said} With {enough:,} GPUs: {longer or f'{fit.verdict.text}.'}{hint}")
         return self._beside(others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner))))
 
     def warned(self, plan: Plan) -> list[Note]:
@@ -295,9 +308,9 @@ class ServerCheck(Check):
         server = self.server
         return any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant))
 
-    def _beyond(self, plan: Plan, replan: Callable[..., Plan]) -> Judged:
+    def _beyond(self, plan: Plan, planner: Planner, search: Callable[[Check], str]) -> Judged:
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
-        error = self.beyond
+        error, replan = self.beyond, planner(self)
         assert error is not None
         option, size = error.option, error.sizes["seq"]
         slots = error.sizes["batch"] or 1
@@ -318,16 +331,44 @@ class ServerCheck(Check):
         edits = [self._made(self._edit({}, larger, held.slower), typed, held)] if held.holds else []
         if in_slots and option == "batch" and (not held.holds or held.slower):
             edits = [*self._in_smaller_slots(size * error.allowed // slots, size, slots, replan), *edits]
-        more = error.allowed if option == "batch" else 0
-        edits += self._most_slots(size, slots, replan, more_than=more) if not held.holds or held.slower or typed else ()
+        if not held.holds or held.slower or typed:
+            edits += self._most_slots(size, slots, replan, more_than=error.allowed if option == "batch" else 0)
+            edits += self._edits_beside(self._edit({}, larger), typed, planner, more_than={option: error.allowed})
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
-        sensible = error.allowed >= least_sensible(error.sizes[option])
-        edits += [self._typed(self._edit(smaller), smaller, held)] if held.holds and sensible else []
+        if held.holds and error.allowed >= least_sensible(error.sizes[option]):
+            edits.insert(MOST_EDITS - 1, self._typed(self._edit(smaller), smaller, held))
+        if not edits and plan.fit is not None:
+            command = search(replace(self, options={**self.options, **{name: one for name, one in error.sizes.items() if one}}))
+            message += f"; {_NO_CHANGE}{f'. Search further: {command}' if command else ''}"
+        # What holds all that is asked for comes first, and what makes it slower last.
+        edits.sort(key=lambda edit: (SLOWER in edit.effect, not edit.settings.keys().isdisjoint(NUMBERS)))
         word = words_for(self.flags, self.server, option)[1]
-        item = finding("length" if option == "seq" else "users", message if edits else f"{message}; {_NO_CHANGE}", holds=False)
+        item = finding("length" if option == "seq" else "users", message, holds=False)
         place = None if word is None or not word.line else place_of(self.server, self.flags.flag_of.get(option), word)
-        return replace(placed_at(item, place), edits=tuple(edits))
+        return replace(placed_at(item, place), edits=_once(edits))
+
+    def _edits_beside(
+        self, first: Edit, typed: Mapping[str, str], planner: Planner, more_than: Mapping[str, int] = MappingProxyType({})
+    ) -> Iterator[Edit]:
+        """The ``first`` edit if the server surely fits with it, else edits with which it does besides. One of ``seq`` or ``batch`` leaves ``more_than`` so many."""
+        with suppress(KvplanError):  # what the engine refuses is not offered
+            settings, extra = settings_told(self.flags, first.told)
+            server = replace(self._with(settings), extra={**self.server.extra, **extra})
+            given = {**self.given, **typed}
+            made = planned(server, given)
+            changed = {"model": made.model, "options": made.options, "given": given, "beyond": None, "few": None}
+            other = replace(self, server=server, beside=first.told, typed=typed, **changed)
+            replan = planner(other)
+            plan = replan(advise=True)
+            if plan.fit is None or plan.fit.verdict is Verdict.FITS:
+                yield self._made(replace(first, effect="; ".join(filter(None, (first.effect, slower(plan))))), typed)
+                return
+            [item] = judge((_FITS,), plan, replan, self.places, sure=True)
+            for edit in other.blamed(item, plan, replan).edits:
+                left = read_options({name: edit.settings[name] for name in more_than if edit.settings.get(name)}).values
+                if all(left[name] > least for name, least in more_than.items() if edit.settings.get(name)):
+                    yield replace(edit, settings={**first.settings, **edit.settings})
 
     def _in_smaller_slots(self, tokens: int, before: int, slots: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of more slots in the memory that there is: each of so many ``tokens``, which are what the user sends, or half of those ``before``."""
@@ -338,22 +379,30 @@ class ServerCheck(Check):
             if held.holds:
                 yield self._made(self._edit({}, told, effect), {}, held)
 
-    def _fewer(self, gpus: int, planner: Callable[[Check], Callable[..., Plan]]) -> Iterator[Edit]:
-        """The edits of a single parallel size with which so many GPUs are enough, and the verdict then, but where that is that it fits."""
+    def _fewer(self, gpus: int, planner: Planner) -> Iterator[Edit]:
+        """The edits of a single parallel size with which so many GPUs are enough, each alone where it surely fits so, else with what it needs besides."""
         taken = gpus_taken(self.server.settings)
         for name in LAYOUT:
+            hardware = {*OF_HARDWARE, *LAYOUT} - {name}
             size = self.server.settings.get(name, 1)
             for fewer in range(gpus * size // taken, 0, -1) if taken and size > 1 else ():
                 with suppress(KvplanError):  # what the engine refuses is not offered
                     told = planned(self._with({name: fewer}), self.given)
-                    fit = planner(replace(self, model=told.model, options=told.options))().fit
-                    then = "if that fits" if fit is None else "" if fit.verdict is Verdict.FITS else f"then: {fit.verdict.text}"
-                    yield self._made(self._edit({name: str(fewer)}, self._told({name: fewer}), then), {})
+                    plan = planner(replace(self, model=told.model, options=told.options))()
+                    options: dict[str, Any] = {name: fewer}
+                    if self._refused(plan):
+                        options["seq"] = plan.model.max_position_embeddings
+                    settings = {option: str(value) for option, value in options.items()}
+                    edit = self._edit(settings, self._told(options), "" if plan.fit is not None else "if that fits")
+                    # More GPUs are what the finding itself asks for.
+                    yield from islice(
+                        (each for each in self._edits_beside(edit, {}, planner) if each.settings.keys().isdisjoint(hardware)), 2
+                    )
                     break
 
-    def _shorter(self, refused: str, plan: Plan, replan: Callable[..., Plan]) -> Judged:
-        """The finding of a length that the engine refuses, with the largest that it takes and that fits; where none does, with what is said then."""
-        longest = plan.model.max_position_embeddings or 0
+    def _shorter(self, refused: str, plan: Plan, planner: Planner) -> Judged:
+        """The finding of a length that the engine refuses, with the largest that it takes and that fits, and what else holds that of the model."""
+        longest, replan = plan.model.max_position_embeddings or 0, planner(self)
         option, knobs = self.engine.facts.longest_option, self.options.get("engine_options", {})
         allowed = int(knobs.get(option, 0))
 
@@ -365,17 +414,21 @@ class ServerCheck(Check):
             of_server |= {"seq": tokens} if not of_server or plan.request.seq > tokens else {}
             return self._edit({"seq": str(tokens)}, told), typed, replan(**of_server)
 
-        edit, typed, shorter = of_length(longest)
+        edits, (edit, typed, shorter) = list[Edit](), of_length(longest)
         if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
             refused += f" With {longest:,} tokens it {verdict_on(shorter)}"
-            edit = replace(edit, effect=f"then: {shorter.fit.verdict.text}")
+            edits += self._edits_beside(edit, typed, planner)
             most = shorter.fit.max_seq or 0
-            if least_sensible(longest) <= most < longest:
-                edit, typed, shorter = of_length(most)
-        accepting = next((each.accepting for item in self.grown(figures_of(shorter)) for each in item.edits), "")
-        # It is said beside the flag: the GPUs are those of the text.
-        made = self._made(edit, typed, Held(accepting=accepting))
-        return replace(placed_at(finding("length", refused, holds=False), self.places.get("seq")), edits=(made,))
+            fits = least_sensible(longest) <= most < longest
+            edit, typed, shorter = (
+                of_length(most) if fits else (replace(edit, effect=f"then: {shorter.fit.verdict.text}"), typed, shorter)
+            )
+        if not edits or shorter.fit is None or shorter.fit.verdict is Verdict.FITS:
+            accepting = next((each.accepting for item in self.grown(figures_of(shorter)) for each in item.edits), "")
+            # It is said beside the flag: the GPUs are those of the text.
+            edits.insert(0, self._made(edit, typed, Held(accepting=accepting)))
+        found = placed_at(finding("length", refused, holds=False), self.places.get("seq"))
+        return replace(found, edits=_once(edits))
 
     def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan]) -> Judged:
         """The verdict at the first flag of the text that one of its edits changes, else at the server. Each edit holds as it is told."""
@@ -451,6 +504,11 @@ class ServerCheck(Check):
         ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
         yield from (next(ordered) if edit.flags else edit for edit in edits)
 
+    def _stands(self, name: str, value: str) -> bool:
+        """True if the text says this value of a flag already: nobody needs to write it."""
+        word = self._word(name)
+        return word is not None and word.text == value
+
     def _word(self, name: str) -> Word | None:
         """The word of the text that says the value of this flag, variable or parameter; ``None`` where it does not."""
         return self.server.places.get(keys_told(self.flags, name)[0])
@@ -491,12 +549,13 @@ class ServerCheck(Check):
             )
         elif edit.settings.keys() <= {"seq", "dtype"}:
             told = self._told({name: value for name, value in edit.settings.items() if name == "dtype"})
-            if "seq" in edit.settings and "seq" not in self.given:
+            # Where the text itself is to allow more, it allows what is asked for.
+            if "seq" in edit.settings and ("seq" not in self.given or self.beside):
                 length = read_options({"seq": edit.settings["seq"]}).values["seq"]
                 told |= self._slots_told(self.options.get("batch", 1), length, keep=True)
         # A flag has the exact number, which is all that is said of a length.
         effect = "" if told and "seq" in edit.settings.keys() - self.given.keys() else edit.effect
-        return replace(edit, told=told, flags=written(told), effect=effect)
+        return replace(edit, told=told, flags=written(told), effect=spelled(effect, self.server, self.given))
 
     def _given(self, name: str) -> int:
         """The length or the users that the user gave; 0 where none are given."""
@@ -508,8 +567,7 @@ class ServerCheck(Check):
         # Where a flag says the tokens, it is those of all slots.
         tokens = {facts.slots_option: seq * slots} if facts.slots_option in self.flags.flag_of else {"seq": seq}
         told = self._told(tokens | ({} if keep else {facts.users_option: slots}))
-        # Nobody needs to write what stands there.
-        return {name: value for name, value in told.items() if (word := self._word(name)) is None or word.text != value}
+        return {name: value for name, value in told.items() if name in self.beside or not self._stands(name, value)}
 
     def _most_slots(self, seq: int, fewer_than: int, replan: Callable[..., Plan], *, more_than: int = 0) -> Iterator[Edit]:
         """The edit of the most slots of so many tokens that surely fit on the GPU, fewer than these, where an engine has memory for each of its slots."""
@@ -541,7 +599,7 @@ class ServerCheck(Check):
         edit = self._edit({"tp": str(size)}, self._told({"tp": size}), f"all {given:,} GPUs of the file")
         held = self._held_with(edit.told, {}, replan)
         if held.holds:
-            yield replace(edit, accepting=held.accepting)
+            yield self._made(edit, {}, held)
 
     def _holding(self, edit: Edit, replan: Callable[..., Plan]) -> Edit | None:
         """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
@@ -557,14 +615,18 @@ class ServerCheck(Check):
         typed = {name: text for name, text in edit.settings.items() if text is not None and (name in self.given or name in free)}
         if not typed:
             return self._in_words(edit)
-        whole = typed.keys() == edit.settings.keys()
+        whole = typed.keys() == edit.settings.keys() and not edit.told.keys() & self.beside.keys()
         held = self._held_with({} if whole else edit.told, typed, replan) if whole or edit.told else held
         if not held.holds:
             return None
         return self._typed(replace(edit, told={}, flags=""), typed, held) if whole else self._made(edit, typed, held)
 
     def _in_words(self, edit: Edit) -> Edit | None:
-        """The edit of another checkpoint, or of other accelerators in the file, in words, with flags for the rest; ``None`` for flags that do not hold."""
+        """The edit of another checkpoint, or of other accelerators in the file, in words, with flags for the rest; ``None`` for flags that do not hold,
+        and beside a load that is to be typed.
+        """
+        if self.typed:
+            return None
         settings, said, effect = edit.settings, list[str](), edit.effect
         format_ = settings.get("weights")
         if format_ and not self.engine.weights.are_mixes and not self.engine.command.flag("weights", format_):
@@ -579,15 +641,15 @@ class ServerCheck(Check):
         if not said and not names:
             return None if edit.told else edit
         without = "".join(f" without {self.flags.flag_of[name].spelled}" for name in names if name in self.flags.flag_of)
-        return replace(
-            edit, yaml=f"{', '.join(filter(None, (*said, edit.flags)))}{without}".strip(), effect=effect, flags="", told={}
-        )
+        words = ", ".join(filter(None, (*said, self._whole(edit).flags)))
+        return replace(edit, yaml=f"{words}{without}".strip(), effect=effect, flags="", told={})
 
     def _made(self, edit: Edit, typed: Mapping[str, str], held: Held | None = None) -> Edit:
         """The edit that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them.
 
         A value that a variable of the text has is to be written there.
         """
+        edit, typed = self._whole(edit), {**self.typed, **typed}
         words = (word for name in edit.told if (word := self._word(name)) is not None)
         stands = ", ".join(dict.fromkeys(filter(None, map(self.variable_at, words))))
         edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
@@ -601,6 +663,12 @@ class ServerCheck(Check):
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
         return self._typed(edit, typed, held or Held()) if typed else edit
 
+    def _whole(self, edit: Edit) -> Edit:
+        """The edit with what its engine is told beside it."""
+        told = {name: value for name, value in self.beside.items() if not self._stands(name, edit.told.get(name, value))}
+        told |= {name: value for name, value in edit.told.items() if name in told or name not in self.beside}
+        return replace(edit, told=told, flags=written(told))
+
     def variable_at(self, word: Word) -> str:
         """The variable that has the value of a word, and where it is set; empty where the word has it itself."""
         written = word.raw if word.said is None else word.said.spot.written
@@ -610,9 +678,10 @@ class ServerCheck(Check):
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
+        typed = {**self.typed, **typed}
         sets = {f"{self.name}.{OF_SERVER[name]}": text for name, text in typed.items() if name in self.own}
         options = {**self.shared, **{name: text for name, text in typed.items() if name not in self.own}}
-        said = filter(None, (edit.flags, self.command(options, sets, grows=bool(held.accepting))))
+        said = filter(None, (self._whole(edit).flags, self.command(options, sets, grows=bool(held.accepting))))
         return replace(edit, yaml=" in the file and ".join(said), flags="", told={})
 
     def _held_with(self, told: Mapping[str, str], typed: Mapping[str, str], replan: Callable[..., Plan]) -> Held:
@@ -628,11 +697,22 @@ class ServerCheck(Check):
             plan = replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
             if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
                 grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
-                slower = f"{SLOWER}: {plan.places}" if plan.partly_on_host else ""
-                return Held(
-                    gpus=gpus_taken(options) or 0, accepting=next(grown, ""), slower=slower, refused=bool(self._refused(plan))
-                )
+                accepting, refused = next(grown, ""), bool(self._refused(plan))
+                return Held(gpus=gpus_taken(options) or 0, accepting=accepting, slower=slower(plan), refused=refused)
         return Held()
+
+
+def slower(plan: Plan) -> str:
+    """What lies in host memory, which makes it slower; empty where nothing does."""
+    return f"{SLOWER}: {plan.places}" if plan.partly_on_host else ""
+
+
+def _once(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """The edits, each once, as many as are offered."""
+    told = dict[str, Edit]()
+    for edit in edits:
+        told.setdefault(edit.flags or edit.yaml, edit)
+    return tuple(islice(told.values(), MOST_EDITS))
 
 
 def finding(name: str, message: str, *, holds: bool) -> Judged:

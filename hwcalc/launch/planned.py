@@ -279,12 +279,17 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
         flags = flags_of(server)
         if "engine_options" not in given:
             hint = _KNOB.sub(lambda knob: written(said_as(flags, server, knob[1], knob[2])) or knob[0], hint)
-        for flag, _ in _said(flags, server):
-            if flag.option in ROWS and flag.option not in given:
-                option = re.compile(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])")
-                error.message, hint = (option.sub(flag.spelled, text) for text in (error.message, hint))
+        error.message, hint = (spelled(text, server, given) for text in (error.message, hint))
     error.hint = f"{hint}{line}"
     return error
+
+
+def spelled(text: str, server: Server, given: Container[str]) -> str:
+    """The sentence with the flags of a server's text in place of kvplan's options, but for those that the user has ``given``."""
+    for flag, _ in _said(flags_of(server), server):
+        if flag.option in ROWS and flag.option not in given:
+            text = re.sub(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])", flag.spelled, text)
+    return text
 
 
 def remedies(error: KvplanError, server: Server) -> list[dict[str, str]]:

@@ -174,8 +174,7 @@ def test_several_changes_of_several_servers(tmp_path: Path, capsys: Capture) -> 
     [fix] = json.loads(out)["fixes"]
     assert (status, fix["written"], fix["reasons"]) == (0, True, [])
     assert [each.partition(": ")[2] for each in fix["changes"]] == [
-        "--tensor-parallel-size 1",
-        f"--max-model-len {LONGEST}",
+        f"--tensor-parallel-size 1 --max-model-len {LONGEST}",
         f"--max-model-len {LONGEST} (100,000 -> {int(LONGEST):,} tokens)",
     ]
     assert f"-tp 1 --max-model-len {LONGEST} " in path.read_text(encoding="utf-8")
