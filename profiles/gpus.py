@@ -343,6 +343,15 @@ def product_name(gpu: Gpu) -> str:
     return gpu.name.partition(" (")[0]
 
 
+def node_label(gpu: Gpu) -> str:
+    """The label of nodes that have the accelerator, as the vendor's discovery writes it.
+
+    >>> node_label(find_gpu("l40s"))
+    'NVIDIA-L40S'
+    """
+    return product_name(gpu).replace(" ", "-")
+
+
 _Place = tuple[str, str | None]
 """The id of an accelerator, and the path of the user's own file of it."""
 

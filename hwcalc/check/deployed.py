@@ -142,16 +142,38 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         growth = f" --max-growth {told.growth}" if against and told.growth and not grows else ""
         return typed_command([path], [text], told, {}, sets) + against + growth + _typed(options)
 
-    for name, server in servers:
+    others = _others(servers)
+    for (name, server), shared in zip(servers, others, strict=True):
         try:
             flags = flags_of(server)
         except UsageError as error:
             notes.append(Note(code="unplanned", message=f"{printable(path)}:{server.line}: {error.message}"))
             continue
-        checks.append(_check(server, flags, told, name, command, alone=len(servers) == 1))
+        checks.append(replace(_check(server, flags, told, name, command, alone=len(servers) == 1), others=shared))
     if not checks:
         notes.insert(0, Note(code="no-server", message=f"{printable(path)} {_NOTHING}: nothing is checked."))
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
+
+
+def _others(servers: Sequence[tuple[str, Server]]) -> list[dict[str, tuple[str, ...]]]:
+    """Of each server the settings that others take from the same word: from a variable, an anchor, or the labels of their pod; with the names of those."""
+
+    def words(server: Server) -> Iterator[tuple[str, tuple[str, int, int]]]:
+        for key, word in server.places.items():
+            spot = word.spot if word.said is None else word.said.spot
+            if spot.line:
+                yield key, ("", spot.line, spot.column)
+        pod, _, container = server.name.rpartition("/")
+        if container and pod:
+            yield "gpu", (pod, 0, 0)
+
+    users: dict[tuple[str, int, int], list[str]] = {}
+    for name, server in servers:
+        for _, word in words(server):
+            users.setdefault(word, []).append(name)
+    return [
+        {key: tuple(other for other in users[word] if other != name) for key, word in words(server)} for name, server in servers
+    ]
 
 
 def typed_command(

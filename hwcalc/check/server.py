@@ -55,6 +55,7 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags, Flag
+from hwcalc.profiles.gpus import find_gpu, node_label
 from hwcalc.profiles.hardware_file import NODE
 from hwcalc.text import brief
 
@@ -108,6 +109,7 @@ class ServerCheck(Check):
     alone, and ``shared`` those that the user gave for all. Variables from ``outside`` have the values that the user gave, or, ``beside``, those of a file that lies beside the text. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
     with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares
     its figures with a baseline. What its engine is told ``beside`` the text, and what is ``typed`` for that, is a part of each edit.
+    ``others`` names the servers for which the word of a setting counts as well.
     """
 
     server: Server
@@ -125,6 +127,7 @@ class ServerCheck(Check):
     grown: Grown = no_growth
     beside: Mapping[str, str] = MappingProxyType({})
     typed: Mapping[str, str] = MappingProxyType({})
+    others: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @property
     def document(self) -> Mapping[str, Any] | None:
@@ -419,10 +422,12 @@ class ServerCheck(Check):
             refused += f" With {longest:,} tokens it {verdict_on(shorter)}"
             edits += self._edits_beside(edit, typed, planner)
             most = shorter.fit.max_seq or 0
-            fits = least_sensible(longest) <= most < longest
-            edit, typed, shorter = (
-                of_length(most) if fits else (replace(edit, effect=f"then: {shorter.fit.verdict.text}"), typed, shorter)
-            )
+            if least_sensible(longest) <= most < longest:
+                of_longest = shorter
+                edit, typed, shorter = of_length(most)
+                edit = self._with_expected(edit, of_longest)
+            else:
+                edit = replace(edit, effect=f"then: {shorter.fit.verdict.text}")
         if not edits or shorter.fit is None or shorter.fit.verdict is Verdict.FITS:
             accepting = next((each.accepting for item in self.grown(figures_of(shorter)) for each in item.edits), "")
             # It is said beside the flag: the GPUs are those of the text.
@@ -443,7 +448,7 @@ class ServerCheck(Check):
         users = self.flags.flag_of.get(self.engine.facts.users_option) if "batch" not in self.options else None
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (each for each in map(self._in_engine, item.edits) if users is None or users.spelled not in each.told)
-        told = (self._holding(edit, replan) for edit in asked)
+        told = (self._holding(self._with_expected(edit, plan), replan) for edit in asked)
         slots = self._most_slots(self._given("seq") or plan.request.seq, plan.request.batch, replan)
         held, waiting = [*filter(None, told), *slots], self._waiting(plan)
         at_once = [edit for edit in held if waiting is not None and edit.told.keys() == {waiting.spelled}]
@@ -557,6 +562,17 @@ class ServerCheck(Check):
         effect = "" if told and "seq" in edit.settings.keys() - self.given.keys() else edit.effect
         return replace(edit, told=told, flags=written(told), effect=spelled(effect, self.server, self.given))
 
+    def _with_expected(self, edit: Edit, plan: Plan) -> Edit:
+        """The edit of a length, which surely fits, with what each slot has, or with the length that is expected to fit and may not."""
+        if edit.settings.keys() != {"seq"} or plan.fit is None:
+            return edit
+        length, expected = read_options({"seq": edit.settings["seq"]}).values["seq"], plan.fit.expected_max_seq or 0
+        if self.engine.facts.slots_option:
+            effect = f"{length:,} tokens a slot" if plan.request.batch > 1 else ""
+        else:
+            effect = f"surely; {expected:,} tokens expected" if expected > length else ""
+        return replace(edit, effect="; ".join(filter(None, (effect, edit.effect))))
+
     def _given(self, name: str) -> int:
         """The length or the users that the user gave; 0 where none are given."""
         return read_options({name: self.given[name]}).values[name] if name in self.given else 0
@@ -634,7 +650,8 @@ class ServerCheck(Check):
             said, effect = [f"a checkpoint in {format_.upper()}: search the Hub for {name}"], gain_of(effect)
         many, of_text = int(settings.get("gpus") or 0), self.server.settings.get("gpus_per_replica")
         if settings.get("gpu"):
-            said.append(f"{f'{many} x ' if many else ''}{settings['gpu']} in the file")
+            said.append(f"{f'{many} x ' if many else ''}{self._as_labelled(settings['gpu'])} in the file")
+            effect = "; ".join(filter(None, (self._also("gpu"), effect)))
         elif many and not (edit.told and (of_text is None or of_text >= many)):
             said.append(f"{many:,} GPUs in the file")
         names = [name.rpartition(".")[2] for name, value in settings.items() if value is None]
@@ -644,14 +661,30 @@ class ServerCheck(Check):
         words = ", ".join(filter(None, (*said, self._whole(edit).flags)))
         return replace(edit, yaml=f"{words}{without}".strip(), effect=effect, flags="", told={})
 
+    def _as_labelled(self, gpu: str) -> str:
+        """The accelerator by the label of its nodes, where the text names its own so."""
+        planned_on, stated = self.options.get("gpu"), self.server.settings.get("gpu")
+        if planned_on is None or stated != node_label(find_gpu(planned_on)):
+            return gpu
+        label = node_label(find_gpu(gpu))
+        with suppress(KvplanError):
+            return label if find_gpu(label).id == gpu else gpu
+        return gpu
+
+    def _also(self, key: str) -> str:
+        """Which other servers the word is of that says a setting; empty where it is of this one alone."""
+        others = self.others.get(key, ())
+        return f"also of {brief(', '.join(others), 80)}" if others else ""
+
     def _made(self, edit: Edit, typed: Mapping[str, str], held: Held | None = None) -> Edit:
         """The edit that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them.
 
         A value that a variable of the text has is to be written there.
         """
         edit, typed = self._whole(edit), {**self.typed, **typed}
-        words = (word for name in edit.told if (word := self._word(name)) is not None)
-        stands = ", ".join(dict.fromkeys(filter(None, map(self.variable_at, words))))
+        words = [(keys_told(self.flags, name)[0], word) for name in edit.told if (word := self._word(name)) is not None]
+        said = (", ".join(filter(None, (self.variable_at(word), self._also(key)))) for key, word in words)
+        stands = ", ".join(dict.fromkeys(filter(None, said)))
         edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
         given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
         edit = edit if held is None else replace(edit, accepting=held.accepting)

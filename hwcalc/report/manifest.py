@@ -18,7 +18,7 @@ from hwcalc.engines.engine import Engine
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.engine_flags import EngineFlags, engine_flags
-from hwcalc.profiles.gpus import find_gpu, product_name
+from hwcalc.profiles.gpus import find_gpu, node_label
 from hwcalc.profiles.launch import Vendor, launch_words
 from hwcalc.profiles.mig import slice_named
 from hwcalc.text import brief, shell_word
@@ -338,7 +338,7 @@ def _label(served: _Served) -> tuple[str, str] | None:
     if served.gpu is None or served.vendor is None or served.vendor.label is None:
         return None
     whole = served.gpu if served.gpu.slice_of is None else find_gpu(served.gpu.slice_of)
-    return served.vendor.label, product_name(whole).replace(" ", "-")
+    return served.vendor.label, node_label(whole)
 
 
 def _helm(served: _Served, plan: Plan) -> list[dict[str, Any]]:

@@ -353,7 +353,7 @@ def test_idle_gpus_of_a_text_are_used_first(tmp_path: Path, capsys: Capture) -> 
     path.write_text(counted("device_ids", QWEN, "--max-model-len 65536", 2), encoding="utf-8")
     [item] = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]
     first, *others = item["edits"]
-    assert (first["effect"], first["flags"].split()[0]) == ("", "--max-model-len")
+    assert (first["effect"].startswith("surely; "), first["flags"].split()[0]) == (True, "--max-model-len")
     assert "--max-model-len 40960 --tensor-parallel-size 2" in [edit["flags"] for edit in others]
     for edit in item["edits"]:
         if edit["flags"] and "in the file" not in edit["effect"]:
@@ -525,7 +525,7 @@ def test_a_finding_stands_where_a_variable_is_set(text: str, tmp_path: Path, cap
     assert ("$LEN" if typed else "40960") in lines[item["line"] - 1]
     assert edit["flags"].startswith("--max-model-len ")
     where = "LEN of --set or --env-file" if typed else f"{'A' if 'A=' in text else 'LEN'} in line {item['line']}"
-    assert edit["effect"] == where
+    assert edit["effect"].partition("; ")[0] == where
     _, _, err = run(capsys, "check", str(path), "--gpu", "l4", *typed, "--fix")
     assert (f"the value of --max-model-len is {where}" in err) is bool(typed)
 
@@ -738,3 +738,31 @@ def test_a_missing_accelerator_is_named_for_one_of_several_scripts(
     assert [check["status"] for check in checked(capsys, "a.sh", "b.sh", *words[0])[1]["checks"]] == ["pass", "error"]
     assert checked(capsys, "a.sh", "b.sh", *words[0], *words[1])[0] == 0
     assert "--set" not in checked(capsys, "a.sh")[1]["checks"][0]["error"]["hint"]
+
+
+def test_who_else_has_the_word_that_an_edit_changes(tmp_path: Path, capsys: Capture) -> None:
+    """A variable of two servers, and the labels of one pod: an edit for one of them changes the other, and says so."""
+    script, pod = tmp_path / "two.sh", tmp_path / "pod.yaml"
+    script.write_text(f"LEN=40960\nvllm serve {QWEN} --max-model-len $LEN\nvllm serve Qwen/Qwen3-4B --max-model-len $LEN\n")
+    first, second = checked(capsys, str(script), "--gpu", "l4")[1]["checks"]
+    edits = [edit for item in first["requirements"] for edit in item["edits"] if "--max-model-len" in edit["told"]]
+    assert edits
+    assert all(f"LEN in line 1, also of {second['name']}" in edit["effect"] for edit in edits)
+
+    container = "{{name: {name}, image: 'vllm/vllm-openai:v0.11.0', args: [--model, {model}], resources: {{limits: {{nvidia.com/gpu: 1}}}}}}"
+    containers = [container.format(name="large", model="Qwen/Qwen3-32B"), container.format(name="small", model="Qwen/Qwen3-4B")]
+    pod.write_text(
+        "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}, "
+        f"containers: [{', '.join(containers)}]}}}}"
+    )
+    large, small = checked(capsys, str(pod))[1]["checks"]
+    offered = [edit for item in large["requirements"] for edit in item["edits"] if edit["settings"].get("gpu")]
+    assert small["status"] == "pass"
+    assert offered
+    for edit in offered:
+        # As nodes are labelled, and what it makes of the text holds.
+        label = edit["yaml"].removesuffix(" in the file")
+        assert (label.startswith("NVIDIA-"), "also of p/small" in edit["effect"]) == (True, True)
+        other = tmp_path / "other.yaml"
+        other.write_text(pod.read_text().replace("NVIDIA-L40S", label))
+        assert checked(capsys, str(other))[1]["checks"][0]["status"] == "pass"

@@ -206,7 +206,7 @@ def test_a_setting_in_a_variable_of_a_container(text: str, tmp_path: Path, capsy
     path.write_text(text, encoding="utf-8")
     status, said, _ = run(capsys, "check", str(path), "--gpu", "l4")
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "40000" in line)
-    assert (status, f"(MAX_TOTAL_TOKENS in line {line})" in said) == (1, True)
+    assert (status, f"(MAX_TOTAL_TOKENS in line {line}" in said) == (1, True)
     status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
     [length] = re.findall(r"--max-total-tokens (\d+)", err)
 
