@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.result import Judged
-from hwcalc.check.server import OF_HARDWARE, OF_MODEL, OF_SERVER, OpenError, ServerCheck, finding, place_of, placed_at
+from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place_of, placed_at
+from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.env_file import beside
@@ -296,7 +297,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         server=server,
         command=command,
         outside=frozenset({**told.given.variables, **told.given.beside}),
-        beside=frozenset(told.given.beside),
+        of_env_file=frozenset(told.given.beside),
         told=tuple(judged),
         without_gpu=without_gpu and len(faults) == 1,
         fitted=made.fitted,

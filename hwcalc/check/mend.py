@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from hwcalc.check.deployed import Deployment, read_deployment
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
-from hwcalc.check.server import SLOWER, ServerCheck
+from hwcalc.check.server import ServerCheck
+from hwcalc.check.server_edits import SLOWER
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of

@@ -1,30 +1,21 @@
-"""The check of a server that a deployment starts: where its findings stand, and what to change.
-
-A change is settings of a plan, and what the engine is told for them (:mod:`hwcalc.launch.told`). It is planned as the text would have it before it
-is offered: as flags in the text, as the command that the user types in place of this one, as both, or in words.
-"""
+"""The check of a server that a deployment starts: what is wrong, where it stands in the text, and the edits that mend it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, gain_of
+from hwcalc.check.changes import MOST_EDITS, NUMBERS
 from hwcalc.check.file import Check, Fault, Place, Required
 from hwcalc.check.judge import judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
-from hwcalc.engines import find_engine
+from hwcalc.check.server_edits import OF_HARDWARE, SLOWER, Held, ServerEdits, once, slower
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
-from hwcalc.formulas.record import Record
-from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import (
     BEYOND,
     LAYOUT,
@@ -39,42 +30,29 @@ from hwcalc.launch.planned import (
     planned,
     remedies,
     set_words,
-    spelled,
     without_line,
     word_of,
     words_for,
 )
-from hwcalc.launch.read import LOAD
 from hwcalc.launch.server import Server
-from hwcalc.launch.told import key_of, keys_told, read_told, settings_told, written
+from hwcalc.launch.told import key_of, settings_told
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.asked import read_options
-from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
-from hwcalc.profiles.engine_flags import EngineFlags, Flag
-from hwcalc.profiles.gpus import find_gpu, node_label
+from hwcalc.profiles.engine_flags import Flag
 from hwcalc.profiles.hardware_file import NODE
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.engine import Engine
     from hwcalc.planner.result import Plan
 
 OF_MODEL: Final = ("model", "repository", "file", "url")
 """Keys of flags that name the model."""
-OF_HARDWARE: Final = {"gpu": "gpu", "gpus": "gpus_per_replica"}
-"""Options of a plan, and the settings of servers that say the same."""
-OF_SERVER: Final = {**OF_HARDWARE, **{option: key for key, option in LOAD.items()}}
-"""Options of a plan, and what ``--set`` calls those of one server."""
 Planner = Callable[[Check], Callable[..., "Plan"]]
 """Gives what plans a check, with some options changed."""
-_STRETCHES: Final = re.compile(r"rope|overrid")
-"""In the names of flags that change how long a model is."""
-SLOWER: Final = "much slower"
-"""What is said of an edit that nobody wants unasked, such as weights in host memory."""
 _NO_CHANGE: Final = "no change was found with which it holds them"
 _FITS: Final = Required(name="fits", limit=True, text="true")
 
@@ -85,63 +63,22 @@ class OpenError(UsageError):
     type = "open"
 
 
-class Held(Record):
-    """The GPUs that a server takes where it surely fits, 0 where it does not; the option that accepts what grows then, how much is on the host, and
-    whether the engine refuses the length all the same.
-    """
-
-    gpus: int = 0
-    accepting: str = ""
-    slower: str = ""
-    refused: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """True if it surely fits, with a length that the engine takes."""
-        return bool(self.gpus) and not self.refused
-
-
-class ServerCheck(Check):
+class ServerCheck(ServerEdits):
     """The check of a server. ``remarks`` are warnings.
 
-    ``without_gpu`` says that an accelerator is all that it lacks, ``given`` are options of the user that count more than the text. ``command`` makes the
-    command that checks the text with options and values of ``--set``, and without a limit of growth if another one is to be added; ``own`` are the options that ``--set`` says of this server
-    alone, and ``shared`` those that the user gave for all. Variables from ``outside`` have the values that the user gave, or, ``beside``, those of a file that lies beside the text. One that is ``fitted`` is told to allow the longest requests that its pool holds, and one
-    with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text. ``grown`` compares
-    its figures with a baseline. What its engine is told ``beside`` the text, and what is ``typed`` for that, is a part of each edit.
-    ``others`` names the servers for which the word of a setting counts as well.
+    ``without_gpu`` says that an accelerator is all that it lacks. One that is ``fitted`` is told to allow the longest requests that its pool holds, and
+    one with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text.
     """
 
-    server: Server
     remarks: tuple[str, ...] = ()
     without_gpu: bool = False
     fitted: bool = False
-    given: Mapping[str, Any] = MappingProxyType({})
-    command: Callable[..., str] = str
-    own: Collection[str] = ()
-    shared: Mapping[str, Any] = MappingProxyType({})
-    outside: frozenset[str] = frozenset()
-    beside: frozenset[str] = frozenset()
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
-    grown: Grown = no_growth
-    beside: Mapping[str, str] = MappingProxyType({})
-    typed: Mapping[str, str] = MappingProxyType({})
-    others: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @property
     def document(self) -> Mapping[str, Any] | None:
         return self.server.to_dict()
-
-    @cached_property
-    def flags(self) -> EngineFlags:
-        """The flags of its engine."""
-        return flags_of(self.server)
-
-    @cached_property
-    def engine(self) -> Engine:
-        """Its engine."""
-        return find_engine(self.flags.engine)[0]
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -299,18 +236,6 @@ class ServerCheck(Check):
             *(note for note in heeded(plan, self.server.variables).warnings if not (refused and note.code == BEYOND)),
         ]
 
-    def _refused(self, plan: Plan) -> str:
-        """Why the engine refuses the length; empty if it takes it."""
-        longer = next((note.message for note in plan.warnings if note.code == BEYOND), "")
-        needed = plan.request.environment and heeded(plan, self.server.variables) is plan
-        return longer if needed and not self._stretched else ""
-
-    @property
-    def _stretched(self) -> bool:
-        """True if the model may be stretched by a flag, which no plan reads."""
-        server = self.server
-        return any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant))
-
     def _beyond(self, plan: Plan, planner: Planner, search: Callable[[Check], str]) -> Judged:
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
         error, replan = self.beyond, planner(self)
@@ -349,7 +274,7 @@ class ServerCheck(Check):
         word = words_for(self.flags, self.server, option)[1]
         item = finding("length" if option == "seq" else "users", message, holds=False)
         place = None if word is None or not word.line else place_of(self.server, self.flags.flag_of.get(option), word)
-        return replace(placed_at(item, place), edits=_once(edits))
+        return replace(placed_at(item, place), edits=once(edits))
 
     def _edits_beside(
         self, first: Edit, typed: Mapping[str, str], planner: Planner, more_than: Mapping[str, int] = MappingProxyType({})
@@ -418,22 +343,23 @@ class ServerCheck(Check):
             return self._edit({"seq": str(tokens)}, told), typed, replan(**of_server)
 
         edits, (edit, typed, shorter) = list[Edit](), of_length(longest)
-        if shorter.fit is not None and shorter.fit.verdict is not Verdict.FITS:
+        fit = shorter.fit
+        if fit is not None and fit.verdict is not Verdict.FITS:
             refused += f" With {longest:,} tokens it {verdict_on(shorter)}"
             edits += self._edits_beside(edit, typed, planner)
-            most = shorter.fit.max_seq or 0
+            most = fit.max_seq or 0
             if least_sensible(longest) <= most < longest:
                 of_longest = shorter
                 edit, typed, shorter = of_length(most)
                 edit = self._with_expected(edit, of_longest)
             else:
-                edit = replace(edit, effect=f"then: {shorter.fit.verdict.text}")
+                edit = replace(edit, effect=f"then: {fit.verdict.text}")
         if not edits or shorter.fit is None or shorter.fit.verdict is Verdict.FITS:
             accepting = next((each.accepting for item in self.grown(figures_of(shorter)) for each in item.edits), "")
             # It is said beside the flag: the GPUs are those of the text.
             edits.insert(0, self._made(edit, typed, Held(accepting=accepting)))
         found = placed_at(finding("length", refused, holds=False), self.places.get("seq"))
-        return replace(found, edits=_once(edits))
+        return replace(found, edits=once(edits))
 
     def blamed(self, item: Judged, plan: Plan, replan: Callable[..., Plan]) -> Judged:
         """The verdict at the first flag of the text that one of its edits changes, else at the server. Each edit holds as it is told."""
@@ -508,244 +434,6 @@ class ServerCheck(Check):
 
         ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
         yield from (next(ordered) if edit.flags else edit for edit in edits)
-
-    def _stands(self, name: str, value: str) -> bool:
-        """True if the text says this value of a flag already: nobody needs to write it."""
-        word = self._word(name)
-        return word is not None and word.text == value
-
-    def _word(self, name: str) -> Word | None:
-        """The word of the text that says the value of this flag, variable or parameter; ``None`` where it does not."""
-        return self.server.places.get(keys_told(self.flags, name)[0])
-
-    # --- edits --------------------------------------------------------------------------------------------------------
-
-    def _with(self, settings: Mapping[str, Any]) -> Server:
-        """The server with other settings."""
-        return replace(self.server, settings={**self.server.settings, **settings})
-
-    def _told(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """What the engine is told for options of a plan, or of the engine: by a variable where the text says it so, and not by a parameter."""
-        told = [
-            pair
-            for option, one in options.items()
-            for pair in read_told(self.flags, self.engine.command.flag(option, one)).items()
-        ]
-        variables = {
-            row.key: row.name for row in self.flags.environment if any(f"{row.name}=" in each for each in self.server.variables)
-        }
-        of_key = {row.name: variables.get(row.key) for row in self.flags.parameters if row.key}
-        return {of_key.get(name) or name: value for name, value in told}
-
-    @staticmethod
-    def _edit(settings: Mapping[str, str], told: Mapping[str, str] = MappingProxyType({}), effect: str = "") -> Edit:
-        """The edit of these settings, which the engine is told so."""
-        words = written(told)
-        yaml = "\n".join(f"{name}: {value}" for name, value in settings.items()) or words
-        return Edit(yaml=yaml, effect=effect, flags=words, settings=settings, told=told)
-
-    def _in_engine(self, edit: Edit) -> Edit:
-        """The edit with what the engine is told: all its parallel sizes, and a length by the flag that says it, where the text does, and not the user."""
-        told = read_told(self.flags, edit.flags)
-        if told:
-            # A command leaves out sizes of 1, and the text may have others.
-            told |= self._told(
-                {name: 1 for name in LAYOUT if edit.settings.get(name) == "1" and self.server.settings.get(name, 1) != 1}
-            )
-        elif edit.settings.keys() <= {"seq", "dtype"}:
-            told = self._told({name: value for name, value in edit.settings.items() if name == "dtype"})
-            # Where the text itself is to allow more, it allows what is asked for.
-            if "seq" in edit.settings and ("seq" not in self.given or self.beside):
-                length = read_options({"seq": edit.settings["seq"]}).values["seq"]
-                told |= self._slots_told(self.options.get("batch", 1), length, keep=True)
-        # A flag has the exact number, which is all that is said of a length.
-        effect = "" if told and "seq" in edit.settings.keys() - self.given.keys() else edit.effect
-        return replace(edit, told=told, flags=written(told), effect=spelled(effect, self.server, self.given))
-
-    def _with_expected(self, edit: Edit, plan: Plan) -> Edit:
-        """The edit of a length, which surely fits, with what each slot has, or with the length that is expected to fit and may not."""
-        if edit.settings.keys() != {"seq"} or plan.fit is None:
-            return edit
-        length, expected = read_options({"seq": edit.settings["seq"]}).values["seq"], plan.fit.expected_max_seq or 0
-        if self.engine.facts.slots_option:
-            effect = f"{length:,} tokens a slot" if plan.request.batch > 1 else ""
-        else:
-            effect = f"surely; {expected:,} tokens expected" if expected > length else ""
-        return replace(edit, effect="; ".join(filter(None, (effect, edit.effect))))
-
-    def _given(self, name: str) -> int:
-        """The length or the users that the user gave; 0 where none are given."""
-        return read_options({name: self.given[name]}).values[name] if name in self.given else 0
-
-    def _slots_told(self, slots: int, seq: int, *, keep: bool = False) -> dict[str, str]:
-        """What a server is told that has so many slots, which it may ``keep``, each of so many tokens."""
-        facts = self.engine.facts
-        # Where a flag says the tokens, it is those of all slots.
-        tokens = {facts.slots_option: seq * slots} if facts.slots_option in self.flags.flag_of else {"seq": seq}
-        told = self._told(tokens | ({} if keep else {facts.users_option: slots}))
-        return {name: value for name, value in told.items() if name in self.beside or not self._stands(name, value)}
-
-    def _most_slots(self, seq: int, fewer_than: int, replan: Callable[..., Plan], *, more_than: int = 0) -> Iterator[Edit]:
-        """The edit of the most slots of so many tokens that surely fit on the GPU, fewer than these, where an engine has memory for each of its slots."""
-        users = self._given("batch")
-
-        def typed(slots: int) -> dict[str, str]:
-            return {"batch": str(slots)} if users > slots else {}
-
-        def held(slots: int) -> Held:
-            return self._held_with(self._slots_told(slots, seq), typed(slots), replan)
-
-        def fits(slots: int) -> bool:
-            found = held(slots)
-            return found.holds and not found.slower
-
-        most = last_yes(fits, fewer_than - 1, fewer_than // 2) if self.engine.facts.slots_option and fewer_than > 1 else 0
-        # Who asks for a length alone may be served with a single slot of it.
-        least = 1 if "seq" in self.given and not users else least_sensible(users or fewer_than)
-        if most >= least and most > more_than:
-            edit = self._edit({"batch": str(most)}, self._slots_told(most, seq), "the most slots that surely fit")
-            yield self._made(edit, typed(most), held(most))
-
-    def _on_all_gpus(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
-        """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""
-        given, taken = self.server.settings.get("gpus_per_replica"), gpus_taken(self.server.settings)
-        if not isinstance(given, int) or not taken or given == taken or given % taken or "tp" not in self.flags.flag_of:
-            return
-        size = self.server.settings.get("tp", 1) * given // taken
-        edit = self._edit({"tp": str(size)}, self._told({"tp": size}), f"all {given:,} GPUs of the file")
-        held = self._held_with(edit.told, {}, replan)
-        if held.holds:
-            yield self._made(edit, {}, held)
-
-    def _holding(self, edit: Edit, replan: Callable[..., Plan]) -> Edit | None:
-        """The edit as the flags with which the server surely fits, or as the command that the user types in place of this one, or as both.
-
-        The user types the load, and hardware that the text does not name. What only another checkpoint or another text does is told in words. ``None``
-        for what can be told in none of these ways.
-        """
-        held = self._held_with(edit.told, {}, replan) if edit.told else Held()
-        if held.holds:
-            return self._made(edit, {}, held)
-        counts = isinstance(self.server.settings.get("gpus_per_replica"), int)
-        free = () if edit.told else (*NUMBERS, *(() if counts else ("gpus",)))
-        typed = {name: text for name, text in edit.settings.items() if text is not None and (name in self.given or name in free)}
-        if not typed:
-            return self._in_words(edit)
-        whole = typed.keys() == edit.settings.keys() and not edit.told.keys() & self.beside.keys()
-        held = self._held_with({} if whole else edit.told, typed, replan) if whole or edit.told else held
-        if not held.holds:
-            return None
-        return self._typed(replace(edit, told={}, flags=""), typed, held) if whole else self._made(edit, typed, held)
-
-    def _in_words(self, edit: Edit) -> Edit | None:
-        """The edit of another checkpoint, or of other accelerators in the file, in words, with flags for the rest; ``None`` for flags that do not hold,
-        and beside a load that is to be typed.
-        """
-        if self.typed:
-            return None
-        settings, said, effect = edit.settings, list[str](), edit.effect
-        format_ = settings.get("weights")
-        if format_ and not self.engine.weights.are_mixes and not self.engine.command.flag("weights", format_):
-            name = f"{self.model.rpartition('/')[2]}-{format_.upper()}"
-            said, effect = [f"a checkpoint in {format_.upper()}: search the Hub for {name}"], gain_of(effect)
-        many, of_text = int(settings.get("gpus") or 0), self.server.settings.get("gpus_per_replica")
-        if settings.get("gpu"):
-            said.append(f"{f'{many} x ' if many else ''}{self._as_labelled(settings['gpu'])} in the file")
-            effect = "; ".join(filter(None, (self._also("gpu"), effect)))
-        elif many and not (edit.told and (of_text is None or of_text >= many)):
-            said.append(f"{many:,} GPUs in the file")
-        names = [name.rpartition(".")[2] for name, value in settings.items() if value is None]
-        if not said and not names:
-            return None if edit.told else edit
-        without = "".join(f" without {self.flags.flag_of[name].spelled}" for name in names if name in self.flags.flag_of)
-        words = ", ".join(filter(None, (*said, self._whole(edit).flags)))
-        return replace(edit, yaml=f"{words}{without}".strip(), effect=effect, flags="", told={})
-
-    def _as_labelled(self, gpu: str) -> str:
-        """The accelerator by the label of its nodes, where the text names its own so."""
-        planned_on, stated = self.options.get("gpu"), self.server.settings.get("gpu")
-        if planned_on is None or stated != node_label(find_gpu(planned_on)):
-            return gpu
-        label = node_label(find_gpu(gpu))
-        with suppress(KvplanError):
-            return label if find_gpu(label).id == gpu else gpu
-        return gpu
-
-    def _also(self, key: str) -> str:
-        """Which other servers the word is of that says a setting; empty where it is of this one alone."""
-        others = self.others.get(key, ())
-        return f"also of {brief(', '.join(others), 80)}" if others else ""
-
-    def _made(self, edit: Edit, typed: Mapping[str, str], held: Held | None = None) -> Edit:
-        """The edit that holds with options that are ``typed`` and so many GPUs: more than it has are given to the server where it got them.
-
-        A value that a variable of the text has is to be written there.
-        """
-        edit, typed = self._whole(edit), {**self.typed, **typed}
-        words = [(keys_told(self.flags, name)[0], word) for name in edit.told if (word := self._word(name)) is not None]
-        said = (", ".join(filter(None, (self.variable_at(word), self._also(key)))) for key, word in words)
-        stands = ", ".join(dict.fromkeys(filter(None, said)))
-        edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
-        given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
-        edit = edit if held is None else replace(edit, accepting=held.accepting)
-        if given is not None and gpus > int(given):
-            typed = {**typed, "gpus": str(gpus)}
-        elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
-            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the file"))))
-        elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus):
-            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
-        return self._typed(edit, typed, held or Held()) if typed else edit
-
-    def _whole(self, edit: Edit) -> Edit:
-        """The edit with what its engine is told beside it."""
-        told = {name: value for name, value in self.beside.items() if not self._stands(name, edit.told.get(name, value))}
-        told |= {name: value for name, value in edit.told.items() if name in told or name not in self.beside}
-        return replace(edit, told=told, flags=written(told))
-
-    def variable_at(self, word: Word) -> str:
-        """The variable that has the value of a word, and where it is set; empty where the word has it itself."""
-        written = word.raw if word.said is None else word.said.spot.written
-        given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", written))
-        of_text = "" if word.said is None else f"{word.said.name} in line {word.said.spot.line}"
-        return next((f"{name} of {ENV_FILE if name in self.beside else '--set or --env-file'}" for name in given), of_text)
-
-    def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
-        """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
-        typed = {**self.typed, **typed}
-        sets = {f"{self.name}.{OF_SERVER[name]}": text for name, text in typed.items() if name in self.own}
-        options = {**self.shared, **{name: text for name, text in typed.items() if name not in self.own}}
-        said = filter(None, (self._whole(edit).flags, self.command(options, sets, grows=bool(held.accepting))))
-        return replace(edit, yaml=" in the file and ".join(said), flags="", told={})
-
-    def _held_with(self, told: Mapping[str, str], typed: Mapping[str, str], replan: Callable[..., Plan]) -> Held:
-        """How the server fits once its engine is told this, and with what is typed in place of what the user gave."""
-        with suppress(KvplanError):  # what the engine refuses is not offered
-            settings, extra = settings_told(self.flags, told)
-            # A text that gives it fewer GPUs has to give it more, which no flag says.
-            of_text = {name: value for name, value in self.server.settings.items() if name != "gpus_per_replica"}
-            server = replace(self.server, settings={**of_text, **settings}, extra={**self.server.extra, **extra})
-            given = {name: value for name, value in self.given.items() if name != "gpus" or not settings.keys() & LAYOUT}
-            options = planned(server, {**given, **typed}).options
-            changed = {**dict.fromkeys(self.options), **options}
-            plan = replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
-            if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
-                grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
-                accepting, refused = next(grown, ""), bool(self._refused(plan))
-                return Held(gpus=gpus_taken(options) or 0, accepting=accepting, slower=slower(plan), refused=refused)
-        return Held()
-
-
-def slower(plan: Plan) -> str:
-    """What lies in host memory, which makes it slower; empty where nothing does."""
-    return f"{SLOWER}: {plan.places}" if plan.partly_on_host else ""
-
-
-def _once(edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """The edits, each once, as many as are offered."""
-    told = dict[str, Edit]()
-    for edit in edits:
-        told.setdefault(edit.flags or edit.yaml, edit)
-    return tuple(islice(told.values(), MOST_EDITS))
 
 
 def finding(name: str, message: str, *, holds: bool) -> Judged:
