@@ -161,7 +161,6 @@ class StepLoad(Struct):
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     """Pairs of a prompt's token that is computed and a token before it or itself, windows left aside."""
-    prefill_requests: int = 0
     prefill_ends: int = 0
     """Prompts that are complete after it."""
     paused_requests: int = 0
@@ -172,12 +171,11 @@ class StepLoad(Struct):
     def clear(self) -> None:
         """Nothing is computed yet."""
         self.decode_requests = self.decode_tokens = self.paused_requests = 0
-        self.prefill_tokens = self.prefill_pairs = self.prefill_requests = self.prefill_ends = 0
+        self.prefill_tokens = self.prefill_pairs = self.prefill_ends = 0
         self.passes = 1
 
     def add_chunk(self, tokens: int, before: int) -> None:
         """So many tokens of a prompt are computed, behind those that are stored."""
-        self.prefill_requests += 1
         self.prefill_tokens += tokens
         self.prefill_pairs += tokens * before + tokens * (tokens + 1) // 2
 

@@ -208,7 +208,7 @@ def test_an_expected_step_takes_longer_with_more_to_do() -> None:
     seconds = Modelled(times)
     decoding = [seconds(StepLoad(decode_requests=32, decode_tokens=32 * tokens)) for tokens in (999, 5_000, 20_000)]
     exact = [float(times.step(decoding=32, context=tokens + 1).expected) for tokens in (999, 5_000, 20_000)]
-    prompt = seconds(StepLoad(prefill_tokens=2000, prefill_pairs=2000 * 1000, prefill_requests=1, prefill_ends=1))
+    prompt = seconds(StepLoad(prefill_tokens=2000, prefill_pairs=2000 * 1000, prefill_ends=1))
 
     assert decoding == pytest.approx(exact, rel=0.01)
     assert prompt == pytest.approx(float(times.step(prompt_tokens=2000).expected), rel=0.05)
