@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hwcalc.engines import DEFAULT, ENGINES
+import pytest
+
+from hwcalc.engines import DEFAULT, ENGINES, find_engine
 from tests.paths import ROOT
 
 TABLES: Final = ("hwcalc/engines/__init__.py", "hwcalc/reconcile/dialects/__init__.py")
@@ -116,3 +118,14 @@ def test_every_home_is_there() -> None:
     """A folder, or a module and those that begin with its name; so that a wrong home does not hide what is named elsewhere."""
     engines = ROOT / "hwcalc" / "engines"
     assert [home for home in HOMES.values() if not (engines / home).is_dir() and not (engines / f"{home}.py").is_file()] == []
+
+
+@pytest.mark.parametrize("home", sorted(set(HOMES.values())))
+def test_an_offered_option_is_one_of_the_engine(home: str) -> None:
+    """What a sentence in an engine's folder says of ``--engine-option`` can be typed, and is read where a server is told it (launch/planned.py)."""
+    known = {option for name, at in HOMES.items() if at == home for option in find_engine(name)[0].options}
+    paths = [*(ROOT / "hwcalc").rglob(f"{home}/*.py"), *(ROOT / "hwcalc").rglob(f"{home}.py")]
+    said = {name for path in paths for name in re.findall(r"--engine-option (\w+)", path.read_text(encoding="utf-8"))}
+
+    assert paths
+    assert said <= known
