@@ -9,6 +9,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from msgspec.structs import replace
 from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.result import Judged
-from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place_of, placed_at
+from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place_of, placed_at, sets_of
 from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
@@ -34,6 +36,7 @@ from hwcalc.launch.planned import (
     not_named,
     planned,
     releases_listed,
+    set_name,
     set_words,
     unknown_flags,
     warned,
@@ -254,26 +257,19 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
     made = Planned(model=str(server.model or ""), options={})
     at = places.get("model") or Place(line=server.line, column=1, word="")
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
-    without_gpu, given, few, beyond = False, dict[str, Any](), None, None
+    probe, without_gpu, given, few, beyond = None, None, dict[str, Any](), None, None
     try:
         given = not_named(server, {key: value for key, value in told.options.items() if key not in set_}) | set_ | load
         try:
-            made = planned(server, given)
+            made = probe = planned(server, given)
         except BeyondError as error:
-            beyond, made = error, planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
-        if not {"gpu", "instance", "kv_memory"} & made.options.keys():
-            # Of the remarks, those that say why the accelerator is not known.
-            said = " ".join(each for each in made.remarks if "add --gpu" in each) or "the file names no accelerator."
-            for_all = f"such as: {command({**told.options, 'gpu': 'h100'}, {})}"
-            one = shell_word(f"{name}.gpu=h100")
-            hint = (
-                f"Name it, {for_all}"
-                if alone and not told.several
-                else f"Add --set {one} for this server alone, or name that of all, {for_all}"
-            )
-            open_ = OpenError(f"whether it fits is not known: {said}", hint=hint)
-            faults.append(Fault(line=server.line, column=1, error=open_))
-            without_gpu = True
+            beyond = error
+            made = probe = planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
+    except UnsetError as error:
+        hint, sets = error.hint_of(name), {set_name(error.setting, name): "ORG/NAME"}
+        faults.append(Fault(line=at.line, column=at.column, error=OpenError(error.message, hint=hint, sets=sets)))
+        with suppress(UsageError):  # it is said once the model is known
+            probe = planned(replace(server, settings={**server.settings, "model": "ORG/NAME"}), given)
     except TooFewGpusError as error:
         sizes = [name for name in LAYOUT if server.settings.get(name) not in (None, 1)]
         # A text that names no number of GPUs has none to be changed.
@@ -282,8 +278,10 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         judged.append(placed_at(finding("gpus", f"{error.message} {hint}", holds=False), places.get(sizes[0]) if sizes else None))
         few, required = error, ()
     except UsageError as error:
-        left = OpenError(error.message, hint=error.hint_of(name)) if isinstance(error, UnsetError) else error
-        faults.append(Fault(line=at.line, column=at.column, error=left))
+        faults.append(Fault(line=at.line, column=at.column, error=error))
+    if probe is not None and not {"gpu", "instance", "kv_memory"} & probe.options.keys():
+        without_gpu = partial(_without_gpu, server, probe.remarks, name, command, told, alone=alone and not told.several)
+        faults.append(without_gpu({name: value for fault in faults for name, value in sets_of(fault).items()}))
     return ServerCheck(
         name=name,
         line=server.line,
@@ -299,7 +297,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         outside=frozenset({**told.given.variables, **told.given.beside}),
         of_env_file=frozenset(told.given.beside),
         told=tuple(judged),
-        without_gpu=without_gpu and len(faults) == 1,
+        without_gpu=without_gpu,
         fitted=made.fitted,
         given=given,
         own={**set_, **load} if alone else OF_SERVER,
@@ -307,6 +305,25 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         few=few,
         beyond=beyond,
     )
+
+
+def _without_gpu(
+    server: Server,
+    remarks: Sequence[str],
+    name: str,
+    command: Callable[..., str],
+    told: Told,
+    sets: Mapping[str, str],
+    *,
+    alone: bool,
+) -> Fault:
+    """The fault that a server lacks an accelerator. The command that names one gives the ``sets`` a value too."""
+    # Of the remarks, those that say why the accelerator is not known.
+    said = " ".join(each for each in remarks if "add --gpu" in each) or "the file names no accelerator."
+    for_all = f"such as: {command({**told.options, 'gpu': 'h100'}, sets)}"
+    one = shell_word(f"{name}.gpu=h100")
+    hint = f"Name it, {for_all}" if alone else f"Add --set {one} for this server alone, or name that of all, {for_all}"
+    return Fault(line=server.line, column=1, error=OpenError(f"whether it fits is not known: {said}", hint=hint))
 
 
 def _places(server: Server, flags: EngineFlags) -> dict[str, Place]:
@@ -343,6 +360,7 @@ def _told(server: Server, flags: EngineFlags) -> Iterator[Judged]:
 def _open(server: Server, flags: EngineFlags, name: str) -> Iterator[Fault]:
     """The options of a plan, but for the model, whose values the text of the server of this name leaves open."""
     for left in left_open(server, flags):
-        error = OpenError(f"{left.flag.spelled} is left open: {brief(left.word.text, 60)}.", hint=left.hint_of(name))
+        message = f"{left.flag.spelled} is left open: {brief(left.word.text, 60)}."
+        error = OpenError(message, hint=left.hint_of(name), sets={set_name(left.name, name): "VALUE"})
         place = place_of(server, left.flag, left.word)
         yield Fault(line=place.line, column=place.column, error=error)

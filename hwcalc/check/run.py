@@ -35,6 +35,7 @@ from hwcalc.check.file import (
     CheckFile,
     CheckFileError,
     CheckUsageError,
+    Fault,
     LockError,
     Unread,
     parse_check_file,
@@ -53,7 +54,7 @@ from hwcalc.check.result import (
     figures_of,
     verdict_of,
 )
-from hwcalc.check.server import ServerCheck
+from hwcalc.check.server import OpenError, ServerCheck
 from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
@@ -312,8 +313,8 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
         infos.append(info)
         for check in file.checks:
             # Each name that is not known is said at its place, which may be among the defaults.
-            told = _on_any_gpu(check, models) if check.faults else ()
-            for wrong in check.faults:
+            faults, told = _on_any_gpu(check, models) if check.faults else ((), ())
+            for wrong in faults:
                 at = replace(_unmade(file, check), line=wrong.line, column=wrong.column, error=ErrorInfo.of(wrong.error))
                 planned.append((replace(at, requirements=told), None))
                 told = ()
@@ -556,16 +557,27 @@ def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Pla
     return spec, replan
 
 
-def _on_any_gpu(check: Check, models: Models) -> Sequence[Judged]:
-    """The faults of a check that cannot be made: of a server that lacks an accelerator alone, also what its engine refuses on any."""
-    if isinstance(check, ServerCheck) and check.without_gpu:
-        try:
-            _, replan = _planner(check, models)
-            return check.settled((), replan(), lambda other: _planner(other, models)[1])
-        except KvplanError as error:
-            refused = check.refusal(error, lambda other: _planner(other, models)[1])
-            return check.told if refused is None else (*check.told, refused)
-    return check.told
+def _on_any_gpu(check: Check, models: Models) -> tuple[Sequence[Fault], Sequence[Judged]]:
+    """The faults of a check that cannot be made, and what is known of it all the same: of a server that leaves something open also whether its model is
+    there, and of one that lacks an accelerator alone what its engine refuses on any.
+    """
+    if (
+        not isinstance(check, ServerCheck)
+        or not check.options
+        or not all(isinstance(each.error, OpenError) for each in check.faults)
+    ):
+        return check.faults, check.told
+    try:
+        _, replan = _planner(check, models)
+    except KvplanError as error:
+        return check.lacking(error), check.told
+    if check.without_gpu is None or len(check.faults) > 1:
+        return check.faults, check.told
+    try:
+        return check.faults, check.settled((), replan(), lambda other: _planner(other, models)[1])
+    except KvplanError as error:
+        refused = check.refusal(error, lambda other: _planner(other, models)[1])
+        return check.faults, check.told if refused is None else (*check.told, refused)
 
 
 def _unmade(file: CheckFile, check: Check) -> Checked:

@@ -58,20 +58,24 @@ _FITS: Final = Required(name="fits", limit=True, text="true")
 
 
 class OpenError(UsageError):
-    """A deployment does not say what a plan needs, such as its model or its accelerator. Exit 2."""
+    """A deployment does not say what a plan needs, such as its model or its accelerator: ``sets`` are what ``--set`` would give a value. Exit 2."""
 
     type = "open"
+
+    def __init__(self, message: str, *, hint: str = "", sets: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(message, hint=hint)
+        self.sets = sets
 
 
 class ServerCheck(ServerEdits):
     """The check of a server. ``remarks`` are warnings.
 
-    ``without_gpu`` says that an accelerator is all that it lacks. One that is ``fitted`` is told to allow the longest requests that its pool holds, and
-    one with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text.
+    ``without_gpu`` makes the fault that it lacks an accelerator, with the command that also sets what else it lacks. One that is
+    ``fitted`` is told to allow the longest requests that its pool holds, and one with too ``few`` GPUs cannot start. A load that is ``beyond`` what the text starts it for is a finding beside that of the text.
     """
 
     remarks: tuple[str, ...] = ()
-    without_gpu: bool = False
+    without_gpu: Callable[[Mapping[str, str]], Fault] | None = None
     fitted: bool = False
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
@@ -91,10 +95,18 @@ class ServerCheck(ServerEdits):
         place = self.places.get("model", here) if isinstance(error, (ModelNotFoundError, ConfigError)) else here
         named = set_words("model", "ORG/NAME", self.name)
         if isinstance(error, ModelNotFoundError) and is_on_server(self.model):
-            error = OpenError(f"{error.message} {ON_SERVER}", hint=f"Add: {named}")
+            error = OpenError(f"{error.message} {ON_SERVER}", hint=f"Add: {named}", sets={f"{self.name}.model": "ORG/NAME"})
         elif isinstance(error, ModelNotFoundError) and self.model.startswith(OLLAMA):
             error = ModelNotFoundError(error.message, hint=f"{error.hint} Or name its model: {named}")
         return Fault(line=place.line, column=place.column, error=error)
+
+    def lacking(self, error: KvplanError) -> Sequence[Fault]:
+        """Its faults and that of its model; where it lacks an accelerator too, one command cures both."""
+        wrong = self.failed(error)
+        others = [fault for fault in (wrong, *self.faults) if fault is wrong or sets_of(fault)]
+        sets = {name: value for fault in others for name, value in sets_of(fault).items()}
+        without = [] if self.without_gpu is None else [self.without_gpu(sets)]
+        return sorted((*others, *without), key=lambda fault: (fault.line, fault.column))
 
     def refusal(self, error: KvplanError, planner: Planner) -> Judged | None:
         """The finding at the first flag of the text without which the engine would start, or else refuse another one; ``None`` where there is none.
@@ -434,6 +446,11 @@ class ServerCheck(ServerEdits):
 
         ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
         yield from (next(ordered) if edit.flags else edit for edit in edits)
+
+
+def sets_of(fault: Fault) -> Mapping[str, str]:
+    """What ``--set`` would give a value, so that a fault is none."""
+    return fault.error.sets if isinstance(fault.error, OpenError) else {}
 
 
 def finding(name: str, message: str, *, holds: bool) -> Judged:

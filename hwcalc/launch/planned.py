@@ -58,9 +58,14 @@ _LONGEST: Final = ("auto", -1)
 ON_SERVER: Final = "It is a folder or a file of the server."
 
 
+def set_name(setting: str, server: str = "") -> str:
+    """The name by which ``--set`` gives a value to a setting or a variable; to a setting of one ``server`` alone, where it is named."""
+    return f"{server}.{setting}" if server and setting in KEYS else setting
+
+
 def set_words(setting: str, value: str, server: str = "") -> str:
-    """The words that give a setting or a variable this value; a setting that of one ``server`` alone, where it is named."""
-    return f"--set {shell_word(f'{server}.{setting}={value}' if server and setting in KEYS else f'{setting}={value}')}"
+    """The words that give a setting or a variable this value."""
+    return f"--set {shell_word(f'{set_name(setting, server)}={value}')}"
 
 
 class UnsetError(UsageError):

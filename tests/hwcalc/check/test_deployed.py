@@ -544,3 +544,44 @@ def test_what_a_command_would_print_is_left_open_where_it_stands(script: str, li
     assert (status, check["line"], check["error"]["type"]) == (2, line + 1, "open")
     added = shlex.split(check["error"]["hint"].removeprefix("Add: ").replace("VALUE", "2"))
     assert checked(capsys, str(path), "--gpu", "l4", *added)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "lacks"),
+    [
+        ("-m /models/Qwen3-8B-Q4_K_M.gguf -c 8192", ["accelerator", "no file"]),
+        ("-m /models/Qwen3-8B-Q4_K_M.gguf -c $CTX", ["accelerator", "no file", "-c is left open"]),
+        ("-m /models/Qwen3-8B-Q4_K_M.gguf -c $CTX -np $SLOTS", ["accelerator", "no file", "-c is left open", "-np is left open"]),
+        ("-hf Qwen/Qwen3-8B-GGUF:Q4_K_M -c $CTX", ["accelerator", "-c is left open"]),
+        ("-m $MODEL -c 8192", ["accelerator", "leaves its model open"]),
+        ("-m $MODEL -c $CTX", ["accelerator", "leaves its model open", "-c is left open"]),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_all_that_a_server_lacks_is_said_at_once(
+    words: str, lacks: list[str], several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """With one command that cures it all."""
+    monkeypatch.chdir(tmp_path)
+    other = f"  chat: {{image: 'vllm/vllm-openai:v0.33.0', command: '--model {QWEN} --max-model-len 4096'}}\n" if several else ""
+    small = f"  small: {{image: 'ghcr.io/ggml-org/llama.cpp:server-cuda', command: '{words}'}}\n"
+    Path("compose.yaml").write_text(f"services:\n{small}{other}", encoding="utf-8")
+    status, found = checked(capsys, "compose.yaml")
+    errors = [check["error"] for check in found["checks"] if check["name"] == "small"]
+
+    assert status == 2
+    assert len(errors) == len(lacks)
+    assert all(any(each in error["message"] for error in errors) for each in lacks)
+    [hint] = [error["hint"] for error in errors if "accelerator" in error["message"]]
+    typed = hint.partition("such as: kvplan ")[2].replace("ORG/NAME", QWEN).replace("VALUE", "4")
+    assert checked(capsys, *shlex.split(typed)[1:])[0] == 0
+    # What is offered by itself mends its own fault alone.
+    for error in errors:
+        if error["hint"] != hint:
+            added = shlex.split(error["hint"].removeprefix("Add: ").replace("ORG/NAME", QWEN).replace("VALUE", "4"))
+            left = [
+                check["error"]["message"]
+                for check in checked(capsys, "compose.yaml", *added)[1]["checks"]
+                if check["name"] == "small"
+            ]
+            assert sorted(left) == sorted(other["message"] for other in errors if other != error)
