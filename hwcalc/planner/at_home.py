@@ -1,6 +1,6 @@
-"""What helps a plan for a machine of one's own before other hardware does: the engine of ``fit``, and the memory of the host.
+"""What helps a plan for a machine of one's own before other hardware does: the engine of ``fit``, the memory of the host, and larger batches.
 
-Both are planned before they are offered, as every other change is.
+All are planned before they are offered, as every other change is.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from hwcalc.errors import KvplanError
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.context import open_request
-from hwcalc.planner.expected import speed_words
+from hwcalc.planner.expected import speed_of, speed_words
 from hwcalc.planner.options import HOST_MEMORY, LIMITS, ROWS
 from hwcalc.planner.values import AUTO, TYPES, unit_text
 from hwcalc.planner.verdict import places_text
 from hwcalc.profiles.gpus import usual_host_gb
-from hwcalc.units import parse_size
+from hwcalc.units import few_digits, parse_size
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 DECENT: Final = 4
 """Bits of a weight. With fewer the answers of a model suffer."""
+_FAR: Final = 1.5
+"""How many times as fast a prompt is at least with another batch that is offered."""
 _OWN: Final = ("engine", "draft", *LIMITS)
 """Options of who chose an engine already, or its memory."""
 
@@ -78,6 +80,38 @@ def more_memory(opened: Occupancy, line: CommandLine) -> tuple[Try, ...]:
             what = f"{size} GB of memory in the machine"
             return (_try(line, {"ram": ram, "engine_options": own or None}, _effect(what, found, sure=True)),)
     return ()
+
+
+def larger_batches(opened: Occupancy, line: CommandLine) -> tuple[Try, ...]:
+    """The largest batch of a prompt with which this surely fits, where experts of the host are copied for each and that is far faster.
+
+    None is offered to who chose the batch, nor where whole layers lie on the host: another file helps these first.
+    """
+    option, settings, placement = opened.engine.facts.chunk_option, opened.setup.options, opened.devices.placement()
+    copies = any(place.copied is not None for place in opened.told(opened.devices.reads()))
+    if not copies or placement is None or placement.host.layers or not placement.experts_on_host:
+        return ()
+    if not option or option in settings or not solve.holds(opened):
+        return ()
+    before = _prompt_s(opened)
+    for value in reversed(opened.engine.facts.trade_offs[option].values):
+        found = None if before is None else solve.tried(opened, options={**settings, option: value})
+        after = None if found is None else _prompt_s(found)
+        if found is not None and before and after and before >= _FAR * after and solve.holds(found, "low"):
+            tokens = found.load.prompt_tokens
+            what = (
+                f"batches of {int(value):,}: a prompt of {tokens:,} takes {few_digits(after)} s instead of {few_digits(before)}"
+            )
+            command = line.changed(engine_options={**(line.given.get("engine_options") or {}), option: value}).text
+            flag, written = opened.engine.command.flag(option, value), {f"engine_options.{option}": value}
+            return (Try(flag=flag, effect=_effect(what, found, sure=True), command=command, settings=written),)
+    return ()
+
+
+def _prompt_s(opened: Occupancy) -> float | None:
+    """The seconds that a prompt alone is expected to take; ``None`` where nothing is expected."""
+    info = speed_of(opened)
+    return None if info is None or info.prefill_s is None else info.prefill_s.expected
 
 
 def _effect(what: str, found: Occupancy, *, sure: bool) -> str:

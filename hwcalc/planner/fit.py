@@ -129,16 +129,19 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None)
 
 
 def _at_home(opened: Occupancy, line: CommandLine) -> tuple[tuple[Try, ...], bool]:
-    """What needs no other hardware, another engine of this machine or more memory of its host; and whether that comes before other changes.
+    """What needs no other hardware, another engine of this machine, more memory of its host or larger batches; and whether that comes before
+    other changes.
 
     Weights of few bits, which nobody named, come last.
     """
-    from hwcalc.planner.at_home import DECENT, at_home, more_memory
+    from hwcalc.planner.at_home import DECENT, at_home, larger_batches, more_memory
     from hwcalc.quantization.planned import bits_of
 
     own = at_home(opened, line)
     chosen = own[0].settings.get("weights") if own else None
-    return own or more_memory(opened, line), chosen is None or (bits_of(chosen) or DECENT) >= DECENT
+    return own or more_memory(opened, line) or larger_batches(opened, line), chosen is None or (
+        bits_of(chosen) or DECENT
+    ) >= DECENT
 
 
 def _is_certain(opened: Occupancy) -> bool:

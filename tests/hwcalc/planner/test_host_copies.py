@@ -7,9 +7,13 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan, speed
+from hwcalc.engines.pool import Try
 from hwcalc.planner.result import Expected, Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.links import host_link
+from hwcalc.units import few_digits
+from tests.hwcalc.command import read_plan
 
 MIXTURE: Final = "openai/gpt-oss-120b"
 DENSE: Final = "Qwen/Qwen3-8B"
@@ -153,3 +157,34 @@ def test_one_memory_copies_nothing() -> None:
     """A machine whose GPU uses the memory of the host takes as long wherever a layer is counted."""
     whole, partly = (planned(DENSE, gpu="m4-24gb", n_gpu_layers=layers) for layers in ("all", "10"))
     assert seconds(partly).bound == pytest.approx(seconds(whole).bound, rel=0.05)
+
+
+def batches_offered(found: Plan) -> list[Try]:
+    """The lines to try that change nothing but the batch."""
+    assert found.fit is not None
+    return [one for one in found.fit.suggestions if set(one.settings) == {"engine_options.n_ubatch"}]
+
+
+@pytest.mark.parametrize("gpu", ["rtx-4070", "rtx-3090", "rx-7900-xtx"])
+@pytest.mark.parametrize("engine", ["llamacpp", "ollama"])
+def test_larger_batches_that_are_offered_do_what_is_said(engine: str, gpu: str) -> None:
+    """The offered line fits for certain, and its prompt takes the time that the line names, at most two thirds of that before."""
+    found = plan(MIXTURE, engine=engine, gpu=gpu, ram="64", seq=16384)
+    (one,) = batches_offered(found)
+    model, options = read_plan(one.command)
+    changed = plan(model, **options)
+    assert changed.fit is not None
+    assert changed.fit.verdict is Verdict.FITS
+    before, after = (seconds(each).expected or 0.0 for each in (found, changed))
+    assert f"takes {few_digits(after)} s instead of {few_digits(before)}; " in one.effect
+    assert changed.places in one.effect
+    assert 1.5 * after <= before
+    assert batches_offered(changed) == []
+
+
+def test_other_batches_are_not_offered_for_nothing() -> None:
+    """Not where all lies on the GPU, not to who names a batch, and not for a prompt that is one batch with either."""
+    whole = plan(MIXTURE, engine="llamacpp", gpu="rtx-pro-6000-ws", seq=16384)
+    named = planned(gpu="rtx-4070", seq=16384, n_ubatch="256", host_memory="64GiB")
+    short = planned(gpu="rtx-4070", seq=400, host_memory="64GiB")
+    assert [batches_offered(found) for found in (whole, named, short)] == [[], [], []]
