@@ -35,7 +35,7 @@ _HARDWARE: Final = frozenset({"gpu", "gpus", "instance", "tp", "pp", "dp", "dcp"
 def asked_of(check: Check) -> dict[str, str]:
     """Every key of a check with its value as text: the same text for ``16k`` and 16384. Defaults are left out."""
     out = {"model": _short(check.model)}
-    for name, value in read_options(check.options).values.items():
+    for name, value in read_options(check.asked).values.items():
         row = ROWS[name]
         if name not in OPTIONS or value is None or value == row.default:
             continue
@@ -112,11 +112,8 @@ def merged(edits: Sequence[Edit]) -> tuple[Edit, ...]:
 
 
 def as_written(change: KeyChange, check: Check) -> KeyChange:
-    """The change by the word of the check file for its key, such as ``concurrency``. The flags of a deployment have values of their own."""
-    place = check.places.get(change.key)
-    if place is None or place.counted is not None or check.document is not None:
-        return change
-    return replace(change, key=place.word)
+    """The change by the word of the file for its key, such as ``concurrency`` or ``--max-model-len``."""
+    return replace(change, key=check.word_for(change.key))
 
 
 def number_edit(

@@ -219,6 +219,16 @@ class Check(Record):
         return "name" not in self.places
 
     @property
+    def asked(self) -> Mapping[str, Any]:
+        """The options that are asked for: those of the plan."""
+        return self.options
+
+    def word_for(self, key: str) -> str:
+        """What the file calls an option, by its place: ``concurrency`` for ``batch``."""
+        place = self.places.get(key)
+        return key if place is None or place.counted is not None else place.word
+
+    @property
     def document(self) -> Mapping[str, Any] | None:
         """The server that is checked, as plain values; ``None`` for a check of a check file."""
         return None

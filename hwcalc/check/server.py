@@ -84,6 +84,30 @@ class ServerCheck(ServerEdits):
     def document(self) -> Mapping[str, Any] | None:
         return self.server.to_dict()
 
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """The options that are asked for: the load of the user, and what the text allows, also where it allows less and that is planned."""
+        asked, knob = dict(self.options), self.engine.facts.longest_option
+        allowed = asked.get("engine_options", {}).get(knob) or asked.get("seq")
+        if self.beyond is not None:
+            option = self.beyond.option
+            allowed = self.beyond.allowed if option == "seq" else allowed
+            # What no flag of its own allows is that of the text.
+            asked |= {name: self.given[name] for name in NUMBERS if name in self.given and (knob or name != option)}
+        if knob and allowed is not None:
+            asked["engine_options"] = {**asked.get("engine_options", {}), knob: str(allowed)}
+            if "seq" not in self.given:
+                del asked["seq"]
+        return asked
+
+    def word_for(self, key: str) -> str:
+        name = key.removeprefix("engine_options.")
+        if name == "seq" and self.engine.facts.longest_option:
+            # What the text allows is another key.
+            return key
+        flag = self.flags.flag_of.get(name) or (self.flags.flag_of.get("slots") if name == "batch" else None)
+        return key if flag is None or (name == key and name in self.given) else flag.spelled
+
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def failed(self, error: KvplanError) -> Fault:
@@ -193,11 +217,18 @@ class ServerCheck(ServerEdits):
             # What grows is mended by flags that mend the length too; the option that accepts it does not.
             whole = {edit.yaml for item in found for edit in item.edits if edit.settings} if refused else ()
 
-            def then(edit: Edit) -> Edit:
-                mends = edit.yaml in whole or (edit.told and self._held_with(edit.told, {}, replan).holds)
-                return edit if mends else then_fail(edit, [first.name])
+            def mends(edit: Edit) -> bool:
+                return edit.yaml in whole or bool(edit.told and self._held_with(edit.told, {}, replan).holds)
 
-            found = [first, *(replace(item, edits=tuple(map(then, item.edits))) for item in found)]
+            def left(item: Judged) -> Iterator[Edit]:
+                # Beside edits that mend all, nobody needs those that do not, but for the option that accepts a growth.
+                for edit in item.edits:
+                    if mends(edit):
+                        yield edit
+                    elif not first.edits or not edit.settings:
+                        yield then_fail(edit, [first.name])
+
+            found = [first, *(replace(item, edits=tuple(left(item))) for item in found)]
         return self._beside(self.told, *found)
 
     def _beside(self, told: Sequence[Judged], *findings: Judged) -> list[Judged]:
@@ -304,7 +335,7 @@ class ServerCheck(ServerEdits):
             if plan.fit is None or plan.fit.verdict is Verdict.FITS:
                 yield self._made(replace(first, effect="; ".join(filter(None, (first.effect, slower(plan))))), typed)
                 return
-            [item] = judge((_FITS,), plan, replan, self.places, sure=True)
+            item, *_ = judge((_FITS,), plan, replan, self.places, sure=True, grown=self.grown)
             for edit in other.blamed(item, plan, replan).edits:
                 left = read_options({name: edit.settings[name] for name in more_than if edit.settings.get(name)}).values
                 if all(left[name] > least for name, least in more_than.items() if edit.settings.get(name)):

@@ -294,7 +294,22 @@ def test_a_lock_and_a_baseline(compose: str, capsys: Capture) -> None:
     _, found = checked(capsys, compose, "--gpu", "l4", "--set", f"MODEL={QWEN}", "--set", "TP=1")
 
     [change] = found["checks"][0]["changes"]
-    assert (change["key"], change["before"], change["after"], change["since"]) == ("seq", "4k", "8k", "lock")
+    assert (change["key"], change["before"], change["after"], change["since"]) == ("--max-model-len", "4096", "8192", "lock")
+
+
+def test_what_changed_where_a_text_allows_less_than_users_send(tmp_path: Path, capsys: Capture) -> None:
+    """The flag of the text that was changed, and not the length of the user, which was not; slots are called as the text calls them."""
+    path, before = tmp_path / "serve.sh", tmp_path / "before.json"
+    for text, old, new, words in (
+        (f"vllm serve {QWEN} --max-model-len {{}}", "32768", "16384", ["--gpu", "h100", "--seq", "32k"]),
+        (f"{LLAMA_SERVER} -c 32768 -np {{}}", "4", "2", ["--gpu", "l4", "--seq", "8k", "--users", "4"]),
+    ):
+        path.write_text(text.format(old), encoding="utf-8")
+        before.write_text(run(capsys, "check", str(path), *words, "--json")[1], encoding="utf-8")
+        path.write_text(text.format(new), encoding="utf-8")
+        status, found = checked(capsys, str(path), *words, "--baseline", str(before))
+        [changed] = [(one["key"], one["before"], one["after"]) for one in found["checks"][0]["changes"]]
+        assert (status, changed) == (1, (text.split()[-2], old, new))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_folder_with_a_lock_is_mended(tmp_path: Path, monkeypatch: pytest.Monk
     lock = Path("compose.yaml.lock").read_bytes()
     Path("compose.yaml").write_text(compose.replace("4096", "32768"), encoding="utf-8")
     status, found = checked(capsys, ".", "--gpu", "l4")
-    assert (status, [change["before"] for change in found["checks"][0]["changes"]]) == (1, ["4k"])
+    assert (status, [change["before"] for change in found["checks"][0]["changes"]]) == (1, ["4096"])
 
     status, found = checked(capsys, ".", "--gpu", "l4", "--fix", "--write")
     assert (status, [fix["path"] for fix in found["fixes"]], found["summary"]["checks"]) == (0, ["compose.yaml"], 1)
