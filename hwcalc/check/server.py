@@ -105,8 +105,9 @@ class ServerCheck(ServerEdits):
         if name == "seq" and self.engine.facts.longest_option:
             # What the text allows is another key.
             return key
-        flag = self.flags.flag_of.get(name) or (self.flags.flag_of.get("slots") if name == "batch" else None)
-        return key if flag is None or (name == key and name in self.given) else flag.spelled
+        slots = self.flags.flag_of.get("slots") if name == "batch" else None
+        flag = slots or self.flags.flag_of.get(name)
+        return key if flag is None or (flag is not slots and name == key and name in self.given) else flag.spelled
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
