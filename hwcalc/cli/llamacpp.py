@@ -138,7 +138,7 @@ class LlamacppWords:
             yield f"-c {context:,} is planned for one slot, -np 1; llama-server by itself opens four that share it: -np 4 -kvu."
 
 
-def _check_number(flag: str, value: str, least: int = 0) -> None:
+def _check_number(flag: str, value: str, least: int) -> None:
     if flag in ("-np", "--parallel") and value == "-1":
         return
     if not (value.isascii() and value.isdigit() and len(value) < 13) or int(value) < least:

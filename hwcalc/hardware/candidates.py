@@ -80,7 +80,7 @@ def _rented() -> Mapping[str, str]:
 
 
 def gpu_candidates(
-    names: Sequence[str] = (), *, vendors: Sequence[str] = (), categories: Sequence[str] = (), notes: list[Note]
+    names: Sequence[str], *, vendors: Sequence[str], categories: Sequence[str], notes: list[Note]
 ) -> tuple[Candidate, ...]:
     """The accelerators of these names, or all known ones in every size of memory, filtered by vendor and category.
 
@@ -109,7 +109,7 @@ def gpu_candidates(
 
 
 def instance_candidates(
-    cloud: str, names: Sequence[str] = (), *, vendors: Sequence[str] = (), categories: Sequence[str] = (), notes: list[Note]
+    cloud: str, names: Sequence[str], *, vendors: Sequence[str], categories: Sequence[str], notes: list[Note]
 ) -> tuple[Candidate, ...]:
     """The instances of one cloud, of all clouds, or whose names begin so (``p5``), filtered by accelerator (``names``), vendor and category.
 

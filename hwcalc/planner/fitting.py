@@ -64,7 +64,7 @@ class Choice(Record):
         return f"as published ({self.opened.model.dtype or 'its own format'})" if own is None else f"{own}, as the file is"
 
 
-def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Noted[Request]:
+def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int | None) -> Noted[Request]:
     """The request in the best format, with a note on the choice. Raises :class:`~hwcalc.errors.UsageError` without a GPU.
 
     With a ``node`` of so many GPUs, each format is planned in the best layout on such nodes.
@@ -151,7 +151,7 @@ def _expected(parts: tuple[BudgetPart, ...]) -> int:
     return sum(part.expected for part in parts)
 
 
-def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Occupancy:
+def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: int | None) -> Occupancy:
     """The occupancy in the format of :func:`best_weights`, for which only a few of the formats are opened."""
     told = engine.weights.sizes(model)
     found = _by_bisection(_Formats(engine, model, request), told) if len(told) >= _FEW else None

@@ -308,9 +308,9 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
 def recommend_model(
     model: ModelSpec,
     candidates: Sequence[Candidate],
-    wishes: Wishes | None = None,
+    wishes: Wishes | None,
     *,
-    line: CommandLine | None = None,
+    line: CommandLine | None,
     **options: Any,
 ) -> Recommendation:
     """The recommendation: which of the candidates hold the request, in the order that ``wishes`` names.

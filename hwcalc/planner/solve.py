@@ -181,7 +181,7 @@ def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITE
     return Most(value=value, limiting=_binding(occupancy, "seq", value, end))
 
 
-def longest_moved(occupancy: Occupancy, end: str = "expected") -> int | None:
+def longest_moved(occupancy: Occupancy, end: str) -> int | None:
     """The most tokens that each planned sequence can have where layers move to the memory of the host for it; ``None`` if the engine moves none."""
     if occupancy.devices.pinned() is occupancy or occupancy.setup.hardware.kv_memory is not None:
         return None
@@ -393,7 +393,7 @@ def least_gpus(budget: Budget | None, cache_bytes: int = 0) -> int:
 
 
 def placed_layouts(
-    opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False, replica: int = 1
+    opened: Occupancy, gpus: int, node: int | None, *, any_layout: bool, replica: int = 1
 ) -> Iterator[tuple[Layout, Occupancy]]:
     """The layouts of ``gpus`` GPUs that the engine accepts, in the order of :func:`~hwcalc.planner.layouts.layouts`, and the occupancy in each.
 
@@ -443,7 +443,7 @@ def holding_layout(
     return likely
 
 
-def fullest_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> HoldingLayout | None:
+def fullest_layout(opened: Occupancy, gpus: int, node: int | None, *, any_layout: bool = False) -> HoldingLayout | None:
     """The layout of ``gpus`` GPUs that holds the most sequences of the planned length; ``None`` if none holds one.
 
     Those count that it holds for certain, and among equal layouts those by the expected value; then the first of :func:`placed_layouts` is it.
@@ -464,7 +464,7 @@ def has_layouts(engine: Engine, request: Request) -> bool:
 
 
 def fewest_gpus(
-    opened: Occupancy, most_gpus: int = MOST_GPUS, serves: Callable[[Occupancy], bool] | None = None
+    opened: Occupancy, most_gpus: int, serves: Callable[[Occupancy], bool] | None = None
 ) -> tuple[Layout | None, Layout | None]:
     """The layouts of the fewest GPUs of the planned kind that hold the planned sequences, by the expected value and for certain.
 

@@ -295,7 +295,7 @@ class Work(Struct, frozen=True):
     caches: _Caches
 
 
-def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] | None = None) -> Work | None:
+def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] | None) -> Work | None:
     """The bytes and operations of a decode step and of a prompt; ``None`` if the model's weights are not counted.
 
     It is the part of :func:`~hwcalc.planner.speed.speed_bound` that is the same on every accelerator.
@@ -490,7 +490,7 @@ class DecodeForm(Struct, frozen=True):
     attention_rates: tuple[str, ...]
 
 
-def decode_form(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] | None = None) -> DecodeForm | None:
+def decode_form(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] | None) -> DecodeForm | None:
     """The decode step of :func:`work_of` as a form; ``None`` if the model's weights are not counted."""
     weights, dtype = load.weights, load.dtype
     counted = counted or model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))

@@ -288,7 +288,7 @@ def expected_users(opened: Occupancy) -> int:
     return 0 if search is None else search.most(_EXPECTED, most(opened).value, opened.load.batch)[0]
 
 
-def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> HoldingLayout | None:
+def best_layout(opened: Occupancy, gpus: int, node: int | None, *, any_layout: bool = False) -> HoldingLayout | None:
     """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if no layout holds a single one.
 
     It is that of :func:`hwcalc.planner.solve.holding_layout`, or else the one that holds the most sequences. Within limits of time it is the

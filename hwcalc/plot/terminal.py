@@ -54,7 +54,7 @@ _ASCII: Final = str.maketrans(
 )
 
 
-def in_characters(chart: Chart, width: int, *, ascii_only: bool = False, color: bool = False) -> str:
+def in_characters(chart: Chart, width: int, *, ascii_only: bool, color: bool) -> str:
     """The chart as text of at most ``width`` columns, and below it what its letters or colours mean."""
     width = max(_NARROWEST, min(width, _WIDEST))
     color = color and not ascii_only

@@ -75,7 +75,7 @@ class SpeedResult(Record):
 
 
 def run_speed(
-    model: ModelSpec, device: Device, gpu: Gpu | None = None, *, most_bytes: int | None = None, reserve_bytes: int | None = None
+    model: ModelSpec, device: Device, gpu: Gpu | None, *, most_bytes: int | None = None, reserve_bytes: int | None = None
 ) -> SpeedResult:
     """Build the small model with at most ``most_bytes`` of weights, and time it. ``gpu`` is the profile of the device.
 

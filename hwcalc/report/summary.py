@@ -331,7 +331,7 @@ _AT_HOME: Final = "rtx-4060-ti"
 DEVICE_HEADER: Final = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
 
 
-def device_rows(plan: Plan, *, full: bool = False) -> list[tuple[str, ...]]:
+def device_rows(plan: Plan, *, full: bool) -> list[tuple[str, ...]]:
     """A row for each device: its layers, and its bytes; in full all digits."""
     size = exact if full else human_bytes
     rows = []

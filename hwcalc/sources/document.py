@@ -109,7 +109,7 @@ def read_start(stream: IO[str] | IO[bytes], name: str) -> bytes:
     return start
 
 
-def read_stream(stream: IO[str] | IO[bytes], name: str, start: bytes = b"") -> dict[str, Any]:
+def read_stream(stream: IO[str] | IO[bytes], name: str, start: bytes) -> dict[str, Any]:
     """The object in an open text or binary file or pipe, of which ``start`` is read already.
 
     At most :data:`LARGEST_DOCUMENT` + 1 bytes are read.

@@ -465,7 +465,7 @@ class Folder:
             raise ConfigError(f"{name} cannot be read: {error.strerror}.", hint="Check who may read the file.") from error
 
 
-def read_weights(files: Files, stems: Sequence[str] = ("model",)) -> WeightFacts | None:
+def read_weights(files: Files, stems: Sequence[str]) -> WeightFacts | None:
     """The facts about the weight files, or ``None`` if there are no safetensors files.
 
     The weights are ``<stem>.safetensors``, or the files that ``<stem>.safetensors.index.json`` names. Raises

@@ -180,7 +180,7 @@ def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | Non
     return figure(steps, "tokens", formula, unit="tokens", **terms)
 
 
-def tokens_in_share(settings: SglangSettings, ratio: float, tokens: int, steps: list[Step] | None = None) -> int:
+def tokens_in_share(settings: SglangSettings, ratio: float, tokens: int, steps: list[Step] | None) -> int:
     """The tokens of the pool of windows where it has a share of the other pool's."""
     page = settings.page_size
     places: int = floored(tokens * ratio) // page * page
