@@ -201,32 +201,49 @@ def _of_mapping(content: Mapping[str, Any]) -> CheckFile:
 
 
 def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFile | Unread]:
-    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect."""
+    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect.
+
+    Names that the files do not know, and that resemble none of theirs, have one note together: a hook is given those of all files, and runs for some.
+    """
     files = [file for file in read if isinstance(file, Deployment)]
-    idle = (
+    idle = [
         name
         for name in given.sets
         if not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
-    )
-    checks, notes = [check for file in files for check in file.checks], []
-    servers = brief(", ".join(dict.fromkeys(check.name for check in checks)), _LONGEST_NAME)
-    left = ", ".join(dict.fromkeys(name for check in checks for name in check.server.asks)) or "nothing"
-    for name in idle if files else ():
+    ]
+    if not files or not idle:
+        return [*read]
+    checks = [check for file in files for check in file.checks]
+    servers = [*dict.fromkeys(check.name for check in checks)]
+    known = f"Servers: {brief(', '.join(servers), _LONGEST_NAME)}"
+    left = [*dict.fromkeys(name for check in checks for name in check.server.asks)]
+    said, strange = list[str](), list[str]()
+    for name in idle:
         server, _, key = name.rpartition(".")
-        why = "the files say it so already, give it a value themselves, or nothing that is planned depends on it"
-        if name in given.settings and server and all(server != check.name for check in checks):
-            why = f"no server is called {brief(printable(server), _LONGEST_NAME)}. Servers: {servers}"
+        shown_name = f"--set {brief(printable(name), _LONGEST_NAME)}"
+        if name in given.settings and server and server not in servers:
+            meant = did_you_mean(server, servers)
+            why = f"no server is called {brief(printable(server), _LONGEST_NAME)}. {meant}{known}" if meant else ""
         elif name not in given.settings and not any(name in file.text for file in files):
-            meant = did_you_mean(key, KEYS) if key.islower() else ""
-            meant = (
-                meant
-                or f"Settings are {_SETTINGS}, and others; of one server SERVER.gpu, SERVER.seq, SERVER.users. Servers: {servers}. "
+            meant = did_you_mean(key, KEYS) if key.islower() else did_you_mean(name, left)
+            more = meant or f"Settings are {_SETTINGS}, and others; of one server SERVER.gpu, SERVER.seq, SERVER.users. {known}. "
+            of_left = brief(", ".join(left) or "nothing", _LONGEST_NAME)
+            why = (
+                f"no file has a variable of that name, and it is no setting. {more}Left open: {of_left}" if meant or left else ""
             )
-            why = f"no file has a variable of that name, and it is no setting. {meant}Left open: {brief(left, _LONGEST_NAME)}"
-        notes.append(
-            Note(code="set-without-effect", message=f"--set {brief(printable(name), _LONGEST_NAME)} changed nothing: {why}.")
+        else:
+            why = "the files say it so already, give it a value themselves, or nothing that is planned depends on it"
+        if why:
+            said.append(f"{shown_name} changed nothing: {why}.")
+        else:
+            strange.append(name)
+    if strange:
+        names = brief(printable(", ".join(strange)), _LONGEST_NAME)
+        said.append(
+            f"--set {names} changed nothing: no setting, and no server or variable of these files, has that name. {known}."
         )
-    return [replace(file, notes=(*file.notes, *notes)) if file is files[0] else file for file in read] if notes else [*read]
+    notes = (Note(code="set-without-effect", message=each) for each in said)
+    return [replace(file, notes=(*file.notes, *notes)) if file is files[0] else file for file in read]
 
 
 def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:

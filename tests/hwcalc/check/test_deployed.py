@@ -118,13 +118,30 @@ def test_a_set_without_effect_is_noted(tmp_path: Path, capsys: Capture) -> None:
     status, found = checked(capsys, str(path), *(word for each in sets for word in ("--set", each)))
 
     notes = [note["message"] for note in found["files"][0]["notes"]]
-    assert (status, [note.split()[1] for note in notes]) == (0, ["TP", "NOPE", "other.gpu", "gpuu", "VLLM_PORT"])
+    assert (status, [note.partition(" changed")[0] for note in notes]) == (
+        0,
+        ["--set TP", "--set gpuu", "--set NOPE, other.gpu, VLLM_PORT"],
+    )
     # What is allowed is named.
     assert "no file has a variable of that name" in notes[1]
-    assert f"Servers: vllm {QWEN}. Left open: nothing." in notes[1]
-    assert f"no server is called other. Servers: vllm {QWEN}." in notes[2]
-    assert "Did you mean gpu?" in notes[3]
+    assert "Did you mean gpu?" in notes[1]
+    assert notes[2].endswith(f"has that name. Servers: vllm {QWEN}.")
     assert "Left open: LEN." in checked(capsys, str(path), "--set", "LENN=4096")[1]["files"][0]["notes"][0]["message"]
+
+
+def test_values_for_other_files_are_one_note(tmp_path: Path, capsys: Capture) -> None:
+    """A hook gives those of all files, and runs for those of a commit: one line names all. A name that is nearly a server's has its own."""
+    path = tmp_path / "compose.yaml"
+    path.write_text(f"services: {{web: {{image: vllm/vllm-openai, command: '--model {QWEN}'}}}}\n", encoding="utf-8")
+    sets = ("code.gpu=h100", "code.seq=8k", "chat.tp=2", "SIZE=4", "web.gpu=l40s")
+    of_hook = checked(capsys, str(path), *(word for each in sets for word in ("--set", each)))
+    mistyped = checked(capsys, str(path), "--set", "webb.gpu=l40s", "--gpu", "l40s")[1]
+
+    assert of_hook[0] == 0
+    [note] = [note["message"] for note in of_hook[1]["files"][0]["notes"]]
+    assert note.startswith("--set code.gpu, code.seq, chat.tp, SIZE changed nothing: ")
+    assert note.endswith("Servers: web.")
+    assert "Did you mean web? Servers: web." in mistyped["files"][0]["notes"][0]["message"]
 
 
 def test_the_name_of_a_server_is_that_of_its_text(tmp_path: Path, capsys: Capture) -> None:
