@@ -163,7 +163,8 @@ def _message(opened: Occupancy, pool: PoolInfo | None, budget: Budget | None, mo
         than = "the host has, or is likely to have" if given is None else f"the {given} of the host hold"
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than {than}"
     where = "" if placement is not None and not placement.gpus else f" on the {'fullest ' if opened.setup.gpus > 1 else ''}GPU"
-    count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
+    each = "" if opened.load.lengths else f" of {opened.load.seq:,} tokens"
+    count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences{each} do"
     return f"{count} not fit: {human_bytes(short)} too much{where}" if short > 0 else f"{count} not fit at once"
 
 

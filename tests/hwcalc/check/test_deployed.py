@@ -617,3 +617,14 @@ def test_all_that_a_server_lacks_is_said_at_once(
                 if check["name"] == "small"
             ]
             assert sorted(left) == sorted(other["message"] for other in errors if other != error)
+
+
+@pytest.mark.parametrize(("words", "tokens"), [((), 32_768), (("--seq", "16k"), 16_384)])
+def test_sequences_that_do_not_fit_have_a_length(words: tuple[str, ...], tokens: int, tmp_path: Path, capsys: Capture) -> None:
+    """That of the text, or of what users send: nothing else of the finding says it. A plan of several lengths has none that all have."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"vllm serve {QWEN} --max-model-len 32768\n", encoding="utf-8")
+    _, found = checked(capsys, str(path), "--gpu", "l40s", "--users", "40", *words)
+
+    assert f"40 sequences of {tokens:,} tokens do not fit" in found["checks"][0]["requirements"][0]["message"]
+    assert "40 sequences do not fit" in hwcalc.plan(QWEN, lengths="4k,32k", batch=40, gpu="l4").fit.message
