@@ -25,8 +25,9 @@ from hwcalc.hardware.candidates import instances_with
 from hwcalc.hardware.prices import money
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.layouts import counts
-from hwcalc.planner.result import NO_PRICE, NO_VERDICT, Plan
+from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS, last_yes
+from hwcalc.planner.speed_result import NO_PRICE
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict, layout_text
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.hardware_file import NODE

@@ -32,7 +32,8 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.options import CompareOptions, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.policy import DROPS_NOTHING
-from hwcalc.planner.result import NO_PRICE, CostInfo, Plan, cost_row
+from hwcalc.planner.result import Plan
+from hwcalc.planner.speed_result import NO_PRICE, CostInfo, cost_row
 from hwcalc.planner.verdict import Verdict, layout_text
 
 _WARNED: Final = (*MODEL_WARNINGS, DROPS_NOTHING, NO_PRICE)

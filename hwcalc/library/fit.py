@@ -31,8 +31,8 @@ from hwcalc.planner.at_home import DECENT
 from hwcalc.planner.command_line import CommandLine
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
 from hwcalc.planner.options import HOST_MEMORY, ROWS, WITHIN, FitOptions, takes
-from hwcalc.planner.result import SPEED_COLUMNS
 from hwcalc.planner.runnables import Runnable, Runnables, Unread
+from hwcalc.planner.speed_result import SPEED_COLUMNS
 from hwcalc.planner.values import AUTO, read_flag
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import much_host_gb

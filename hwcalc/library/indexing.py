@@ -28,7 +28,7 @@ from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams, hparams_of
 from hwcalc.planner.forecast import Quantity, quantity_of
 from hwcalc.planner.layouts import has_experts
 from hwcalc.planner.measured_speed import is_measured
-from hwcalc.planner.result import SPEED_COLUMNS
+from hwcalc.planner.speed_result import SPEED_COLUMNS
 from hwcalc.planner.speed_work import Use, WeightShare, Workload, weight_shares
 from hwcalc.planner.step_time import steps_alone
 from hwcalc.planner.values import is_auto

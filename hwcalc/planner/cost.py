@@ -11,7 +11,8 @@ from hwcalc.hardware.named import instance_named
 from hwcalc.hardware.prices import Kind, Price, Prices, prices
 from hwcalc.model import Note
 from hwcalc.planner.options import PRICED
-from hwcalc.planner.result import NO_PRICE, CostInfo, Expected, FitInfo, PriceInfo, SpeedInfo
+from hwcalc.planner.result import FitInfo
+from hwcalc.planner.speed_result import NO_PRICE, CostInfo, Expected, PriceInfo, SpeedInfo
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy

@@ -13,8 +13,8 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import Note, answers_with_vectors
 from hwcalc.planner.forecast import Quantity, forecast, quantity_of
-from hwcalc.planner.result import Expected, SpeedInfo
 from hwcalc.planner.speed import bound_of
+from hwcalc.planner.speed_result import Expected, SpeedInfo
 from hwcalc.planner.step_time import TERMS, speed_class_of, step_times
 from hwcalc.units import few_digits
 

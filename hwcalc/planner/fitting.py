@@ -36,7 +36,7 @@ from hwcalc.units import GIB, human_bytes, parse_size
 
 if TYPE_CHECKING:
     from hwcalc.engines.memory import BudgetPart
-    from hwcalc.planner.result import SpeedInfo
+    from hwcalc.planner.speed_result import SpeedInfo
     from hwcalc.profiles.hardware_file import Gpu
 
 _DEFAULT_SEQ: Final = 8192

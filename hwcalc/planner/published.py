@@ -14,7 +14,7 @@ from hwcalc.quantization.planned import bits_of, format_name
 from hwcalc.units import few_digits, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.planner.result import SpeedInfo
+    from hwcalc.planner.speed_result import SpeedInfo
 
 NO_SMALLER: Final = "weights-no-smaller"
 """The code of the note."""

@@ -31,7 +31,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.options import PRICED, WITHIN
-from hwcalc.planner.result import SPEED_COLUMNS, CostInfo, cost_row
+from hwcalc.planner.speed_result import SPEED_COLUMNS, CostInfo, cost_row
 from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.planner.within import best_layout, serving

@@ -39,7 +39,7 @@ from hwcalc.engines.devices import HOST, DeviceReads
 from hwcalc.engines.memory import measurements
 from hwcalc.engines.steps import Step, step
 from hwcalc.model import Definition, ModelSpec, Note, Noted
-from hwcalc.planner.result import SpeedInfo
+from hwcalc.planner.speed_result import SpeedInfo
 from hwcalc.planner.speed_work import Use, WeightShare, fastest, layer_bytes, work_of, workload_of
 from hwcalc.profiles.calibration import BANDWIDTH
 

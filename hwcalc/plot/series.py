@@ -19,7 +19,8 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
-from hwcalc.planner.result import CostInfo, Plan, rented_words
+from hwcalc.planner.result import Plan
+from hwcalc.planner.speed_result import CostInfo, rented_words
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Verdict, layout_text
 from hwcalc.units import human_bytes

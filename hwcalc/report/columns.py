@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.planner.result import rented_words
+from hwcalc.planner.speed_result import rented_words
 from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.planner.result import CostInfo
+    from hwcalc.planner.speed_result import CostInfo
     from hwcalc.report.view import View
 
 GAP: Final = 2

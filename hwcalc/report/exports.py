@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.planner.result import COST_COLUMNS, Plan, cost_row
+from hwcalc.planner.result import Plan
+from hwcalc.planner.speed_result import COST_COLUMNS, cost_row
 from hwcalc.report.policy import policy_lines, sharing_lines
 from hwcalc.report.summary import (
     DEVICE_HEADER,

@@ -24,12 +24,7 @@ from hwcalc.model import DEFAULT_WEIGHTS, LIBRARY_WEIGHTS, NO_WEIGHTS, Note
 from hwcalc.planner.options import HOST_MEMORY
 from hwcalc.planner.planned_weights import AS_PUBLISHED, WeightsInfo
 from hwcalc.planner.published import NO_SMALLER
-from hwcalc.planner.result import (
-    NO_VERDICT,
-    LayerInfo,
-    Plan,
-    TensorInfo,
-)
+from hwcalc.planner.result import NO_VERDICT, LayerInfo, Plan, TensorInfo
 from hwcalc.planner.verdict import layout_text
 from hwcalc.report.text import abbreviated, escaped, exact, filled, parameters, plural
 from hwcalc.report.verdict import fullest_ends, span_text, unit_of

@@ -7,17 +7,8 @@ from typing import Final
 from hwcalc.engines import find_engine
 from hwcalc.engines.runs_on import OPEN
 from hwcalc.model import WRITTEN
-from hwcalc.planner.result import (
-    NO_PRICE,
-    DeviceInfo,
-    Expected,
-    FitInfo,
-    PerGpu,
-    Plan,
-    RequestInfo,
-    SpeedInfo,
-    rented_words,
-)
+from hwcalc.planner.result import DeviceInfo, FitInfo, PerGpu, Plan, RequestInfo
+from hwcalc.planner.speed_result import NO_PRICE, Expected, SpeedInfo, rented_words
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.text import both, plural
 from hwcalc.text import clean

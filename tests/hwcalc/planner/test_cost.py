@@ -11,7 +11,8 @@ import pytest
 
 import hwcalc
 from hwcalc.errors import UsageError
-from hwcalc.planner.result import COST_COLUMNS, CostInfo, Plan
+from hwcalc.planner.result import Plan
+from hwcalc.planner.speed_result import COST_COLUMNS, CostInfo
 from tests.hwcalc.command import QWEN, Capture, run
 
 SERVED: Final[dict[str, Any]] = {"engine": "vllm", "seq": "8k", "batch": 8}

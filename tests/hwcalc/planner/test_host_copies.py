@@ -8,7 +8,8 @@ import pytest
 
 from hwcalc import plan, speed
 from hwcalc.engines.pool import Try
-from hwcalc.planner.result import Expected, Plan
+from hwcalc.planner.result import Plan
+from hwcalc.planner.speed_result import Expected
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.links import host_link

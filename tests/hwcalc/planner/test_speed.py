@@ -15,8 +15,8 @@ from hwcalc import load_model
 from hwcalc.engines.setup import Parallel
 from hwcalc.formulas import DType, Role
 from hwcalc.model import ModelSpec, Noted
-from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import speed_bound
+from hwcalc.planner.speed_result import SpeedInfo
 from hwcalc.planner.speed_work import Workload, cache_bytes_read, expected_share, weight_shares
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.hardware_file import Gpu

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from hwcalc import compare
-from hwcalc.planner.result import COST_COLUMNS
+from hwcalc.planner.speed_result import COST_COLUMNS
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
 
