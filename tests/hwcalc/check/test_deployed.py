@@ -627,4 +627,6 @@ def test_sequences_that_do_not_fit_have_a_length(words: tuple[str, ...], tokens:
     _, found = checked(capsys, str(path), "--gpu", "l40s", "--users", "40", *words)
 
     assert f"40 sequences of {tokens:,} tokens do not fit" in found["checks"][0]["requirements"][0]["message"]
-    assert "40 sequences do not fit" in hwcalc.plan(QWEN, lengths="4k,32k", batch=40, gpu="l4").fit.message
+    fit = hwcalc.plan(QWEN, lengths="4k,32k", batch=40, gpu="l4").fit
+    assert fit is not None
+    assert "40 sequences do not fit" in fit.message
