@@ -31,7 +31,8 @@ MEASURED: Final = [
             ("8192", "28", 8192, 2090.68),
         )
     ),
-    # An RTX 3090 beside an EPYC 7343, batches of 512, November 2025 (hardware-corner.net, gpt-oss-offloading-moe-layers).
+    # An RTX 3090 beside an EPYC 7343 with 64 GB, batches of 512, November 2025 (hardware-corner.net, gpt-oss-offloading-moe-layers). It
+    # decoded no more than 1.8 tokens a second, so that its memory may have been too small.
     *(
         ("rtx-3090", {"n_cpu_moe": "27"}, tokens, value)
         for tokens, value in ((85, 48.49), (500, 173.6), (1400, 229.07), (5500, 246.18))
