@@ -9,7 +9,7 @@ from hwcalc.errors import UsageError
 from hwcalc.library.lists import texts, words
 from hwcalc.model import ModelLike, Note
 from hwcalc.planner.options import RecommendOptions, takes
-from hwcalc.planner.recommend import Recommendation
+from hwcalc.planner.recommend_result import Recommendation
 from hwcalc.text import quoted
 from hwcalc.units import parse_money, parse_tokens
 

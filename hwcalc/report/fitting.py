@@ -7,7 +7,8 @@ from typing import Final
 
 from hwcalc.hardware.candidates import Availability
 from hwcalc.hardware.named import MEMORY_OPTION
-from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
+from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST
+from hwcalc.planner.recommend_result import Offer, Recommendation
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.planner.speed_result import COST_COLUMNS, SPEED_COLUMNS, cost_row
 from hwcalc.planner.values import AUTO

@@ -31,7 +31,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.parsers.written import KindInfo
     from hwcalc.planner.apart import Apart
     from hwcalc.planner.diff import Difference
-    from hwcalc.planner.recommend import Recommendation
+    from hwcalc.planner.recommend_result import Recommendation
     from hwcalc.planner.result import Plan
     from hwcalc.planner.runnables import Runnables
     from hwcalc.planner.strategies_result import Strategies

@@ -9,7 +9,7 @@ import pytest
 
 from hwcalc import load_model, plan, recommend, sweep
 from hwcalc.errors import UsageError
-from hwcalc.planner.recommend import Recommendation
+from hwcalc.planner.recommend_result import Recommendation
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.quantization.gguf import PUBLISHED_MIXES, published_formats

@@ -14,7 +14,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
-from hwcalc.planner.recommend import Offer
+from hwcalc.planner.recommend_result import Offer
 from hwcalc.planner.verdict import Layout
 from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus

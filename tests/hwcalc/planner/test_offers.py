@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import recommend
-from hwcalc.planner.recommend import Offer, Recommendation
+from hwcalc.planner.recommend_result import Offer, Recommendation
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.planner.test_recommend import LLAMA_70B, everything, offers
 

@@ -16,7 +16,7 @@ import pytest
 from hwcalc import KvplanError, plan, recommend
 from hwcalc.documents import document_of
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
-from hwcalc.planner.recommend import Offer, Recommendation
+from hwcalc.planner.recommend_result import Offer, Recommendation
 from hwcalc.profiles.engine_hardware import Answer, runs_on
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.report.schema import json_schema
