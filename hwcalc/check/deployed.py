@@ -194,9 +194,10 @@ def typed_command(
     given = told.given
     replacing = bool(given.file) and any(beside(path) is not None for path in paths)
     names = (shell_word(f"./{path}" if path.startswith("-") and path != "-" else path) for path in paths)
+    # What is new stands last, where it is seen.
     said = (
         f"{name}={value}"
-        for name, value in {**given.variables, **sets}.items()
+        for name, value in {**{name: value for name, value in given.variables.items() if name not in sets}, **sets}.items()
         if name in given.settings
         or name in sets
         or (any(name in text for text in texts) and (name in given.sets or not replacing) and not is_secret(name, value))

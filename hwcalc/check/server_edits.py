@@ -310,7 +310,8 @@ class ServerEdits(Check):
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
         typed = {**self.typed, **typed}
         sets = {f"{self.name}.{OF_SERVER[name]}": text for name, text in typed.items() if name in self.own}
-        options = {**self.shared, **{name: text for name, text in typed.items() if name not in self.own}}
+        new = {name: text for name, text in typed.items() if name not in self.own}
+        options = {**{name: value for name, value in self.shared.items() if name not in new}, **new}
         said = filter(None, (self._whole(edit).flags, self.command(options, sets, grows=bool(held.accepting))))
         return replace(edit, yaml=" in the file and ".join(said), flags="", told={})
 
