@@ -54,15 +54,16 @@ def unsafe(letter: str) -> bool:
     return unicodedata.bidirectional(letter) in {"R", "AL", "AN"} or unicodedata.category(letter) == "Me"
 
 
-def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """The question whether a mistyped word is one of those that it resembles, with a blank at its end; empty if it resembles none.
+def did_you_mean(word: str, known: Iterable[str], most: int = 1, *, alike: float = 0.6) -> str:
+    """The question whether a mistyped word is one of those that it resembles so much, with a blank at its end; empty if it resembles none.
 
     >>> did_you_mean("ollma", ("vllm", "ollama")), did_you_mean("x", ("vllm",))
     ('Did you mean ollama? ', '')
     """
     from difflib import get_close_matches
 
-    near = get_close_matches(word[:60].lower(), tuple(known), most)
+    written = {each.lower(): each for each in known}
+    near = [written[each] for each in get_close_matches(word[:60].lower(), written, most, alike)]
     return f"Did you mean {' or '.join(near)}? " if near else ""
 
 

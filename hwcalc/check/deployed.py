@@ -23,7 +23,7 @@ from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place
 from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.env_file import beside
+from hwcalc.launch.env_file import NOTED, beside
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     LAYOUT,
@@ -117,7 +117,7 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
     if in_folder and (found is None or not (found.checks or len(found.notes) > 1)):
         return None
     if found is not None and found.checks and said:
-        found = replace(found, notes=(*found.notes, Note(code="env-file", message=said)))
+        found = replace(found, notes=(*found.notes, Note(code=NOTED, message=said)))
     if (found is None or not found.checks) and _is_model(text):
         name = "standard input" if path == "-" else printable(path)
         model = json.dumps("model.yaml" if path == "-" else path)

@@ -59,7 +59,7 @@ from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.read import Given, read_variables
+from hwcalc.launch.read import Given, read_variables, used_in
 from hwcalc.launch.server import KEYS
 from hwcalc.launch.values import number
 from hwcalc.library.lists import texts
@@ -78,6 +78,8 @@ if TYPE_CHECKING:
 _LOCKS: Final = ("use", "write", "ignore")
 _LONGEST_NAME: Final = 200
 """Characters of a name of a baseline in a message."""
+_ALIKE: Final = 0.8
+"""How much a name that no file has resembles one that is meant: ``node`` is not ``code``."""
 _SETTINGS: Final = "model, gpu, gpus_per_replica, tp"
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 _UNCERTAIN: Final = "The baseline has a check of this name in {}, and which of them it was is not certain: its bytes are compared with none of them."
@@ -217,15 +219,16 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
     servers = [*dict.fromkeys(check.name for check in checks)]
     known = f"Servers: {brief(', '.join(servers), _LONGEST_NAME)}"
     left = [*dict.fromkeys(name for check in checks for name in check.server.asks)]
+    used = [*dict.fromkeys(name for file in files for name in used_in(file.text))]
     said, strange = list[str](), list[str]()
     for name in idle:
         server, _, key = name.rpartition(".")
         shown_name = f"--set {brief(printable(name), _LONGEST_NAME)}"
         if name in given.settings and server and server not in servers:
-            meant = did_you_mean(server, servers)
+            meant = did_you_mean(server, servers, alike=_ALIKE)
             why = f"no server is called {brief(printable(server), _LONGEST_NAME)}. {meant}{known}" if meant else ""
         elif name not in given.settings and not any(name in file.text for file in files):
-            meant = did_you_mean(key, KEYS) if key.islower() else did_you_mean(name, left)
+            meant = did_you_mean(key, KEYS) if key.islower() else did_you_mean(name, used, alike=_ALIKE)
             more = meant or f"Settings are {_SETTINGS}, and others; of one server SERVER.gpu, SERVER.seq, SERVER.users. {known}. "
             of_left = brief(", ".join(left) or "nothing", _LONGEST_NAME)
             why = (

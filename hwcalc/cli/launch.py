@@ -86,7 +86,7 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
     if view.format == "json":
         from hwcalc.report.launch import launch_document
 
-        return answer(launch_document([(each.server, each.plan, each.error) for each in outcomes]), status=status)
+        return answer(launch_document([(each.server, each.plan, each.error) for each in outcomes], notes), status=status)
     from hwcalc.report.plan import plan_report
 
     pieces = []

@@ -15,6 +15,8 @@ from hwcalc.launch.words import MOST_VALUE
 
 NAME: Final = ".env"
 """The file that Docker Compose reads by itself from the folder of a project."""
+NOTED: Final = "env-file"
+"""The code of a note on it."""
 _LARGEST: Final = 256 * 1024
 _LINE: Final = re.compile(
     r"""

@@ -116,8 +116,7 @@ class Given(Record):
         Docker Compose reads the file by itself, unless it is told another one. Nobody reads it for other texts. A secret is not taken: no plan needs it.
         """
         found = None if self.file else beside(path)
-        used = {name for match in _USED.finditer(text) for name in match.groups() if name} if found is not None else set()
-        used -= self.variables.keys()
+        used = set(used_in(text)) - self.variables.keys() if found is not None else set()
         if found is None or not used:
             return self, ""
         file, name = printable(found.path), re.split(r"[\\/]", path)[-1]
@@ -214,6 +213,11 @@ def _weights(server: Server, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)
+
+
+def used_in(text: str) -> Iterator[str]:
+    """The variables with which a text is filled in, and those that it lists without a value."""
+    return (match[1] or match[2] for match in _USED.finditer(text))
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -9,8 +9,10 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.env_file import NOTED as ENV_FILE
 from hwcalc.launch.server import Server
 from hwcalc.masking import without_tokens
+from hwcalc.model import Note
 from hwcalc.planner.result import Plan
 
 
@@ -28,15 +30,18 @@ class Launched(Record):
 
 
 class LaunchDocument(Record):
-    """All servers of a text."""
+    """All servers of a text. ``notes`` are on the files of variables beside it."""
 
     schema_version: str
     kvplan_version: str
     servers: tuple[Launched, ...]
+    notes: tuple[Note, ...] = ()
 
 
-def launch_document(outcomes: Sequence[tuple[Server, Plan | None, KvplanError | None]]) -> LaunchDocument:
-    """The document of servers with their plans or errors."""
+def launch_document(
+    outcomes: Sequence[tuple[Server, Plan | None, KvplanError | None]], notes: Sequence[str] = ()
+) -> LaunchDocument:
+    """The document of servers with their plans or errors, and sentences on files of variables."""
     servers = tuple(
         Launched(
             name=server.name,
@@ -50,4 +55,5 @@ def launch_document(outcomes: Sequence[tuple[Server, Plan | None, KvplanError | 
         )
         for server, plan, error in outcomes
     )
-    return LaunchDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, servers=servers)
+    said = tuple(Note(code=ENV_FILE, message=each) for each in notes)
+    return LaunchDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, servers=servers, notes=said)

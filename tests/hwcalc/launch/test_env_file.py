@@ -46,12 +46,9 @@ def _both(capsys: Capture, *words: str) -> tuple[dict[str, Any], Any, str]:
     document = json.loads(out)
     _, planned, _ = run(capsys, *words, "--json")
     _, _, said = run(capsys, *words, "--brief")
-    [check] = document["checks"]
-    return (
-        check,
-        json.loads(planned)["servers"][0],
-        "\n".join((*(note["message"] for note in document["files"][0]["notes"]), said)),
-    )
+    [check], notes = document["checks"], document["files"][0]["notes"]
+    assert [note for note in notes if note["code"] == "env-file"] == json.loads(planned)["notes"]
+    return check, json.loads(planned)["servers"][0], "\n".join((*(note["message"] for note in notes), said))
 
 
 @pytest.mark.parametrize(
