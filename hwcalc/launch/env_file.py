@@ -47,20 +47,30 @@ def variables_in(lines: str) -> dict[str, str]:
     {'A': '1', 'B': '12', 'C': '3#4'}
     """
     out: dict[str, str] = {}
-
-    def value_of(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        return out.get(name) or match[3] or ""
-
+    # Values of values would fill any memory.
+    room = len(lines) + _LARGEST
     for match in _LINE.finditer(lines):
         if match["literal"] is not None:
             value = match["literal"].replace("\\'", "'")
         elif match["text"] is not None:
-            value = _ESCAPED.sub(lambda sign: _SIGNS.get(sign[1], sign[1]), _INNER.sub(value_of, match["text"]))
+            value = _ESCAPED.sub(lambda sign: _SIGNS.get(sign[1], sign[1]), _filled(match["text"], out))
         else:
-            value = _INNER.sub(value_of, _COMMENT.sub("", match["plain"]).strip())
-        out[match["name"]] = value[:MOST_VALUE]
+            value = _filled(_COMMENT.sub("", match["plain"]).strip(), out)
+        out[match["name"]] = value[: min(MOST_VALUE, max(room, 0))]
+        room -= len(out[match["name"]])
     return out
+
+
+def _filled(value: str, known: Mapping[str, str]) -> str:
+    """A value with the variables in it put in, as far as a value may be long."""
+    out, behind, length = list[str](), 0, 0
+    for match in _INNER.finditer(value):
+        inner = known.get(match[1] or match[2]) or match[3] or ""
+        out += [value[behind : match.start()], inner]
+        behind, length = match.end(), length + len(out[-2]) + len(inner)
+        if length > MOST_VALUE:
+            break
+    return "".join((*out, value[behind:]))
 
 
 def beside(path: str) -> EnvFile | None:

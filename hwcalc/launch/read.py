@@ -35,6 +35,8 @@ _SECRET: Final = ("key", "pass")
 _LONGEST_LIST: Final = 80
 _MOST_COMPARED: Final = 20
 """Variables of a file beside a text that are tried one after another."""
+_LONGEST_COMPARED: Final = 256 * 1024
+"""Characters of a text that is read once more for each of them."""
 _KEY: Final = re.compile(r"\s*(?:- +)?[\w\"'./{}$-]+\s*:(?:\s|$)")
 
 
@@ -141,8 +143,9 @@ class Given(Record):
             return [{**server.to_dict(), "unresolved": None} for server in given.servers(text, file)]
 
         with suppress(UsageError):  # who reads the text itself is told
-            servers = read(self) if more else []
-            for name in sorted(more)[:_MOST_COMPARED]:
+            few = sorted(more)[:_MOST_COMPARED] if len(text) <= _LONGEST_COMPARED else []
+            servers = read(self) if few else []
+            for name in few:
                 if read(replace(self, variables={**self.variables, name: more[name]})) != servers:
                     yield name
 

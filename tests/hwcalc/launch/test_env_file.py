@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -251,3 +252,22 @@ def test_a_command_names_the_file_that_takes_its_place(folder: Path, capsys: Cap
 def test_lines_of_a_file(lines: str, variables: dict[str, str]) -> None:
     """The examples of Docker's page on the syntax of such files, and lines that it refuses, which are left out."""
     assert variables_in(lines) == variables
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "".join(f"A{number}=$A{number - 1}$A{number - 1}x\n" for number in range(1, 16_000)),
+        f"A={'x' * 32_000}\nB={'$A' * 100_000}\n",
+        f"A={'x' * 32_000}\n" + "".join(f"B{number}=$A\n" for number in range(20_000)),
+    ],
+)
+def test_values_of_values_stay_small(lines: str) -> None:
+    """A file of a few hundred KiB in somebody else's folder takes no gigabytes."""
+    tracemalloc.start()
+    found = variables_in(lines)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert sum(map(len, found.values())) <= 2 * len(lines) + 256 * 1024
+    assert peak < 64 * 1024**2
