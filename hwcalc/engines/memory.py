@@ -450,7 +450,7 @@ def _beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     model, engine, request, draft = opened.model, opened.engine, opened.request, opened.setup.draft
     if request.setup.lora is None and draft is None:
         return Noted(())
-    from hwcalc.engines.rank_weights import draft_bytes_rank
+    from hwcalc.engines.weights_beside import draft_bytes_rank
     from hwcalc.quantization.planned import planned_scheme
 
     parts: list[BudgetPart] = []

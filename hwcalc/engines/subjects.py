@@ -148,7 +148,7 @@ class AdapterRules:
 
     def on_gpu(self) -> RankBytes | None:
         """Bytes of adapters on the fullest rank; ``None`` if the model's weights are not counted."""
-        from hwcalc.engines.rank_weights import lora_bytes_rank
+        from hwcalc.engines.weights_beside import lora_bytes_rank
 
         deployment = self.deployment
         return lora_bytes_rank(deployment.model, self.lora, deployment.parallel, rules=deployment.weight_rules())
@@ -159,7 +159,7 @@ class AdapterRules:
         ``None`` if the engine keeps none there, or the model's weights are not counted. By default each rank has a process, and that has
         every loaded adapter as a whole, in pinned memory that PyTorch rounds up.
         """
-        from hwcalc.engines.rank_weights import pinned_lora_bytes
+        from hwcalc.engines.weights_beside import pinned_lora_bytes
 
         each = pinned_lora_bytes(self.deployment.model, self.lora) if self.loaded_by else None
         times = self.loaded * self.deployment.setup.gpus

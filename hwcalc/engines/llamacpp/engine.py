@@ -173,7 +173,7 @@ class LlamacppDeployment(GeneralDeployment):
         """
         if self.setup.lora is None:
             return None
-        from hwcalc.engines.rank_weights import lora_bytes_by_layer
+        from hwcalc.engines.weights_beside import lora_bytes_by_layer
 
         found = lora_bytes_by_layer(self.model, self.setup.lora, self.hparams.n_layer_all)
         if found is None:

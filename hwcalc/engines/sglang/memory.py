@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.memory import Budget, Section, budget_of, communication, device_context, exact, loaded_beside, ranked
-from hwcalc.engines.rank_weights import GroupRank, Rank, RankBytes, Rules, adapter_numbers, module_of, mtp_bytes_rank
+from hwcalc.engines.rank_weights import GroupRank, Rank, RankBytes, Rules, module_of
 from hwcalc.engines.sglang.settings import SMALL_GPU_GIB, cuts_prompts, is_sparse_latent, prompt_tokens, shows_images, words_of
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.engines.subjects import AdapterRules
+from hwcalc.engines.weights_beside import adapter_numbers, mtp_bytes_rank
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.model import Note, Noted

@@ -28,10 +28,11 @@ from hwcalc.engines.memory import (
     measurements,
     outside,
 )
-from hwcalc.engines.rank_weights import RankBytes, Rules, adapted, cut_blocks, module_of
+from hwcalc.engines.rank_weights import RankBytes, Rules, cut_blocks, module_of
 from hwcalc.engines.steps import step
 from hwcalc.engines.subjects import AdapterRules
 from hwcalc.engines.tensorrt_llm.pool import AllNeeds
+from hwcalc.engines.weights_beside import adapted
 from hwcalc.formulas.arithmetic import floored, larger, smaller
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record

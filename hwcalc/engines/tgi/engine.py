@@ -26,9 +26,10 @@ from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, choice_option, integer_option, is_auto, is_on, number_option, options_of, share_option
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
-from hwcalc.engines.rank_weights import RankBytes, Rules, adapted, adapter_numbers
+from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
 from hwcalc.engines.subjects import AdapterRules, Traits
+from hwcalc.engines.weights_beside import adapted, adapter_numbers
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     AttentionKind,

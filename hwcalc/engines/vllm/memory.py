@@ -196,7 +196,7 @@ def _extras(
 
 
 def _draft_bytes(model: ModelSpec, setup: Setup, speculation: Speculation) -> RankBytes | None:
-    from hwcalc.engines.rank_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+    from hwcalc.engines.weights_beside import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     if speculation.model is None:

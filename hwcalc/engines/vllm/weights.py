@@ -29,18 +29,16 @@ from hwcalc.engines.rank_weights import (
     Rules,
     Sharding,
     Tables,
-    adapted,
-    adapter_numbers,
     block_bytes,
     cut_blocks,
     expert_width,
     module_of,
-    most_on_a_stage,
     on_stages,
     stages_of,
 )
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.subjects import AdapterRules
+from hwcalc.engines.weights_beside import adapted, adapter_numbers, most_on_a_stage
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat

@@ -13,8 +13,8 @@ import pytest
 import hwcalc
 from hwcalc import plan
 from hwcalc.engines.options import parse_lora
-from hwcalc.engines.rank_weights import pinned_lora_bytes
 from hwcalc.engines.subjects import AdaptersInfo
+from hwcalc.engines.weights_beside import pinned_lora_bytes
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.library.load import load_model
 from hwcalc.planner.command_input import command_text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc import load_model
-from hwcalc.engines.rank_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.engines.weights_beside import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 
 TABLE: Final = 128_256 * 4096 * 2
 LAYER: Final = (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14_336 * 4096 + 2 * 4096) * 2

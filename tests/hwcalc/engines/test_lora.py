@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from hwcalc import load_model
 from hwcalc.engines.options import Lora, parse_lora
-from hwcalc.engines.rank_weights import lora_bytes_rank
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers.weights import TRANSFORMERS
 from hwcalc.engines.vllm.weights import slot_rank, vllm_lora_bytes_rank
+from hwcalc.engines.weights_beside import lora_bytes_rank
 from hwcalc.errors import UsageError
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"

@@ -22,7 +22,6 @@ from hwcalc.engines.mistral_rs.layers import shard
 from hwcalc.engines.mlx.layers import Chunked, Rotating, rotating_slots
 from hwcalc.engines.options import parse_lora
 from hwcalc.engines.policies import shapes_of
-from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank, lora_bytes_by_layer, lora_bytes_rank
 from hwcalc.engines.sglang.curve import buffer_of
 from hwcalc.engines.sglang.layout import StageCells, _lightning, _usual, rows_of
 from hwcalc.engines.sglang.pools import cell_size
@@ -32,6 +31,7 @@ from hwcalc.engines.tgi.engine import head_width, prefill_tokens
 from hwcalc.engines.vllm.formats import quantizing_flag
 from hwcalc.engines.vllm.policies import hits_of
 from hwcalc.engines.vllm.pool import _words
+from hwcalc.engines.weights_beside import dflash_bytes_rank, eagle_bytes_rank, lora_bytes_by_layer, lora_bytes_rank
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, LatentAttention, LightningAttention, Role, SparseIndexer
 from hwcalc.formulas.formats import (
