@@ -58,8 +58,8 @@ _EXPENDABLE_OF_OFFERS: Final = (MONTHLY, "free", RATE, "longest", "layout", "of"
 _EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "longest")
 """Never the format, the speed, and whether it fits: that is the answer."""
 _ORDER: Final = (
-    "Order: what surely fits in four bits or more comes first, the largest and newest at the top. A year of age counts as half the size. A model "
-    "with experts counts as the geometric mean of its total and active parameters. At most three of a family are listed, next to each other."
+    "Order: what surely fits in four bits or more comes first, the largest and newest on top: a year of age counts as half the size, and a model with "
+    "experts as the geometric mean of its total and active parameters. At most three of a family are listed, next to each other."
 )
 _WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format", "cache", "fits")
 """The columns of words; all others are numbers."""
@@ -416,18 +416,26 @@ def models_left_out(runnables: Runnables) -> list[str]:
     out = []
     if runnables.more:
         out.append(f"{runnables.more:,} more run: --all --limit 0 lists each, --family F those of one family.")
-    unplanned = f"cannot be planned: {runnables.engine} does not run"
-    for count, of_several, of_one in (
-        (runnables.too_large, "do not fit", "does not fit"),
-        (runnables.short, f"have a maximum below {runnables.seq:,} tokens", f"has a maximum below {runnables.seq:,} tokens"),
-        (runnables.refused, f"{unplanned} them, or their size is not known", f"{unplanned} it, or its size is not known"),
-        (runnables.slow, "are slower than asked for", "is slower than asked for"),
-        (
-            runnables.embeddings,
-            "are embedding models: --modality embedding lists them",
-            "is an embedding model: --modality embedding lists it",
-        ),
-    ):
-        if count:
-            out.append(f"{count:,} of {runnables.considered:,} {of_one if count == 1 else of_several}.")
+    does_not_run = f"cannot be planned: {runnables.engine} does not run"
+    found = [
+        f"{count:,} {of_one if count == 1 else of_several}"
+        for count, of_several, of_one in (
+            (runnables.too_large, "do not fit", "does not fit"),
+            (runnables.short, f"have a maximum below {runnables.seq:,} tokens", f"has a maximum below {runnables.seq:,} tokens"),
+            (runnables.slow, "are slower than asked for", "is slower than asked for"),
+            (
+                runnables.embeddings,
+                "are embedding models (--modality embedding lists them)",
+                "is an embedding model (--modality embedding lists it)",
+            ),
+            (
+                runnables.refused,
+                f"{does_not_run} them, or their size is not known",
+                f"{does_not_run} it, or its size is not known",
+            ),
+        )
+        if count
+    ]
+    if found:
+        out.append(f"Of {runnables.considered:,}: {'; '.join(found)}.")
     return out
