@@ -14,7 +14,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading, gguf_format, scalar
 from hwcalc.launch.server import FILE_NAME, Server
 from hwcalc.launch.shell import Command, Script, read_script
-from hwcalc.launch.words import Origin, Spot, Word, known_of
+from hwcalc.launch.words import EnvText, Origin, Spot, Word, known_of
 from hwcalc.profiles.engine_flags import EngineFlags, Image, Program, engine_flags, engines
 from hwcalc.profiles.launch import launch_words
 
@@ -33,13 +33,13 @@ _FEWEST_KNOWN: Final = 3
 class Around(Record):
     """What stands around a command: the image that it runs in, its variables, and what a manifest says of its GPUs.
 
-    ``settings`` and ``extra`` are kept with every server. ``variables`` are values, or words where the text leaves them open; ``filled`` are others
-    that fill in scripts before they run. ``mounts`` has the source of each folder, ``files`` the content of the files in the same text.
+    ``settings`` and ``extra`` are kept with every server. ``variables`` are values, or words where the text leaves them open; ``outer`` are those
+    with which Compose fills in scripts before they run. ``mounts`` has the source of each folder, ``files`` the content of the files in the same text.
     """
 
     image: str | None = None
     variables: Mapping[str, Any] = MappingProxyType({})
-    filled: Mapping[str, str] = MappingProxyType({})
+    outer: Mapping[str, str] | None = None
     settings: Mapping[str, Any] = MappingProxyType({})
     extra: Mapping[str, Any] = MappingProxyType({})
     unresolved: tuple[str, ...] = ()
@@ -303,9 +303,12 @@ def _of_shell(words: Sequence[Word], command: Command, own: dict[str, Any], arou
 def _of_text(word: Word, command: Command, own: dict[str, Any], around: Around, arguments: Sequence[Word] = ()) -> list[Server]:
     """The servers of a script in a word."""
     text = word.raw or word.text
-    variables, taken = known_of({**around.filled, **around.variables, **command.variables, **own})
+    # What the container leaves open is closed by what the user says, and not by a file of variables.
+    closing = {name: value for name, value in (around.outer or {}).items() if not isinstance(value, EnvText)}
+    variables, taken = known_of({**closing, **around.variables, **command.variables, **own})
     origin = word.spot.inside(text) if word.line else Origin.on_line(command.line)
-    script = read_script(text, variables, arguments, origin=origin, depth=around.depth + 1, files=around.files, taken=taken)
+    more: dict[str, Any] = {"files": around.files, "taken": taken, "outer": around.outer}
+    script = read_script(text, variables, arguments, origin=origin, depth=around.depth + 1, **more)
     inner = replace(around, depth=around.depth + 1, variables={**around.variables, **own})
     return servers_of_script(script, inner)
 

@@ -18,7 +18,7 @@ from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, serve
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, mappings, number, rows, settings_in, text, texts, walk
-from hwcalc.launch.words import EnvText, Origin, Word, filled_word, known_of
+from hwcalc.launch.words import Origin, Word, filled_word, known_of
 from hwcalc.text import shown
 from hwcalc.yaml_tree import TreeError
 
@@ -218,13 +218,11 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
         settings["gpus_per_replica"] = count
     remarks += [remark] if remark else []
     mounts = dict(_mounts(service.get("volumes")))
-    filled_in = {key: value for key, value in cluster.variables.items() if isinstance(value, EnvText)}
-    variables = {**own, **{key: value for key, value in cluster.variables.items() if key not in filled_in}}
     words = container_words(service, cluster.variables, cluster.places, ("entrypoint", "command"))
     around = Around(
         image=image,
-        variables=variables,
-        filled=filled_in,
+        variables=own,
+        outer=cluster.variables,
         settings=settings,
         unresolved=tuple(remarks),
         mounts=mounts,

@@ -100,7 +100,8 @@ class Given(Record):
     @staticmethod
     def of(sets: Sequence[str], lines: str = "", file: str = "") -> Given:
         """The values that words of ``--set`` and the lines of a ``file`` of variables give. Raises :class:`~hwcalc.errors.UsageError` for a word without a value."""
-        variables, settings = variables_in(lines), dict[str, Any]()
+        variables: dict[str, str] = {name: EnvText(value) for name, value in variables_in(lines).items()}
+        settings = dict[str, Any]()
         for each in sets:
             name, equals, value = each.partition("=")
             if not equals or not name:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.launch.words import (
+    LONGEST_TRIMMED,
     MOST_VALUE,
     MOST_WORDS,
     PLACEHOLDER,
@@ -27,7 +29,6 @@ from hwcalc.launch.words import (
     Word,
     WordReader,
     balanced,
-    holds,
 )
 
 MOST_CHARACTERS: Final = 1024**2
@@ -72,14 +73,17 @@ def read_script(
     depth: int = 0,
     files: Mapping[str, str] | None = None,
     taken: Mapping[str, str] | None = None,
+    outer: Mapping[str, str] | None = None,
 ) -> Script:
     """The commands of a shell text, with ``variables`` set from the start and ``arguments`` as ``$@``.
 
     ``origin`` is where the text stands in its file, by default it is the file. ``taken`` has the expressions whose default variables have.
+    ``outer`` is what Compose fills ``${A}`` in with before the shell reads ``$${A}``.
     """
     text = text[:MOST_CHARACTERS]
     reader = _Reader(text, dict(variables or {}), tuple(arguments), origin or Origin.whole(text), depth, dict(files or {}))
     reader.taken |= taken or {}
+    reader.outer = outer
     reader.run()
     return Script(
         commands=tuple(reader.commands),
@@ -537,7 +541,7 @@ class _Reader(WordReader):
             words += made
         if any(each.strip("${}") in self.looked_up for word in words for each in word.unknown):
             return None
-        return holds(words, patterns=double)
+        return _holds(words, patterns=double)
 
     def blanks(self) -> None:
         """Skip blanks and continued lines: a backslash, PowerShell's backtick, or cmd's caret, with or without blanks behind it."""
@@ -643,6 +647,38 @@ class _Reader(WordReader):
         """A here document with the variables that are known."""
 
         def known(match: re.Match[str]) -> str:
-            return self.variables.get(match[1] or match[2], match[0])
+            variables = self.variables if self.outer is None or match[1] else self.outer
+            return variables.get(match[2] or match[3], match[0])
 
-        return re.sub(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", known, body)
+        doubled = "()" if self.outer is None else r"(\$?)"
+        return re.sub(doubled + r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", known, body)
+
+
+def _holds(words: list[Word], *, patterns: bool = False) -> bool | None:
+    """True if a test of a shell holds; ``None`` where its words are not known. ``[[`` compares with ``patterns``."""
+    texts = [word.text for word in words]
+    if texts[:1] == ["!"]:
+        inner = _holds(words[1:], patterns=patterns)
+        return None if inner is None else not inner
+    if len(words) == 2 and texts[0] in ("-z", "-n"):
+        if words[1].unknown and not words[1].remark:
+            # A plain variable that is nowhere set is empty.
+            plain = re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?", words[1].text)
+            return None if plain is None else texts[0] == "-z"
+        return (texts[1] == "") == (texts[0] == "-z")
+    if len(words) != 3 or words[0].unknown or words[2].unknown:
+        return None
+    left, operator, right = texts
+    if operator in ("=", "==", "!="):
+        equal = left == right
+        if patterns and re.search(r"[*?[]", right):
+            quoted = words[2].quoted and re.search(r"\$|[\"'][^\"']*[*?[][^\"']*[\"']", words[2].source)
+            if quoted or len(left) + len(right) > LONGEST_TRIMMED:
+                # A quoted sign of a pattern stands for itself.
+                return None
+            equal = fnmatchcase(left, right)
+        return equal == (operator != "!=")
+    numbers = {"-gt": (1,), "-ge": (0, 1), "-lt": (-1,), "-le": (-1, 0), "-eq": (0,), "-ne": (-1, 1)}
+    if operator in numbers and left.lstrip("-").isdigit() and right.lstrip("-").isdigit() and len(left) + len(right) < 40:
+        return ((int(left) > int(right)) - (int(left) < int(right))) in numbers[operator]
+    return None

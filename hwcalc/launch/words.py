@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from fnmatch import fnmatchcase, translate
+from fnmatch import translate
 from itertools import chain, repeat
 from typing import Any, Final, Self
 
@@ -15,7 +15,7 @@ from hwcalc.launch.sums import value_of_sum
 
 MOST_VALUE: Final = 32 * 1024
 """Characters of one value: ``A=$A$A`` in a row would fill any memory."""
-_LONGEST_TRIMMED: Final = 1024
+LONGEST_TRIMMED: Final = 1024
 _DEEPEST: Final = 12
 """Levels of ``${A:-${B:-...}}`` and of scripts in scripts."""
 MOST_WORDS: Final = 5_000
@@ -23,6 +23,7 @@ _FARTHEST: Final = 400
 """Characters that are skipped at most to find the next word of a text where it stands in its file."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOUBLED: Final = re.compile(r"\$\$(?:\{|[A-Za-z_])")
+_SINGLE: Final = re.compile(r"\$\{?[A-Za-z_]")
 PLACEHOLDER: Final = re.compile(r"<[A-Za-z][^<>|&;\n$]{0,80}>")
 _TEMPLATE: Final = re.compile(r"\{\{.{0,400}?\}\}")
 _SUM: Final = re.compile(r"[0-9+\-*/%()<> ]{1,200}")
@@ -39,8 +40,8 @@ class GivenText(str):
     __slots__ = ()
 
 
-class EnvText(str):
-    """The value of a variable that Compose takes from the file beside a text. It fills in the text, and is in no container."""
+class EnvText(GivenText):
+    """The value of a variable of a file of variables. It fills in the text of Compose, and is in no container of it."""
 
     __slots__ = ()
 
@@ -305,6 +306,8 @@ class WordReader:
     def __init__(self, text: str, variables: dict[str, str], arguments: tuple[Word, ...], origin: Origin, depth: int = 0) -> None:
         self.text, self.at, self.origin, self.depth = text, 0, origin, depth
         self.variables, self.arguments = variables, arguments
+        self.outer: Mapping[str, str] | None = None
+        """What Compose fills ``${A}`` in with before a shell reads ``$${A}``; ``None`` for a text that nobody fills in before."""
         self.arrays: dict[str, list[Word]] = {}
         self.taken: dict[str, str] = {}
         """Variable -> the expression whose default it has."""
@@ -414,14 +417,24 @@ class WordReader:
 
     def variable(self, pieces: Pieces, *, quoted: bool) -> None:
         """Read what begins with ``$``."""
-        text, at = self.text, self.at
-        if _DOUBLED.match(text, at):
+        if _DOUBLED.match(self.text, self.at):
             # Compose writes $$ for $.
             self.at += 1
             before = len(pieces.parts)
-            self.variable(pieces, quoted=quoted)
+            self.single(pieces, quoted=quoted)
             pieces.prefix(before, "$")
-            return
+        elif self.outer is not None and _SINGLE.match(self.text, self.at):
+            before_shell = copy(self)
+            before_shell.variables, before_shell.outer = dict(self.outer), None
+            before_shell.arrays, before_shell.taken, before_shell.partly, before_shell.looked_up = {}, {}, {}, {}
+            before_shell.single(pieces, quoted=quoted)
+            self.at = before_shell.at
+        else:
+            self.single(pieces, quoted=quoted)
+
+    def single(self, pieces: Pieces, *, quoted: bool) -> None:
+        """Read what begins with one ``$``."""
+        text, at = self.text, self.at
         if text.startswith("$((", at):
             end = balanced(text, at + 1)
             raw = text[at:end]
@@ -659,7 +672,7 @@ def balanced(text: str, at: int) -> int:
 
 def trimmed(value: str, operator: str, pattern: str) -> str:
     """``${A##*/}`` and its like."""
-    if len(value) > _LONGEST_TRIMMED:
+    if len(value) > LONGEST_TRIMMED:
         return value
     match = re.compile(translate(pattern))
     places = range(len(value) + 1)
@@ -668,33 +681,3 @@ def trimmed(value: str, operator: str, pattern: str) -> str:
         return value[(max(ends) if operator == "##" else min(ends)) :] if ends else value
     starts = [start for start in places if match.fullmatch(value[start:])]
     return value[: (min(starts) if operator == "%%" else max(starts))] if starts else value
-
-
-def holds(words: list[Word], *, patterns: bool = False) -> bool | None:
-    """True if a test of a shell holds; ``None`` where its words are not known. ``[[`` compares with ``patterns``."""
-    texts = [word.text for word in words]
-    if texts[:1] == ["!"]:
-        inner = holds(words[1:], patterns=patterns)
-        return None if inner is None else not inner
-    if len(words) == 2 and texts[0] in ("-z", "-n"):
-        if words[1].unknown and not words[1].remark:
-            # A plain variable that is nowhere set is empty.
-            plain = re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?", words[1].text)
-            return None if plain is None else texts[0] == "-z"
-        return (texts[1] == "") == (texts[0] == "-z")
-    if len(words) != 3 or words[0].unknown or words[2].unknown:
-        return None
-    left, operator, right = texts
-    if operator in ("=", "==", "!="):
-        equal = left == right
-        if patterns and re.search(r"[*?[]", right):
-            quoted = words[2].quoted and re.search(r"\$|[\"'][^\"']*[*?[][^\"']*[\"']", words[2].source)
-            if quoted or len(left) + len(right) > _LONGEST_TRIMMED:
-                # A quoted sign of a pattern stands for itself.
-                return None
-            equal = fnmatchcase(left, right)
-        return equal == (operator != "!=")
-    numbers = {"-gt": (1,), "-ge": (0, 1), "-lt": (-1,), "-le": (-1, 0), "-eq": (0,), "-ne": (-1, 1)}
-    if operator in numbers and left.lstrip("-").isdigit() and right.lstrip("-").isdigit() and len(left) + len(right) < 40:
-        return ((int(left) > int(right)) - (int(left) < int(right))) in numbers[operator]
-    return None

@@ -112,6 +112,18 @@ def test_no_container_has_it(folder: Path, capsys: Capture) -> None:
     assert (refused[0], "VLLM_ALLOW" in refused[1], allowed[0]) == (1, True, 0)
 
 
+def test_no_container_has_what_the_user_gives(folder: Path, capsys: Capture) -> None:
+    """Compose fills in with the shell and with ``--env-file``, and gives a container neither by itself: what the server refuses stays refused."""
+    (folder / "other.env").write_text("MAX_LEN=262144\nVLLM_ALLOW_LONG_MAX_MODEL_LEN=1\n", encoding="utf-8")
+    (folder / "compose.yaml").write_text(COMPOSE, encoding="utf-8")
+    given = [("--env-file", "other.env"), ("--set", "MAX_LEN=262144", "--set", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1")]
+    for words in given:
+        assert run(capsys, "check", "compose.yaml", "--gpu", "h100", *words)[0] == 1
+    (folder / "compose.yaml").write_text(f"{COMPOSE}    environment: [VLLM_ALLOW_LONG_MAX_MODEL_LEN]\n", encoding="utf-8")
+    for words in given:
+        assert run(capsys, "check", "compose.yaml", "--gpu", "h100", *words)[0] == 0
+
+
 def test_an_edit_names_the_file(folder: Path, capsys: Capture) -> None:
     """It is not written by ``--fix``, which says what to write there. That done, the check passes."""
     (folder / ".env").write_text("MAX_LEN=262144\n", encoding="utf-8")
