@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -17,13 +17,13 @@ from hwcalc.check.deployed import Deployment, read_deployment
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.check.server import ServerCheck
-from hwcalc.check.server_edits import SLOWER
+from hwcalc.check.server_edits import SLOWER, left_open
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import gpus_taken
-from hwcalc.launch.told import is_variable, keys_told
+from hwcalc.launch.told import is_variable, keys_told, written
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
 from hwcalc.text import brief, printable, shown
@@ -38,6 +38,9 @@ _MOST_ROUNDS: Final = 4
 """Changes of one server, each of which makes one more requirement hold."""
 _LONGEST: Final = 160
 """Characters of a reason."""
+_COMMAND: Final = re.compile(r"(?:^|[.;] )[^.;]*: kvplan .*", re.DOTALL)
+"""A command at the end of a message, with what leads to it."""
+_MORE_GPUS: Final = re.compile(r"with [\d,]+ GPUs in the file")
 _BETWEEN: Final = re.compile(r"[\s\\`^,\-\[\]]+")
 """What may stand between two words of a command or two items of a list."""
 _NUMBER: Final = re.compile(r"[-+]?[\d._]+(?:[eE][-+]?\d+)?|true|false|null|yes|no|on|off")
@@ -49,7 +52,14 @@ class _NoEditError(Exception):
 
 
 class _HeldElsewhereError(_NoEditError):
-    """The value to change stands in a variable or an anchor, or is another server's too: that is for the user to change, and nothing else instead."""
+    """The value to change stands in a variable or an anchor, or is another server's too: that is for the user to change, and nothing else instead.
+
+    ``sets`` is the variable with the value that it would have to get, where there is one.
+    """
+
+    def __init__(self, said: str, way_out: str = "", sets: str = "") -> None:
+        super().__init__(said + way_out)
+        self.said, self.sets = said, sets
 
 
 def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[str, Fix]:
@@ -66,7 +76,9 @@ def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[
                 changes += [f"{check.name}: {flags}" for flags in made]
             except _NoEditError as error:
                 # A command stands alone, so that it can be copied.
-                reasons.append(f"{check.name}: no safe change: {error}{'' if 'kvplan check' in str(error) else '.'}")
+                reasons.append(
+                    f"{check.name}: no safe change: {error}{'' if 'kvplan ' in str(error) or str(error).endswith('.') else '.'}"
+                )
     diff = _diff(file.path, file.text, now.text)
     return now.text, Fix(path=printable(file.path), diff=diff, changes=tuple(changes), reasons=tuple(reasons))
 
@@ -94,7 +106,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     # With --strict, what probably holds fails too.
     items = sorted((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
     edits = [(item, edit) for item in items for edit in item.edits]
-    why = "" if edits else brief(items[0].message, _LONGEST).rstrip(".")
+    why = "" if edits else _reason(items[0].message)
     by_hand = next(
         (f"only with {edit.yaml}{_said_of(edit)}" for _, edit in edits if edit.yaml and not edit.told), "no flag does it"
     )
@@ -127,6 +139,13 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
         why = why or f"with {edit.flags} {still.rstrip(' .')}"
     raise _NoEditError(why or by_hand)
+
+
+def _reason(message: str) -> str:
+    """A message as a short reason. A command at its end stays whole, with the words that lead to it."""
+    command = _COMMAND.search(message)
+    begin = len(message) if command is None else command.start()
+    return brief(message[:begin].rstrip("."), _LONGEST) + brief(message[begin:], len(message))
 
 
 def _said_of(edit: Edit) -> str:
@@ -188,6 +207,7 @@ def edited(text: str, check: ServerCheck, edit: Edit) -> str:
     """
     server, places = check.server, _Offsets(text)
     replaced, added = list[tuple[int, int, str]](), list[tuple[str, ...]]()
+    held = dict[str, _HeldElsewhereError]()
     for name, value in edit.told.items():
         word = server.places.get(keys_told(check.flags, name)[0])
         if word is None and not name.startswith("-"):
@@ -200,12 +220,30 @@ def edited(text: str, check: ServerCheck, edit: Edit) -> str:
             message = f"{name} is said already"
             raise _NoEditError(message)
         else:
-            replaced.append(_replacement(places, word, name, value, check.variable_at(word)))
+            try:
+                replaced.append(_replacement(places, word, name, value, check))
+            except _HeldElsewhereError as error:
+                held[name] = error
+    if held:
+        raise _all_held(held, edit)
     if added:
         replaced.append(_Style(places, server.words).addition(added))
     for begin, end, new in sorted(replaced, reverse=True):
         text = text[:begin] + new + text[end:]
     return text
+
+
+def _all_held(held: Mapping[str, _HeldElsewhereError], edit: Edit) -> _HeldElsewhereError:
+    """The reason with everything that the user has to change for an edit: half of it would not do."""
+    gpus = _MORE_GPUS.search(edit.effect)
+    more = "" if gpus is None else f", {gpus[0]}"
+    if len(edit.told) == 1:
+        [error] = held.values()
+        return _HeldElsewhereError(str(error), more)
+    sets = dict.fromkeys(error.sets for error in held.values() if error.sets)
+    rest = written({name: value for name, value in edit.told.items() if name not in held or not held[name].sets})
+    ways = [*([f"set {' and '.join(sets)}"] if sets else []), *([f"write {rest} in the file"] if rest else [])]
+    return _HeldElsewhereError("; ".join(error.said for error in held.values()), f": {', and '.join(ways)}{more}")
 
 
 class _Offsets:
@@ -224,28 +262,32 @@ class _Offsets:
         return (begin, begin + len(spot.written)) if self.text.startswith(spot.written, begin) else None
 
 
-def _replacement(places: _Offsets, word: Word, name: str, value: str, stands: str) -> tuple[int, int, str]:
-    """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it. ``stands`` tells of that variable."""
+def _replacement(places: _Offsets, word: Word, name: str, value: str, check: ServerCheck) -> tuple[int, int, str]:
+    """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it."""
+    given, stands = check.given_at(word), check.variable_at(word)
+    default = None if given else left_open(word)
     if word.said is not None and word.said == word.text and word.said.spot.written:
         word = replace(word, spot=word.said.spot)
-    place, written = places.of(word), word.spot.written
-    bare = written.rstrip("'\"")
-    if place is None or not word.known or word.taken or not bare.endswith(word.text):
-        said = f"stands in {shown(written, 40)}"
+    place, text = places.of(word), word.spot.written
+    bare = text.rstrip("'\"")
+    if place is None or not word.known or (word.taken and "$" in text) or not bare.endswith(word.text):
+        said, way_out = f"stands in {shown(text, 40)}", ""
+        variable = variable_of(bare[bare.find("$") :]) if given and place is not None else default
+        sets = f"{variable}={value}" if variable else ""
         if place is None:
-            said = "stands beside a template or an escape" if written else "stands in a variable or an anchor"
+            said = "stands beside a template or an escape" if text else "stands in a variable or an anchor"
             said = f"is a part of {stands}" if word.said is not None else said
-        elif stands and (word.said is None or stands.endswith(ENV_FILE)):
-            said = f"is {stands}"
-        variable = variable_of(word.taken[0]) if word.taken else None
-        way_out = "" if variable is None else f": set {variable}={value}, or change that default"
-        if stands.endswith(ENV_FILE):
-            way_out = f", and --fix changes no such file: write {stands.partition(' ')[0]}={value} there"
-        message = f"the value of {name} {said}{way_out}"
-        raise _HeldElsewhereError(message)
+        elif given:
+            said = f"is {given}"
+        if sets:
+            elsewhere = given.endswith(ENV_FILE)
+            way_out = f", and --fix changes no such file: write {sets} there" if elsewhere else f": set {sets}"
+            way_out += ", or change that default" if default else ""
+        message = f"the value of {name} {said}"
+        raise _HeldElsewhereError(message, way_out, sets)
     begin = len(bare) - len(word.text)
     if begin and bare[begin - 1] not in "='\" ":
-        message = f"{name} is written as {shown(written, 40)}"
+        message = f"{name} is written as {shown(text, 40)}"
         raise _HeldElsewhereError(message)
     return place[0] + begin, place[0] + len(bare), value
 

@@ -23,6 +23,7 @@ from hwcalc.check.result import Edit, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import (
     BEYOND,
@@ -300,11 +301,17 @@ class ServerEdits(Check):
         return replace(edit, told=told, flags=written(told))
 
     def variable_at(self, word: Word) -> str:
-        """The variable that has the value of a word, and where it is set; empty where the word has it itself."""
-        written = word.raw if word.said is None else word.said.spot.written
-        given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", written))
-        of_text = "" if word.said is None else f"{word.said.name} in line {word.said.spot.line}"
-        return next((f"{name} of {ENV_FILE if name in self.of_env_file else '--set or --env-file'}" for name in given), of_text)
+        """The variable that has the value of a word, and where it is set, or whose default was taken; empty where the word has the value itself."""
+        default = left_open(word)
+        here = "" if default is None else f"default of {default}"
+        here = here if word.said is None else f"{word.said.name} in line {word.said.spot.line}"
+        return self.given_at(word) or here
+
+    def given_at(self, word: Word) -> str:
+        """The variable from outside the text that has the value of a word, and where it is given; empty where there is none."""
+        text = _written(word)
+        given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", text))
+        return next((f"{name} of {ENV_FILE if name in self.of_env_file else '--set or --env-file'}" for name in given), "")
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
@@ -343,6 +350,19 @@ class ServerEdits(Check):
         """True if the model may be stretched by a flag, which no plan reads."""
         server = self.server
         return any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant))
+
+
+def left_open(word: Word) -> str | None:
+    """The variable whose default is the value of a word; ``None`` where no default was taken, or where the variable alone would not be the value.
+
+    Words that stand beside a default have it too, and are written without a variable.
+    """
+    return variable_of(word.taken[0]) if word.taken and "$" in _written(word) else None
+
+
+def _written(word: Word) -> str:
+    """How the value of a word is written: that of a variable of the text where the text sets it."""
+    return word.raw if word.said is None else word.said.spot.written
 
 
 def slower(plan: Plan) -> str:

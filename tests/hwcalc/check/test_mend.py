@@ -160,6 +160,63 @@ def test_no_safe_change(text: str, said: str, tmp_path: Path, capsys: Capture) -
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("length", "slots", "words"),
+    [
+        ("${CHAT_LEN:-32768}", "${CHAT_SEQS:-8}", []),
+        ("${CHAT_LEN:-32768}", "$CHAT_SEQS", ["--set", "CHAT_SEQS=8"]),
+        ("32768", "${CHAT_SEQS:-8}", []),
+        ("$CHAT_LEN", "8", ["--set", "CHAT_LEN=32768"]),
+    ],
+)
+def test_all_that_one_edit_needs_elsewhere(
+    length: str, slots: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Each variable with its value, and each flag of the file, are said together. All of it done, the check holds."""
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "services:\n  chat:\n    image: vllm/vllm-openai:v0.33.0\n"
+        f"    command: --model {QWEN} --max-model-len {length} --max-num-seqs {slots} --tensor-parallel-size ${{CHAT_TP:-1}}\n"
+        "    deploy: {resources: {reservations: {devices: [{count: 4}]}}}\n"
+    )
+    path = tmp_path / "compose.yaml"
+    path.write_text(text, encoding="utf-8")
+    asked = ["check", path.name, "--gpu", "l40s", "--seq", "40k", "--users", "24"]
+    out, err = run(capsys, *asked, *words)[1], run(capsys, *asked, *words, "--fix")[2]
+    told = dict(re.findall(r"(CHAT_[A-Z]+)=(\w+)", err.partition(": set ")[2]))
+    for flag, value in re.findall(r"(--\S+) ([^\s.]+)", err.partition("and write ")[2]):
+        text = re.sub(rf"{flag} \S+", "", text).replace("command:", f"command: {flag} {value}")
+    path.write_text(text, encoding="utf-8")
+
+    assert told, err
+    for name in told:
+        assert f"{name} of --set" in out or f"default of {name}" in out
+    assert run(capsys, *asked, *[word for name, value in told.items() for word in ("--set", f"{name}={value}")])[0] == 0, err
+
+
+def test_a_value_beside_a_default(tmp_path: Path, capsys: Capture) -> None:
+    """It is no default: it is changed where it stands."""
+    path, text = tmp_path / "a.sh", f'A="--max-model-len 8192 --port ${{PORT:-80}} {KV}"\nvllm serve {QWEN} $A\n'
+    path.write_text(text, encoding="utf-8")
+    status, _, err = run(capsys, "check", str(path), "--fix", "--write")
+
+    assert (status, path.read_text(encoding="utf-8")) == (0, text.replace("8192", LONGEST)), err
+
+
+def test_a_reason_with_a_command(tmp_path: Path, capsys: Capture) -> None:
+    """A reason may be cut, and the command at its end stays whole: it can be copied."""
+    path = tmp_path / "compose.yaml"
+    path.write_text(
+        f"services:\n  chat: {{image: 'vllm/vllm-openai:v0.33.0', command: --model {QWEN} --max-model-len 8192 --max-num-seqs 8}}\n",
+        encoding="utf-8",
+    )
+    words = ["check", str(path), "--gpu", "l4", "--seq", "40k", "--users", "1000"]
+    out, err = run(capsys, *words)[1], run(capsys, *words, "--fix")[2]
+    [command] = re.findall(r"Search further: (kvplan recommend .*)", out)
+
+    assert err.splitlines()[0].endswith(f"Search further: {command}")
+
+
 def test_several_changes_of_several_servers(tmp_path: Path, capsys: Capture) -> None:
     """A layout with more GPUs than there are, and then a length that they do not hold."""
     path = tmp_path / "compose.yaml"
