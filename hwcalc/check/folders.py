@@ -1,16 +1,20 @@
-"""The files that paths name: those of a pattern, and those of a folder that may hold commands or manifests."""
+"""The files that paths name: those of a pattern, those of a folder that may hold commands or manifests, and those that read what is named."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from hwcalc.check.file import CheckFileError
+from hwcalc.check.file import CheckFileError, read_text
 from hwcalc.check.models import SUFFIX
+from hwcalc.launch.env_file import NAME as ENV_FILE
+from hwcalc.launch.manifests import is_compose
 from hwcalc.launch.named import named_launch
 from hwcalc.text import printable
+from hwcalc.yaml_tree import LARGEST_MANIFEST
 
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
@@ -20,7 +24,8 @@ MOST_FILES: Final = 10_000
 
 def files_in(paths: Sequence[str]) -> dict[str, bool]:
     """The files of these paths, each once, and whether it is merely one of a folder: those that match a pattern, and those of a folder that may
-    hold commands or manifests, by their names. Locks are no such files.
+    hold commands or manifests, by their names. Locks are no such files. A lock that is named stands for the file that it is of, and a ``.env`` for
+    the Compose files that read it: a hook is given what has changed.
 
     Raises :class:`~hwcalc.check.file.CheckFileError` for a folder of too many files.
     """
@@ -37,8 +42,32 @@ def files_in(paths: Sequence[str]) -> dict[str, bool]:
                 raise CheckFileError(f"{printable(path)} has more than {MOST_FILES:,} files.", hint="Name a folder in it.")
             out |= {name: True for name in walked if name not in out}
         else:
-            out[path] = False
+            out |= dict.fromkeys(_read_with(path), False)
     return out
+
+
+def _read_with(path: str) -> Sequence[str]:
+    """The files that are checked for a path: itself, or those that read it."""
+    folder, name = os.path.split(path)
+    of_lock = path.removesuffix(SUFFIX)
+    if name == ENV_FILE:
+        return [each for each in _yaml_in(folder) if _reads_env(each)] or [path]
+    return [of_lock if of_lock != path and os.path.isfile(of_lock) else path]
+
+
+def _yaml_in(folder: str) -> Iterator[str]:
+    """The files of YAML in a folder; none of one that cannot be read."""
+    with suppress(OSError):
+        for name in sorted(os.listdir(folder or os.curdir)):
+            if name.endswith((".yaml", ".yml")):
+                yield os.path.join(folder, name)
+
+
+def _reads_env(path: str) -> bool:
+    """True for a file of Compose, which reads the ``.env`` beside it by itself."""
+    with suppress(CheckFileError):
+        return is_compose(read_text(path, LARGEST_MANIFEST))
+    return False
 
 
 def _walked(folder: str) -> Iterator[str]:

@@ -203,14 +203,15 @@ def test_every_flag_of_the_action_exists() -> None:
         ("kvplan.json", True),
         ("prod.kvplan.json", True),
         ("kvplan-baseline.json", False),
-        ("kvplan.yaml.lock", False),
+        ("kvplan.yaml.lock", True),
+        ("uv.lock", False),
         ("kvplanner.yaml", False),
         ("mykvplan.yaml", False),
         ("config.yaml", False),
     ],
 )
 def test_the_hook_takes_check_files(name: str, taken: bool) -> None:
-    """And neither their locks nor baselines, nor anything else."""
+    """And their locks, which somebody may change by hand; neither baselines nor anything else."""
     assert (re.search(HOOK["files"], name) is not None) is taken
 
 
@@ -225,6 +226,11 @@ def test_the_hook_takes_check_files(name: str, taken: bool) -> None:
         ("charts/llm/values-prod.yaml", True),
         ("deploy/a/b.sh", True),
         ("k8s/chat.yaml", True),
+        ("stack/.env", True),
+        ("stack/compose.yaml.lock", True),
+        ("k8s/chat.yaml.lock", True),
+        ("Dockerfile.lock", True),
+        ("stack/prod.env", False),
         ("kvplan.yaml", False),
         ("src/deploy.py", False),
         ("docs/deployment.md", False),
@@ -244,13 +250,14 @@ def test_the_hook_takes_deployments(name: str, taken: bool) -> None:
 @pytest.mark.parametrize(
     ("hook", "name"),
     [
-        (DEPLOYMENTS, "deploy/docker-compose.yml.lock"),
+        (DEPLOYMENTS, "deploy/pnpm.lock"),
+        (DEPLOYMENTS, "deploy/Pipfile.lock"),
         (DEPLOYMENTS, "deploy/kvplan-baseline.json"),
         (HOOK, ".github/workflows/kvplan.yml"),
     ],
 )
 def test_the_hooks_leave_out_what_lies_beside(hook: dict[str, Any], name: str) -> None:
-    """Whoever says ``files: ^deploy/`` commits locks and baselines too, and a workflow may be named kvplan.yml."""
+    """Whoever says ``files: ^deploy/`` commits locks of other programs and baselines too, and a workflow may be named kvplan.yml."""
     assert re.search(hook["exclude"], name)
 
 

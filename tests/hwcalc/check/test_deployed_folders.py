@@ -148,3 +148,39 @@ def test_a_folder_with_a_lock_is_mended(tmp_path: Path, monkeypatch: pytest.Monk
     status, found = checked(capsys, ".", "--gpu", "l4", "--fix", "--write")
     assert (status, [fix["path"] for fix in found["fixes"]], found["summary"]["checks"]) == (0, ["compose.yaml"], 1)
     assert Path("compose.yaml.lock").read_bytes() == lock
+
+
+def test_what_stands_for_the_files_that_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A hook is given what has changed: a lock is checked with its file, and a ``.env`` with the Compose files beside it, each once."""
+    monkeypatch.chdir(tmp_path)
+    compose = f"services:\n  chat: {{image: 'vllm/vllm-openai:v0.11.0', command: --model {QWEN} --max-model-len $MAX_LEN}}\n"
+    texts = {
+        "kvplan.yaml": f"schema_version: 1\nchecks: [{{name: a, model: {QWEN}, gpu: l4, engine: vllm, seq: 4k}}]\n",
+        "deploy/compose.yaml": compose, "deploy/docker-compose.prod.yml": compose, "deploy/other.yaml": SERVICE, "deploy/broken.yml": "a: [",
+        "deploy/.env": "MAX_LEN=4096\n", "empty/.env": "A=1\n", "uv.lock": "version = 1\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+
+    def files(*words: str) -> tuple[int, list[str]]:
+        status, found = checked(capsys, *words, "--gpu", "h100")
+        return status, [file["path"] for file in found["files"]]
+
+    both = ["deploy/compose.yaml", "deploy/docker-compose.prod.yml"]
+    assert files("deploy/.env") == (0, both)
+    assert files("deploy/compose.yaml", "deploy/.env") == (0, both)
+    Path("deploy/.env").write_text("MAX_LEN=40960000\n", encoding="utf-8")
+    assert files("deploy/.env") == (1, both)
+    assert files("empty/.env") == (0, ["empty/.env"])
+    assert files("uv.lock") == (0, ["uv.lock"])
+
+    assert run(capsys, "check", "--lock")[0] == 0
+    assert run(capsys, "check", "kvplan.yaml.lock", "kvplan.yaml")[:2] == run(capsys, "check", "kvplan.yaml")[:2]
+    lock = Path("kvplan.yaml.lock")
+    lock.write_text(lock.read_text(encoding="utf-8").replace("4096", "8192"), encoding="utf-8")
+    status, found = checked(capsys, "kvplan.yaml.lock")
+    assert status == 3
+    assert "digest" in found["checks"][0]["error"]["message"]
+    Path("kvplan.yaml").unlink()
+    assert run(capsys, "check", "kvplan.yaml.lock")[0] == 3

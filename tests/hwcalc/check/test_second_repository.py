@@ -135,8 +135,9 @@ def test_the_hook(ours: Path, theirs: Path, tmp_path: Path) -> None:
     config = {"repos": [{"repo": str(ours), "rev": git(ours, "rev-parse", "HEAD").strip(), "hooks": hooks}]}
     write(theirs / ".pre-commit-config.yaml", yaml.safe_dump(config))
 
-    def tried() -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "pre_commit", "run", "--all-files", "--color", "never")
+    def tried(*files: str) -> subprocess.CompletedProcess[str]:
+        which = ("--files", *files) if files else ("--all-files",)
+        command = (sys.executable, "-m", "pre_commit", "run", *which, "--color", "never")
         return subprocess.run(command, cwd=theirs, env=environment, capture_output=True, text=True, check=False)
 
     write(theirs / "deploy" / "serve.sh", f"vllm serve ../tiny --max-model-len 1024 --kv-cache-memory-bytes {1040 * PER_TOKEN}\n")
@@ -152,3 +153,19 @@ def test_the_hook(ours: Path, theirs: Path, tmp_path: Path) -> None:
     assert fails.returncode == 1
     assert "FAIL     one" in fails.stdout
     assert "at deploy/serve.sh:1" in fails.stdout
+
+    # What a file reads is committed without it.
+    write(
+        theirs / "stack" / "compose.yaml",
+        "services:\n  chat: {image: 'vllm/vllm-openai', command: --model ../tiny --max-model-len $LEN}\n",
+    )
+    write(theirs / "stack" / ".env", f"LEN={10**9}\n")
+    git(theirs, "add", "--all")
+    of_env = tried("stack/.env")
+    write(theirs / "kvplan.yaml.lock", '{"digest": "none"}\n')
+    git(theirs, "add", "--all")
+    of_lock = tried("kvplan.yaml.lock")
+
+    assert of_env.returncode == of_lock.returncode == 1
+    assert "stack/compose.yaml" in of_env.stdout
+    assert "kvplan.yaml.lock" in of_lock.stdout
