@@ -300,6 +300,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         told=tuple(judged),
         without_gpu=without_gpu,
         fitted=made.fitted,
+        own_length=made.own_length,
         given=given,
         own={**set_, **load} if alone else OF_SERVER,
         shared=told.options,

@@ -219,6 +219,11 @@ class Check(Record):
         return "name" not in self.places
 
     @property
+    def own_length(self) -> str:
+        """The engine's option that has the length of the model where users send less; empty for a check, which says what is planned."""
+        return ""
+
+    @property
     def asked(self) -> Mapping[str, Any]:
         """The options that are asked for: those of the plan."""
         return self.options

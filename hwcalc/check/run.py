@@ -63,7 +63,7 @@ from hwcalc.launch.read import Given, read_variables, used_in
 from hwcalc.launch.server import KEYS
 from hwcalc.launch.values import number
 from hwcalc.library.lists import texts
-from hwcalc.library.plan import plan_loaded
+from hwcalc.library.plan import plan_loaded, with_own_length
 from hwcalc.model import Note
 from hwcalc.planner.asked import Access, counted_once, read_options
 from hwcalc.planner.command_line import command_line
@@ -571,7 +571,7 @@ def _planner(check: Check, models: Models) -> tuple[ModelSpec, Callable[..., Pla
     draft = None if named is None else models.spec(named, None, None)
 
     def replan(*, advise: bool = False, settings: Mapping[str, str | None] = MappingProxyType({}), **change: Any) -> Plan:
-        asked = keywords | _changed(keywords, settings) | change
+        asked = with_own_length(keywords | _changed(keywords, settings) | change, check.own_length, spec.max_position_embeddings)
         return plan_loaded(spec, asked, draft, advise=advise, read_with=read_with if advise else None)
 
     return spec, replan

@@ -35,12 +35,13 @@ from hwcalc.launch.planned import (
     words_for,
 )
 from hwcalc.launch.server import Server
-from hwcalc.launch.told import key_of, settings_told
+from hwcalc.launch.told import key_of, settings_told, written
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.asked import read_options
+from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import Flag
 from hwcalc.profiles.hardware_file import NODE
@@ -54,6 +55,10 @@ OF_MODEL: Final = ("model", "repository", "file", "url")
 Planner = Callable[[Check], Callable[..., "Plan"]]
 """Gives what plans a check, with some options changed."""
 _NO_CHANGE: Final = "no change was found with which it holds them"
+_BLOCK: Final = 16
+"""Tokens by which a length that a server allows is told."""
+_MOST_OF_SIZE: Final = 2
+"""Edits beside one that mends a fault of its own."""
 _FITS: Final = Required(name="fits", limit=True, text="true")
 
 
@@ -77,6 +82,7 @@ class ServerCheck(ServerEdits):
     remarks: tuple[str, ...] = ()
     without_gpu: Callable[[Mapping[str, str]], Fault] | None = None
     fitted: bool = False
+    own_length: str = ""
     few: TooFewGpusError | None = None
     beyond: BeyondError | None = None
 
@@ -173,14 +179,18 @@ class ServerCheck(ServerEdits):
             f"{flag.spelled} {brief(word.text, 40)}: {self.engine.label} will not start. {error.message.rstrip('.')}. {hint}"
         )
         found = placed_at(finding("flags", said_of.rstrip(" ."), holds=False), place_of(self.server, flag, word))
-        held = ((told, self._held_with(told, {}, planner(self))) for told in changes)
-        made = ((self._made(self._edit({}, told, one.slower), {}, one), one) for told, one in held if one.gpus)
-        edits = (then_fail(edit, ["length"] if one.refused else []) for edit, one in islice(made, MOST_EDITS))
-        return self._beside(self.told, replace(found, edits=tuple(edits)))[-1]
+        first = [self._edit({}, told) for told in changes]
+        offered = [(edit, [*islice(self._edits_beside(edit, {}, planner), _MOST_OF_SIZE)]) for edit in first]
+        # A change that is enough alone comes before one that needs another.
+        offered.sort(key=lambda each: [edit.told for edit in each[1]] != [each[0].told])
+        edits = once(edit for _, found_beside in offered for edit in found_beside)
+        return self._beside(self.told, replace(found, edits=edits))[-1]
 
     def _sizes(self, key: str, planner: Planner) -> Iterator[int]:
         """The values of a parallel size, of those on a node, with which the engine starts."""
         server, given = self._on_enough
+        # Whether it allows the load is another matter.
+        given = {name: value for name, value in given.items() if name not in NUMBERS}
         for size in range(1, NODE + 1):
             with suppress(KvplanError):  # what the engine refuses is not offered
                 sized = replace(server, settings={**server.settings, key: size})
@@ -209,7 +219,7 @@ class ServerCheck(ServerEdits):
         Behind them are ``more`` than its own. ``search`` makes the command that looks for other hardware for a check.
         """
         replan = planner(self)
-        refused = self._refused(plan)
+        refused = self.refusal_of(plan)
         alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
         blamed = self if self.beyond is None else alone
         found = [blamed.blamed(item, plan, replan) for item in (*(() if refused else judged), *more)]
@@ -261,7 +271,7 @@ class ServerCheck(ServerEdits):
         try:
             told = planned(*self._on_enough)
             plan = planner(replace(self, model=told.model, options=told.options))()
-            fit, longer = plan.fit, self._refused(plan)
+            fit, longer = plan.fit, self.refusal_of(plan)
         except KvplanError as error:
             refused = replace(self, told=tuple(others)).refusal(error, planner)
             if refused is not None:
@@ -274,7 +284,7 @@ class ServerCheck(ServerEdits):
 
     def warned(self, plan: Plan) -> list[Note]:
         """The warnings, without the one that is a finding here."""
-        refused = bool(self._refused(plan))
+        refused = bool(self.refusal_of(plan))
         return [
             *(Note(code="deployment", message=each) for each in self.remarks),
             *(note for note in heeded(plan, self.server.variables).warnings if not (refused and note.code == BEYOND)),
@@ -287,31 +297,25 @@ class ServerCheck(ServerEdits):
         option, size = error.option, error.sizes["seq"]
         slots = error.sizes["batch"] or 1
         in_slots = self.engine.facts.slots_option
-
-        def told(tokens: int) -> dict[str, str]:
-            sizes = {**error.sizes, "seq": tokens}
-            return self._slots_told(slots, tokens, keep=option == "seq") if in_slots else self._told({option: sizes[option]})
-
-        larger, typed = told(size), dict[str, str]()
-        held, longest = self._held_with(larger, typed, replan), plan.model.max_position_embeddings or 0
-        message = error.message
+        message, typed, longest = error.message, dict[str, str](), plan.model.max_position_embeddings or 0
         if option == "seq" and error.allowed < longest < size and not self._stretched:
             message += f"; the model's maximum is {longest:,}"
-            if not held.holds:
-                larger, typed = told(longest), {"seq": str(longest)}
-                held = self._held_with(larger, typed, replan)
+            size, typed = longest, {"seq": str(longest)}
+        larger = self._allowing(error, size)
+        held = self._held_with(larger, typed, replan)
         edits = [self._made(self._edit({}, larger, held.slower), typed, held)] if held.holds else []
         if in_slots and option == "batch" and (not held.holds or held.slower):
             edits = [*self._in_smaller_slots(size * error.allowed // slots, size, slots, replan), *edits]
-        if not held.holds or held.slower or typed:
-            edits += self._most_slots(size, slots, replan, more_than=error.allowed if option == "batch" else 0)
+        if not held.holds or held.slower:
+            edits += () if typed else self._most_slots(size, slots, replan, more_than=error.allowed if option == "batch" else 0)
             edits += self._edits_beside(self._edit({}, larger), typed, planner, more_than={option: error.allowed})
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
         if held.holds and error.allowed >= least_sensible(error.sizes[option]):
             edits.insert(MOST_EDITS - 1, self._typed(self._edit(smaller), smaller, held))
         if not edits and plan.fit is not None:
-            command = search(replace(self, options={**self.options, **{name: one for name, one in error.sizes.items() if one}}))
+            load = {name: value for name, value in self.given.items() if name in NUMBERS}
+            command = search(replace(self, options={**self.options, **load}))
             message += f"; {_NO_CHANGE}{f'. Search further: {command}' if command else ''}"
         # What holds all that is asked for comes first, and what makes it slower last.
         edits.sort(key=lambda edit: (SLOWER in edit.effect, not edit.settings.keys().isdisjoint(NUMBERS)))
@@ -323,16 +327,24 @@ class ServerCheck(ServerEdits):
     def _edits_beside(
         self, first: Edit, typed: Mapping[str, str], planner: Planner, more_than: Mapping[str, int] = MappingProxyType({})
     ) -> Iterator[Edit]:
-        """The ``first`` edit if the server surely fits with it, else edits with which it does besides. One of ``seq`` or ``batch`` leaves ``more_than`` so many."""
+        """The ``first`` edit if the server surely fits with it, else edits with which it does besides. One of ``seq`` or ``batch`` leaves ``more_than`` so many.
+
+        A load that the text does not allow, and a length that the engine refuses, are mended with it.
+        """
         with suppress(KvplanError):  # what the engine refuses is not offered
-            settings, extra = settings_told(self.flags, first.told)
-            server = replace(self._with(settings), extra={**self.server.extra, **extra})
-            given = {**self.given, **typed}
-            made = planned(server, given)
-            changed = {"model": made.model, "options": made.options, "given": given, "beyond": None, "few": None}
-            other = replace(self, server=server, beside=first.told, typed=typed, **changed)
+            other = self._changed(first, typed)
+            if other.beyond is not None:
+                first = self._with_told(first, self._allowing(other.beyond))
+                other = self._changed(first, typed)
             replan = planner(other)
             plan = replan(advise=True)
+            if other.refusal_of(plan) and "seq" not in self.given:
+                first = self._with_told(first, self._told({"seq": plan.model.max_position_embeddings}))
+                other = self._changed(first, typed)
+                replan = planner(other)
+                plan = replan(advise=True)
+            if other.beyond is not None or other.refusal_of(plan):
+                return
             if plan.fit is None or plan.fit.verdict is Verdict.FITS:
                 yield self._made(replace(first, effect="; ".join(filter(None, (first.effect, slower(plan))))), typed)
                 return
@@ -341,6 +353,37 @@ class ServerCheck(ServerEdits):
                 left = read_options({name: edit.settings[name] for name in more_than if edit.settings.get(name)}).values
                 if all(left[name] > least for name, least in more_than.items() if edit.settings.get(name)):
                     yield replace(edit, settings={**first.settings, **edit.settings})
+
+    def _changed(self, edit: Edit, typed: Mapping[str, str]) -> ServerCheck:
+        """The check of the server once its engine is told what an edit says; without the load of the user where that is beyond what the text allows then."""
+        settings, extra = settings_told(self.flags, edit.told)
+        server, given = replace(self._with(settings), extra={**self.server.extra, **extra}), {**self.given, **typed}
+        beyond = None
+        try:
+            made = planned(server, given)
+        except BeyondError as error:
+            beyond, made = error, planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
+        changed = {
+            "model": made.model,
+            "options": made.options,
+            "own_length": made.own_length,
+            "given": given,
+            "beyond": beyond,
+            "few": None,
+        }
+        return replace(self, server=server, beside=edit.told, typed=typed, **changed)
+
+    def _with_told(self, edit: Edit, told: Mapping[str, str]) -> Edit:
+        """The edit with this told as well."""
+        told = {**edit.told, **told}
+        return replace(edit, told=told, flags=written(told))
+
+    def _allowing(self, error: BeyondError, seq: int = 0) -> dict[str, str]:
+        """What a server is told that allows a load, each request of so many tokens, where it does not."""
+        sizes = {**error.sizes, "seq": seq or error.sizes["seq"]}
+        if self.engine.facts.slots_option:
+            return self._slots_told(error.sizes["batch"] or 1, sizes["seq"], keep=error.option == "seq")
+        return self._told({error.option: sizes[error.option]})
 
     def _in_smaller_slots(self, tokens: int, before: int, slots: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of more slots in the memory that there is: each of so many ``tokens``, which are what the user sends, or half of those ``before``."""
@@ -359,16 +402,13 @@ class ServerCheck(ServerEdits):
             size = self.server.settings.get(name, 1)
             for fewer in range(gpus * size // taken, 0, -1) if taken and size > 1 else ():
                 with suppress(KvplanError):  # what the engine refuses is not offered
-                    told = planned(self._with({name: fewer}), self.given)
-                    plan = planner(replace(self, model=told.model, options=told.options))()
-                    options: dict[str, Any] = {name: fewer}
-                    if self._refused(plan):
-                        options["seq"] = plan.model.max_position_embeddings
-                    settings = {option: str(value) for option, value in options.items()}
-                    edit = self._edit(settings, self._told(options), "" if plan.fit is not None else "if that fits")
+                    edit = self._edit({name: str(fewer)}, self._told({name: fewer}))
+                    if planner(self._changed(edit, {}))().fit is None:
+                        edit = replace(edit, effect="if that fits")
                     # More GPUs are what the finding itself asks for.
                     yield from islice(
-                        (each for each in self._edits_beside(edit, {}, planner) if each.settings.keys().isdisjoint(hardware)), 2
+                        (each for each in self._edits_beside(edit, {}, planner) if each.settings.keys().isdisjoint(hardware)),
+                        _MOST_OF_SIZE,
                     )
                     break
 
@@ -416,9 +456,15 @@ class ServerCheck(ServerEdits):
         if item.name != "fits" or plan.fit is None or (item.holds and item.certain):
             return item
         users = self.flags.flag_of.get(self.engine.facts.users_option) if "batch" not in self.options else None
+        longest = f"engine_options.{self.engine.facts.longest_option}"
         # A text that does not say how many are served at once is not mended by serving fewer.
         asked = (each for each in map(self._in_engine, item.edits) if users is None or users.spelled not in each.told)
-        told = (self._holding(self._with_expected(edit, plan), replan) for edit in asked)
+        told = (
+            self._longest_allowed(replan)
+            if {*edit.settings} == {longest}
+            else self._holding(self._with_expected(edit, plan), replan)
+            for edit in asked
+        )
         slots = self._most_slots(self._given("seq") or plan.request.seq, plan.request.batch, replan)
         held, waiting = [*filter(None, told), *slots], self._waiting(plan)
         at_once = [edit for edit in held if waiting is not None and edit.told.keys() == {waiting.spelled}]
@@ -441,6 +487,20 @@ class ServerCheck(ServerEdits):
                 item = replace(item, name="users", unit="flag")
                 first = first if word is None else place_of(self.server, waiting, word)
         return replace(placed_at(item, first or self.places.get("model")), edits=edits)
+
+    def _longest_allowed(self, replan: Callable[..., Plan]) -> Edit | None:
+        """The edit to the longest sequence that a server may allow, to surely fit, where users send shorter ones; ``None`` where there is none."""
+        seq, allowed = self._given("seq"), number(self.server.settings.get("max_model_len"))
+        allowed = allowed or replan().model.max_position_embeddings or 0
+
+        def fits(blocks: int) -> bool:
+            return self._held_with(self._told({"seq": blocks * _BLOCK}), {}, replan).holds
+
+        least, most = -(-seq // _BLOCK), (allowed - 1) // _BLOCK
+        if not 0 < least <= most or not fits(least):
+            return None
+        tokens = _BLOCK * max(least, last_yes(fits, most, least))
+        return self._made(self._edit({"seq": str(tokens)}, self._told({"seq": tokens})), {}, Held(gpus=1))
 
     def _waiting(self, plan: Plan) -> Flag | None:
         """The flag of how many are served at once, where that is fewer than there are users; ``None`` where none of them waits for that."""

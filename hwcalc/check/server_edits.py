@@ -30,6 +30,7 @@ from hwcalc.launch.planned import (
     LAYOUT,
     flags_of,
     gpus_taken,
+    has_other_nodes,
     heeded,
     planned,
     spelled,
@@ -44,6 +45,7 @@ from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags
 from hwcalc.profiles.gpus import find_gpu, node_label
+from hwcalc.profiles.hardware_file import NODE
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -161,7 +163,7 @@ class ServerEdits(Check):
 
     def _with_expected(self, edit: Edit, plan: Plan) -> Edit:
         """The edit of a length, which surely fits, with what each slot has, or with the length that is expected to fit and may not."""
-        if edit.settings.keys() != {"seq"} or plan.fit is None:
+        if edit.settings.keys() != {"seq"} or plan.fit is None or edit.effect:
             return edit
         length, expected = read_options({"seq": edit.settings["seq"]}).values["seq"], plan.fit.expected_max_seq or 0
         if self.engine.facts.slots_option:
@@ -252,6 +254,8 @@ class ServerEdits(Check):
             effect = "; ".join(filter(None, (self._also("gpu"), effect)))
         elif many and not (edit.told and (of_text is None or of_text >= many)):
             said.append(f"{many:,} GPUs in the file")
+        if many > max(NODE, of_text or 0) and not has_other_nodes(self.server):
+            return None
         names = [name.rpartition(".")[2] for name, value in settings.items() if value is None]
         if not said and not names:
             return None if edit.told else edit
@@ -335,11 +339,15 @@ class ServerEdits(Check):
             plan = replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
             if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
                 grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
-                accepting, refused = next(grown, ""), bool(self._refused(plan))
-                return Held(gpus=gpus_taken(options) or 0, accepting=accepting, slower=slower(plan), refused=refused)
+                many = gpus_taken(options) or 0
+                if many > max(NODE, gpus_taken(self.server.settings) or 0) and not has_other_nodes(self.server):
+                    # One command starts a server on one node.
+                    return Held()
+                accepting, refused = next(grown, ""), bool(self.refusal_of(plan))
+                return Held(gpus=many, accepting=accepting, slower=slower(plan), refused=refused)
         return Held()
 
-    def _refused(self, plan: Plan) -> str:
+    def refusal_of(self, plan: Plan) -> str:
         """Why the engine refuses the length; empty if it takes it."""
         longer = next((note.message for note in plan.warnings if note.code == BEYOND), "")
         needed = plan.request.environment and heeded(plan, self.server.variables) is plan

@@ -95,13 +95,14 @@ class Left(Record):
 class Planned(Record):
     """The model and the keywords of :func:`hwcalc.plan` for a server, and remarks on what a plan takes otherwise.
 
-    One that is ``fitted`` is told to allow the longest requests that its pool holds; ``variables`` are those it is started with, ``NAME=VALUE``.
+    A server whose text names no length allows that of its model, by the engine's option of the name ``own_length``, where users send less. One that is ``fitted`` is told to allow the longest requests that its pool holds; ``variables`` are those it is started with, ``NAME=VALUE``.
     For what is ``left`` open the plan takes a default.
     """
 
     model: str
     options: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
+    own_length: str = ""
     fitted: bool = False
     variables: frozenset[str] = frozenset()
     left: tuple[Left, ...] = ()
@@ -159,10 +160,20 @@ def planned(server: Server, more: Mapping[str, Any] | None = None) -> Planned:
     if "instance" in more and not options.keys() & {"gpus", *LAYOUT}:
         # Alone, an instance is planned with all of its accelerators.
         options["gpus"] = 1
+    knobs = options.get("engine_options", {})
+    own_length = longest if "seq" in options and server.max_model_len is None and longest not in knobs else ""
     fitted = "seq" not in options and server.max_model_len in _LONGEST
     taken = {*options, *options.get("engine_options", {})}
     left = tuple(each for each in left_open(server, flags) if not {each.flag.option, each.flag.engine_option} & taken)
-    return Planned(model=model, options=options, remarks=tuple(remarks), fitted=fitted, variables=server.variables, left=left)
+    return Planned(
+        model=model,
+        options=options,
+        remarks=tuple(remarks),
+        own_length=own_length,
+        fitted=fitted,
+        variables=server.variables,
+        left=left,
+    )
 
 
 class BeyondError(UsageError):
@@ -588,7 +599,7 @@ def _gpu_of(server: Server, remarks: list[str]) -> str | None:
         except KvplanError:
             remarks.append(f"the instance type {shown(instance, 40)} is not known: add --gpu.")
         else:
-            if isinstance(given, int) and given > sold.count and not _has_other_nodes(server):
+            if isinstance(given, int) and given > sold.count and not has_other_nodes(server):
                 remarks.append(
                     f"{_called(server)} has {given:,} GPUs, and {sold.id} has {sold.count:,}: no such node can run it."
                 )
@@ -664,7 +675,7 @@ def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -
         return [f"{has}, and uses {taken:,}: {given - taken:,} idle."]
     if given == taken:
         return []
-    if not _has_other_nodes(server):
+    if not has_other_nodes(server):
         raise TooFewGpusError(
             f"{has}, and {layout} takes {taken:,}: {find_engine(flags.engine)[0].label} will not start.",
             hint=f"Give it {taken:,} GPUs in the file, or plan it so: --gpus {taken:,}",
@@ -674,7 +685,7 @@ def _gpus_left(server: Server, flags: EngineFlags, options: Mapping[str, Any]) -
     return [f"warning: {has}, and {layout} takes {taken:,}: it starts only if other nodes have the rest."]
 
 
-def _has_other_nodes(server: Server) -> bool:
+def has_other_nodes(server: Server) -> bool:
     """True if a text speaks of further nodes, on which a server may have GPUs that the text does not count."""
     return server.joins or any(_OF_NODES.search(name) for name in (*server.extra, *server.irrelevant, *server.unknown))
 

@@ -58,7 +58,25 @@ def plan_told(told: Planned) -> Plan:
             raise
         raise ModelNotFoundError(f"{error.message} {ON_SERVER}", hint=f"Add: {set_words('model', 'ORG/NAME')}") from error
     made = plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
+    options = with_own_length(told.options, told.own_length, made.model.max_position_embeddings)
+    made = made if options is told.options else plan(told.model, **options)
     return with_left(heeded(made, told.variables), told.left)
+
+
+def with_own_length(options: Mapping[str, Any], name: str, longest: int | None) -> Mapping[str, Any]:
+    """The options with the ``longest`` sequence of the model for the engine's option of this ``name``, where users send shorter ones.
+
+    They stay the same where the option has a value, and without a name.
+    """
+    knobs = options.get("engine_options") or {}
+    if (
+        not name
+        or name in knobs
+        or longest is None
+        or (read_options({"seq": options.get("seq")}).values["seq"] or longest) >= longest
+    ):
+        return options
+    return {**options, "engine_options": {**knobs, name: str(longest)}}
 
 
 def plan_loaded(

@@ -499,11 +499,11 @@ def _read_bytes(stored: list[Stored]) -> int:
 
 
 def beyond_maximum(opened: Occupancy) -> Iterator[Note]:
-    """A warning if the sequences are longer than the model's positions."""
-    longest, seq = opened.model.max_position_embeddings, opened.load.seq
-    if longest is not None and seq > longest:
-        message = f"{seq:,} tokens is more than the model's maximum of {longest:,}."
-        variables = " ".join(opened.reported().environment)
+    """A warning if the sequences are longer than the model's positions, or if those are that an engine allows and refuses to start with."""
+    longest, variables = opened.model.max_position_embeddings, " ".join(opened.reported().environment)
+    length = max(opened.load.seq, opened.deployment.max_length or 0) if variables else opened.load.seq
+    if longest is not None and length > longest:
+        message = f"{length:,} tokens is more than the model's maximum of {longest:,}."
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         yield Note(code="beyond-maximum", message=message)
 

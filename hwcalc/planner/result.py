@@ -569,10 +569,15 @@ class Plan(Answer, Record):
         return self.speed.row() if runs and self.speed is not None else dict.fromkeys(SPEED_COLUMNS)
 
     @property
+    def is_refused_by_pool(self) -> bool:
+        """True if the reason why it does not fit is that of the engine's pool, which is too small for a sequence that it allows."""
+        return self.fit is not None and self.pool is not None and bool(self.fit.message) and self.fit.message == self.pool.message
+
+    @property
     def reason(self) -> str:
         """The reason why it does not fit; empty if it fits. The engine's own words are quoted without a change."""
         message = "" if self.fit is None else self.fit.message
-        if self.pool is None or not message or message != self.pool.message:
+        if not self.is_refused_by_pool:
             return message
         from hwcalc.engines import find_engine
 

@@ -580,8 +580,9 @@ def test_no_gpus_are_asked_for_sizes_that_the_engine_refuses(gpu: str, has: int,
     for edit in item["edits"]:
         more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
         gpus.append(int(more[1]) if more else has)
-        path.write_text(counted("pod", model, edit["flags"], gpus[-1]), encoding="utf-8")
-        assert checked(capsys, str(path), "--gpu", gpu)[0] == 0, edit
+        flags, _, command = (edit["flags"] or edit["yaml"]).partition(" in the file and kvplan check ")
+        path.write_text(counted("pod", model, flags, gpus[-1]), encoding="utf-8")
+        assert checked(capsys, *(shlex.split(command) or [str(path), "--gpu", gpu]))[0] == 0, edit
     # The 27.5 GiB of the weights leave room on an L40S, and lie in two L4.
     assert gpus[0] == (2 if gpu == "l4" else has)
 
@@ -596,9 +597,10 @@ def test_sizes_that_the_engine_refuses_on_gpus_that_the_user_gave(tmp_path: Path
     assert (item["name"], item["line"], bool(item["edits"])) == ("flags", 1, True)
     assert "Give it" not in item["message"]
     for edit in item["edits"]:
-        flag, _, command = edit["yaml"].partition(" in the file and ")
-        path.write_text(text.replace("TP=3", f"TP={flag.split()[1]}"), encoding="utf-8")
-        assert checked(capsys, *shlex.split(command)[2:])[0] == 0, edit
+        flags, _, command = (edit["flags"] or edit["yaml"]).partition(" in the file and kvplan check ")
+        size, *more = flags.removeprefix("--tensor-parallel-size ").split()
+        path.write_text(f"{text.rstrip().replace('TP=3', f'TP={size}')} {' '.join(more)}\n", encoding="utf-8")
+        assert checked(capsys, *(shlex.split(command) or [str(path), "--gpu", "l4", "--gpus", "1"]))[0] == 0, edit
         assert "TP in line 1" in edit["effect"]
 
 
@@ -766,3 +768,48 @@ def test_who_else_has_the_word_that_an_edit_changes(tmp_path: Path, capsys: Capt
         other = tmp_path / "other.yaml"
         other.write_text(pod.read_text().replace("NVIDIA-L40S", label))
         assert checked(capsys, str(other))[1]["checks"][0]["status"] == "pass"
+
+
+@pytest.mark.parametrize(
+    "text", [f"vllm serve {QWEN} --max-model-len 65536", f"sglang serve --model-path {QWEN} --context-length 65536"]
+)
+def test_short_requests_do_not_hide_a_length_that_the_engine_refuses(text: str, tmp_path: Path, capsys: Capture) -> None:
+    """Whatever users send, a server that allows more than the model's 40,960 does not start: the check and the plan of the file say so."""
+    path = tmp_path / "serve.sh"
+    path.write_text(text, encoding="utf-8")
+    for load in ([], ["--seq", "4k"]):
+        status, found = checked(capsys, str(path), "--gpu", "h100", *load)
+        [item] = found["checks"][0]["requirements"]
+        assert (status, item["name"]) == (1, "length")
+        assert "65,536 tokens is more than the model's maximum of 40,960" in item["message"]
+        assert applied(item["edits"], path, ["--gpu", "h100", *load], capsys) == 1
+    assert "65,536 tokens is more than" in run(capsys, str(path), "--gpu", "h100", "--seq", "4k")[1]
+
+
+def test_short_requests_do_not_hide_a_pool_that_is_too_small_for_the_model(tmp_path: Path, capsys: Capture) -> None:
+    """A text that names no length allows the model's, and vLLM refuses to start with a pool that holds less. The largest length that holds is offered."""
+    path, words = tmp_path / "serve.sh", ["--gpu", "l4", "--seq", "4k"]
+    path.write_text(f"vllm serve {QWEN}\n", encoding="utf-8")
+    status, found = checked(capsys, str(path), *words)
+    [item] = found["checks"][0]["requirements"]
+    length = int(item["edits"][0]["told"]["--max-model-len"])
+
+    assert (status, "There is memory enough" in item["message"], length > 4096) == (1, False, True)
+    assert applied(item["edits"], path, words, capsys) >= 3
+    assert run(capsys, str(path), *words)[0] == 1
+    path.write_text(f"vllm serve {QWEN} --max-model-len {length + 16}\n", encoding="utf-8")
+    longer = checked(capsys, str(path), *words)[1]["checks"][0]
+    # It may be expected to hold, and it is not sure.
+    assert (longer["status"] == "pass") is False
+
+
+def test_one_command_is_offered_no_more_gpus_than_a_node_has(tmp_path: Path, capsys: Capture) -> None:
+    """Eight of them are a node, and a server on several needs commands on each."""
+    path = tmp_path / "serve.yaml"
+    path.write_text(counted("pod", "Qwen/Qwen3-14B", "--max-num-seqs 16", 1), encoding="utf-8")
+    for users in ("64", "200", "1000"):
+        [item] = checked(capsys, str(path), "--gpu", "l40s", "--users", users)[1]["checks"][0]["requirements"]
+        gpus = [int(number) for edit in item["edits"] for number in re.findall(r"(\d+) GPUs", edit["effect"] + edit["yaml"])]
+        assert max(gpus, default=0) <= 8
+    said = checked(capsys, str(path), "--gpu", "l40s", "--users", "1000", "--seq", "40k")[1]["checks"][0]["requirements"][0]
+    assert "kvplan recommend Qwen/Qwen3-14B --seq 40k --users 1000" in said["message"]

@@ -392,10 +392,10 @@ def test_the_diff_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_the_reason_is_the_gpus_of_the_text(tmp_path: Path, capsys: Capture) -> None:
-    """Weights of 235e9 bytes even in fp8 take more than the text's two GPUs of 24 GB."""
+    """Weights of 70e9 bytes even in fp8 take more than the text's two GPUs of 24 GB, and lie in four or eight."""
     path = tmp_path / "a.yaml"
     gpus = "deploy: {resources: {reservations: {devices: [{count: 2}]}}}"
-    model = "--model Qwen/Qwen3-235B-A22B --max-model-len 8192 --quantization fp8"
+    model = "--model meta-llama/Llama-3.3-70B-Instruct --max-model-len 8192 --quantization fp8"
     path.write_text(f"services:\n  a: {{image: vllm/vllm-openai, command: {model}, {gpus}}}\n", encoding="utf-8")
     status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix")
 
@@ -487,5 +487,5 @@ def test_a_size_that_does_not_start_becomes_one_that_takes_no_more_gpus(tmp_path
     sizes = [edit["told"]["--tensor-parallel-size"] for edit in json.loads(found)["checks"][0]["requirements"][0]["edits"]]
     status, _, err = run(capsys, "check", str(path), "--gpu", "l4", "--fix", "--write")
 
-    assert sizes == ["2", "4", "8"]
+    assert sizes[:3] == ["2", "4", "8"]
     assert (status, "-tp 2 " in path.read_text(encoding="utf-8"), "GPUs" in err) == (0, True, False)
