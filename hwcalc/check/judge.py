@@ -162,11 +162,10 @@ def _fits(item: Required, case: Case) -> Judged:
     holds, certain = told.fits is item.limit, told.verdict.certain
     message = verdict_in_words(told.verdict, fit)
     reason = "" if told.fits or not told.message else case.plan.reason.removesuffix(".")
-    if reason and case.plan.is_refused_by_pool:
-        message = f"{told.verdict.text}: {reason}"
-    elif reason and told.headroom_bytes >= 0 and fit.needed_high_bytes <= fit.usable_bytes:
+    if reason and told.headroom_bytes >= 0 and fit.needed_high_bytes <= fit.usable_bytes:
         # What fits in memory is not said not to fit.
-        message = f"{reason}. There is memory enough: {message.partition(': ')[2]}"
+        enough = f"{reason}. There is memory enough: {message.partition(': ')[2]}"
+        message = f"{told.verdict.text}: {reason}" if case.plan.is_refused_by_pool else enough
     elif reason:
         message += f"; {reason}"
     if not item.limit:
