@@ -23,7 +23,7 @@ from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place
 from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.env_file import NOTED, beside
+from hwcalc.launch.env_file import NOTED, beside, is_secret
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     LAYOUT,
@@ -42,7 +42,7 @@ from hwcalc.launch.planned import (
     warned,
     word_of,
 )
-from hwcalc.launch.read import Given, is_secret
+from hwcalc.launch.read import Given
 from hwcalc.launch.server import Server
 from hwcalc.masking import masked
 from hwcalc.model import Note
@@ -116,8 +116,8 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
     found = read_deployment(path, text, replace(told, given=given))
     if in_folder and (found is None or not (found.checks or len(found.notes) > 1)):
         return None
-    if found is not None and found.checks and said:
-        found = replace(found, notes=(*found.notes, Note(code=NOTED, message=said)))
+    if found is not None and found.checks:
+        found = replace(found, notes=(*found.notes, *(Note(code=NOTED, message=each) for each in said)))
     if (found is None or not found.checks) and _is_model(text):
         name = "standard input" if path == "-" else printable(path)
         model = json.dumps("model.yaml" if path == "-" else path)
@@ -164,6 +164,9 @@ def _others(servers: Sequence[tuple[str, Server]]) -> list[dict[str, tuple[str, 
 
     def words(server: Server) -> Iterator[tuple[str, tuple[str, int, int]]]:
         for key, word in server.places.items():
+            if word.said is not None and word.said.file:
+                yield key, (f"{word.said.name} of {word.said.file}", 0, 0)
+                continue
             spot = word.spot if word.said is None else word.said.spot
             if spot.line:
                 yield key, ("", spot.line, spot.column)

@@ -21,7 +21,6 @@ from hwcalc.check.server_edits import SLOWER, left_open
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of
-from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import gpus_taken
 from hwcalc.launch.told import is_variable, keys_told, written
 from hwcalc.launch.words import Word
@@ -264,8 +263,8 @@ class _Offsets:
 
 def _replacement(places: _Offsets, word: Word, name: str, value: str, check: ServerCheck) -> tuple[int, int, str]:
     """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it."""
-    given, stands = check.given_at(word), check.variable_at(word)
-    default = None if given else left_open(word)
+    given, stands, (_, file) = check.given_at(word), check.variable_at(word), check.file_of(word)
+    default, in_file = None if given else left_open(word), word.said if word.said is not None and word.said.file else None
     if word.said is not None and word.said == word.text and word.said.spot.written:
         word = replace(word, spot=word.said.spot)
     place, text = places.of(word), word.spot.written
@@ -273,15 +272,15 @@ def _replacement(places: _Offsets, word: Word, name: str, value: str, check: Ser
     if place is None or not word.known or (word.taken and "$" in text) or not bare.endswith(word.text):
         said, way_out = f"stands in {shown(text, 40)}", ""
         variable = variable_of(bare[bare.find("$") :]) if given and place is not None else default
+        variable = variable if in_file is None else in_file.name
         sets = f"{variable}={value}" if variable else ""
-        if place is None:
+        if in_file is None and place is None:
             said = "stands beside a template or an escape" if text else "stands in a variable or an anchor"
             said = f"is a part of {stands}" if word.said is not None else said
         elif given:
             said = f"is {given}"
         if sets:
-            elsewhere = given.endswith(ENV_FILE)
-            way_out = f", and --fix changes no such file: write {sets} there" if elsewhere else f": set {sets}"
+            way_out = f", and --fix changes no such file: write {sets} there" if file else f": set {sets}"
             way_out += ", or change that default" if default else ""
         message = f"the value of {name} {said}"
         raise _HeldElsewhereError(message, way_out, sets)

@@ -313,9 +313,16 @@ class ServerEdits(Check):
 
     def given_at(self, word: Word) -> str:
         """The variable from outside the text that has the value of a word, and where it is given; empty where there is none."""
+        name, file = self.file_of(word)
+        return f"{name} of {file or '--set or --env-file'}" if name else ""
+
+    def file_of(self, word: Word) -> tuple[str, str]:
+        """The variable from outside the text that has the value of a word, and the file beside the text that says it; empty without one."""
+        if word.said is not None and word.said.file:
+            return word.said.name, word.said.file
         text = _written(word)
         given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", text))
-        return next((f"{name} of {ENV_FILE if name in self.of_env_file else '--set or --env-file'}" for name in given), "")
+        return next(((name, ENV_FILE if name in self.of_env_file else "") for name in given), ("", ""))
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
@@ -357,7 +364,7 @@ class ServerEdits(Check):
     def _stretched(self) -> bool:
         """True if the model may be stretched by a flag, which no plan reads."""
         server = self.server
-        return any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant))
+        return any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant) if " " not in name)
 
 
 def left_open(word: Word) -> str | None:

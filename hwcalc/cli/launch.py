@@ -73,8 +73,8 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
     found: list[tuple[str, Server, dict[str, Any]]] = []
     notes: list[str] = []
     for text, path in _texts(words or []):
-        filled, note = said.with_beside(text, path) if path else (said, "")
-        notes += [note] if note else []
+        filled, more = said.with_beside(text, path) if path else (said, ())
+        notes += more
         found += [(called, server, said.load_of(called)) for called, server in filled.named(text, os.path.basename(path))]
     if not found:
         line = shown(" ".join(words or ()), 60)

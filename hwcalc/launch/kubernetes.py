@@ -22,6 +22,7 @@ from hwcalc.launch.commands import (
     servers_with,
 )
 from hwcalc.launch.documents import Places, read_documents
+from hwcalc.launch.env_file import EnvFile, Named
 from hwcalc.launch.server import CUT_FROM, Server
 from hwcalc.launch.values import (
     at,
@@ -49,21 +50,27 @@ _PRESET: Final = "{} (preset)"
 
 
 class Cluster(Record):
-    """All objects of a text: the maps of settings among them, and the variables that the user gives."""
+    """All objects of a text: the maps of settings among them, the variables that the user gives, and what files beside the text say."""
 
     variables: Mapping[str, str]
     maps: Mapping[str, Mapping[str, str]]
     places: Places
+    env_files: Mapping[Named, EnvFile] = MappingProxyType({})
 
     @staticmethod
-    def of(documents: list[Any], variables: Mapping[str, str], places: Places) -> Cluster:
+    def of(
+        documents: list[Any],
+        variables: Mapping[str, str],
+        places: Places,
+        env_files: Mapping[Named, EnvFile] = MappingProxyType({}),
+    ) -> Cluster:
         """The objects of these documents."""
         maps = {}
         for each in documents:
             if at(each, "kind") in ("ConfigMap", "Secret") and isinstance(at(each, "data"), Mapping):
                 name = text(at(each, "metadata", "name")) or ""
                 maps[name] = {str(key): value for key, value in mapping(at(each, "data")).items() if isinstance(value, str)}
-        return Cluster(variables=dict(variables), maps=maps, places=places)
+        return Cluster(variables=dict(variables), maps=maps, places=places, env_files=env_files)
 
 
 class Place(Record):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -14,12 +15,14 @@ from hwcalc.errors import UsageError
 from hwcalc.launch.charts import CHARTS
 from hwcalc.launch.commands import Around, container_servers, servers_of_script
 from hwcalc.launch.documents import Places, read_documents
+from hwcalc.launch.env_file import ALLOWS, MISSING, EnvFile, Named
 from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, servers_of_object, servers_of_pod
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.values import at, container_words, filled, mapping, mappings, number, rows, settings_in, text, texts, walk
-from hwcalc.launch.words import Origin, Word, filled_word, known_of
-from hwcalc.text import shown
+from hwcalc.launch.words import Origin, SaidText, Spot, Word, filled_word, known_of
+from hwcalc.profiles.launch import launch_words
+from hwcalc.text import brief, printable, shown
 from hwcalc.yaml_tree import TreeError
 
 _MOST_SERVERS: Final = 500
@@ -28,16 +31,24 @@ _MOST_REPEATED: Final = 10
 _OF_SERVICE: Final = frozenset({"image", "command", "entrypoint", "build"})
 _REPLACED: Final = frozenset({"command", "entrypoint", "devices", "gpus"})
 """Keys of a service whose value replaces that of the service that it extends."""
+_ALONE: Final = "a text without a path has no folder"
+"""Why no file beside a text is read that has no path."""
+_LONGEST_NAME: Final = 80
 _MOST_EXTENDED: Final = 20
 """Services that extend each other in a row."""
 _MOST_INHERITED: Final = 100_000
 """Values that the services of a file inherit, all together."""
 
 
-def servers_of_manifest(given: str, variables: Mapping[str, str], origin: Origin | None = None) -> list[Server] | None:
+def servers_of_manifest(
+    given: str,
+    variables: Mapping[str, str],
+    origin: Origin | None = None,
+    env_files: Mapping[Named, EnvFile] = MappingProxyType({}),
+) -> list[Server] | None:
     """The servers of a manifest; ``None`` for a text that is none. Raises :class:`~hwcalc.errors.UsageError` for one that is too deep or large.
 
-    ``origin`` is where it stands in its file, by default it is the file.
+    ``origin`` is where it stands in its file, by default it is the file. ``env_files`` are files beside it that its services name.
     """
     places = Places()
     try:
@@ -53,7 +64,7 @@ def servers_of_manifest(given: str, variables: Mapping[str, str], origin: Origin
     ]
     if not any(isinstance(each, (Mapping, list)) for each in documents) or all(_is_command(each) for each in documents):
         return None
-    cluster = Cluster.of(documents, variables, places)
+    cluster = Cluster.of(documents, variables, places, env_files)
     servers = [*islice((server for document in documents for server in _of_document(document, cluster)), _MOST_SERVERS)]
     for line, key, lines in places.repeated[:_MOST_REPEATED] if servers else ():
         said = f"line {line}: the key {shown(key, 40)} stands twice, first in line {line - lines}: this one is read, and docker compose and kubectl refuse both."
@@ -101,9 +112,71 @@ def is_compose(given: str) -> bool:
     return False
 
 
+def env_files_in(given: str, variables: Mapping[str, str]) -> list[Named]:
+    """The files of variables that the services of a text name, each once."""
+    found: dict[Named, None] = {}
+    if "env_file" in given:
+        with suppress(TreeError):
+            places = Places()
+            documents = [each for each in read_documents(given, places) if isinstance(each, Mapping) and _is_compose(each)]
+            cluster = Cluster.of(documents, variables, places)
+            services = (service for each in documents for service in _extended(_services(each), cluster)[0].values())
+            found |= {named: None for service in services for named, _ in _named_files(service, cluster)}
+    return [*found]
+
+
+def _services(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(document.get("services")) or document
+
+
+def _named_files(service: Any, cluster: Cluster) -> list[tuple[Named, Spot]]:
+    """The files of variables that a service names, in their order, and where it does."""
+    given = at(service, "env_file")
+    out: list[tuple[Named, Spot]] = []
+    for place, each in enumerate([given] if isinstance(given, str) else rows(given)):
+        path = text(at(each, "path") if isinstance(each, Mapping) else each)
+        if path:
+            raw = text(at(each, "format")) == "raw"
+            named = Named(path=filled_word(path, cluster.variables).text, required=at(each, "required") is not False, raw=raw)
+            out.append((named, cluster.places.item(service, "env_file") if given is each else cluster.places.item(given, place)))
+    return out
+
+
+def _of_files(service: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str, Word], dict[str, str]]:
+    """The variables that a service has of files, of which later ones count more; and the files that are not read, with the reason."""
+    variables: dict[str, Word] = {}
+    unread: dict[str, str] = {}
+    for named, spot in _named_files(service, cluster):
+        found = cluster.env_files.get(named)
+        fault = _ALONE if found is None else found.fault
+        if fault and (named.required or fault != MISSING):
+            unread[f"the env_file {brief(printable(named.name), _LONGEST_NAME)}"] = fault
+        for name, value in {} if found is None else found.variables.items():
+            said = SaidText.of_file(value, name, printable(named.name), spot)
+            variables[name] = Word(text=value, raw=value, source=value, quoted=True, spot=said.spot, said=said)
+    return variables, unread
+
+
+def _taken_of(files: Mapping[str, Word], words: Sequence[Word], server: Server) -> dict[str, str]:
+    """The variables of files that bear on the plan of a server, with their files."""
+    placed = {word.said.name for word in server.places.values() if word.said is not None and word.said.file}
+    scripts = " ".join(word.raw for word in words)
+    return {
+        name: word.said.file
+        for name, word in files.items()
+        if word.said is not None
+        and (
+            name in placed
+            or ALLOWS in name
+            or (name in launch_words().visible_devices and "gpus_per_replica" in server.settings)
+            or re.search(rf"\$\$\{{?{re.escape(name)}\b", scripts)
+        )
+    }
+
+
 def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     """The servers of the services of a Compose file."""
-    services, remarks = _extended(mapping(document.get("services")) or document, cluster)
+    services, remarks = _extended(_services(document), cluster)
     contents = {name: text(at(each, "content")) for name, each in mapping(document.get("configs")).items()}
     out: list[Server] = []
     for name, service in services.items():
@@ -167,10 +240,13 @@ def _merged(inherited: Mapping[str, Any], own: Mapping[str, Any], cluster: Clust
     Of several requests for GPUs the last one counts: the variable of visible devices is set by each.
     """
     out = {**inherited, **own}
-    for key, value in own.items():
-        before = inherited.get(key)
+    for key, given in own.items():
+        before, value = inherited.get(key), given
         if key in _REPLACED or before is None:
             continue
+        if key == "env_file" and value is not None:
+            # A single one is a list of one.
+            before, value = (each if isinstance(each, list) else [each] for each in (before, value))
         if value is None:
             out[key] = before
         elif isinstance(before, Mapping) and isinstance(value, Mapping):
@@ -191,6 +267,7 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
     line = cluster.places.line(service)
     remarks: list[str] = []
     own: dict[str, Any] = {}
+    of_files, unread = _of_files(service, cluster)
     given = service.get("environment")
     listed = ((place, *each.partition("=")) for place, each in enumerate(texts(given)))
     pairs = ((place, key, value if equals else None) for place, key, equals, value in listed)
@@ -202,6 +279,9 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
         elif value is not None or isinstance(given, Mapping):
             word = filled_word(text(value) or "", cluster.variables, spot)
             own[key] = "" if word.remark else word
+        else:
+            # A name that nobody gives a value is not set, by a file either.
+            of_files.pop(key, None)
     image = text(service.get("image"))
     if image is not None and "$" in image:
         word = filled_word(image, cluster.variables)
@@ -221,7 +301,7 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
     words = container_words(service, cluster.variables, cluster.places, ("entrypoint", "command"))
     around = Around(
         image=image,
-        variables=own,
+        variables={**of_files, **own},
         outer=cluster.variables,
         settings=settings,
         unresolved=tuple(remarks),
@@ -231,7 +311,11 @@ def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: 
         name=name,
         line=line,
     )
-    return container_servers(replace(around, hint=""), words, {}) or _hinted(around, words)
+    of_files = {key: word for key, word in of_files.items() if key not in own}
+    return [
+        replace(each, unplanned={**each.unplanned, **unread}, env_files=_taken_of(of_files, words, each))
+        for each in container_servers(replace(around, hint=""), words, {}) or _hinted(around, words)
+    ]
 
 
 def _hinted(around: Around, words: list[Word]) -> list[Server]:

@@ -14,11 +14,10 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import gguf_format, scalar
 from hwcalc.launch.commands import Around, servers_of_script
-from hwcalc.launch.env_file import beside, variables_in
+from hwcalc.launch.env_file import EnvFile, Named, beside, is_secret, of_service, variables_in
 from hwcalc.launch.server import FILE_NAME, KEYS, Server, names_of
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE, EnvText, GivenText
-from hwcalc.masking import masked
 from hwcalc.text import brief, operand, printable, shown
 
 LARGEST_TEXT: Final = 4 * 1024**2
@@ -30,8 +29,9 @@ _USED: Final = re.compile(
     re.MULTILINE,
 )
 """A variable that is filled in, or that a list of variables has without a value."""
-_SECRET: Final = ("key", "pass")
-"""Ends of the names of secrets, beside those that :func:`~hwcalc.masking.masked` knows."""
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
+_MOST_FILES: Final = 50
+"""Files beside a text that are read."""
 _LONGEST_LIST: Final = 80
 _MOST_COMPARED: Final = 20
 """Variables of a file beside a text that are tried one after another."""
@@ -50,12 +50,21 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     >>> server.model, server.max_model_len, server.tp
     ('Qwen/Qwen3-8B', 32000, 2)
     """
+    return _servers(_checked(text), read_variables(env), name, MappingProxyType({}))
+
+
+def _checked(text: object) -> str:
+    """The text. Raises :class:`~hwcalc.errors.UsageError` for what is none, and for one that is too large."""
     if not isinstance(text, str):
         raise UsageError("a command or a manifest is text.", hint="Give its text: read_launch(path.read_text())")
     if len(text) > LARGEST_TEXT:
         message = f"the text has more than {LARGEST_TEXT:,} characters, which is the most that is read."
         raise UsageError(message, hint="Give the part that starts the servers.")
-    variables = read_variables(env)
+    return text
+
+
+def _servers(text: str, variables: Mapping[str, str], name: str, env_files: Mapping[Named, EnvFile]) -> list[Server]:
+    """The servers that a text would start, with files that lie beside it."""
     name = name if isinstance(name, str) else ""
     # A fence of Markdown is no line of a file.
     text = re.sub(r"(?m)^[ \t]*```[^\n`]*$", "", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\0", ""))
@@ -70,7 +79,7 @@ def read_launch(text: str, env: Mapping[str, str] | None = None, *, name: str = 
     if _looks_like_manifest(text):
         from hwcalc.launch.manifests import servers_of_manifest
 
-        servers = servers_of_manifest(text, variables)
+        servers = servers_of_manifest(text, variables, env_files=env_files)
         if servers is not None:
             return servers
     script = read_script(text, variables)
@@ -88,7 +97,8 @@ class Given(Record):
     """What the user says of texts: the ``variables`` that they leave open, and ``settings`` of each server, by :data:`~hwcalc.launch.server.KEYS`.
 
     A setting of one server has its name in front: ``chat.model``; so has its load, :data:`LOAD`. ``sets`` are the names that ``--set`` gives a value,
-    and ``file`` is the file of variables that the user names. ``beside`` are those of one beside the text, which count less.
+    and ``file`` is the file of variables that the user names. ``beside`` are those of one beside the text, which count less, and ``env_files``
+    the files beside it that its services name.
     """
 
     variables: Mapping[str, str]
@@ -96,6 +106,7 @@ class Given(Record):
     sets: tuple[str, ...] = ()
     file: str = ""
     beside: Mapping[str, str] = MappingProxyType({})
+    env_files: Mapping[Named, EnvFile] = MappingProxyType({})
 
     @staticmethod
     def of(sets: Sequence[str], lines: str = "", file: str = "") -> Given:
@@ -113,12 +124,19 @@ class Given(Record):
         names = tuple(dict.fromkeys(each.partition("=")[0] for each in sets))
         return Given(variables=variables, settings=settings, sets=names, file=file)
 
-    def with_beside(self, text: str, path: str) -> tuple[Given, str]:
+    def with_beside(self, text: str, path: str) -> tuple[Given, tuple[str, ...]]:
+        """The same with what files beside a text give it, and a sentence on each that says something to the text."""
+        found = None if self.file else beside(path)
+        given, said = self._filled_in(found, text, path)
+        outside = {**({} if found is None else found.variables), **self.variables}
+        given, more = _with_files(given, outside, text, path)
+        return given, (*([said] if said else []), *more)
+
+    def _filled_in(self, found: EnvFile | None, text: str, path: str) -> tuple[Given, str]:
         """The same with what the ``.env`` beside a text gives it, and a sentence on that file; empty where it says nothing to the text.
 
         Docker Compose reads the file by itself, unless it is told another one. Nobody reads it for other texts. A secret is not taken: no plan needs it.
         """
-        found = None if self.file else beside(path)
         used = set(used_in(text)) - self.variables.keys() if found is not None else set()
         if found is None or not used:
             return self, ""
@@ -180,8 +198,8 @@ class Given(Record):
     def named(self, text: str, name: str = "") -> list[tuple[str, Server]]:
         """The servers of a text, each behind its name, which is that of the text alone: nothing that the user says changes it."""
         variables = {**self.beside, **self.variables}
-        servers = read_launch(text, variables, name=name)
-        alone = read_launch(text, name=name) if variables else servers
+        servers = _servers(_checked(text), read_variables(variables), name, self.env_files)
+        alone = read_launch(text, name=name) if variables or self.env_files else servers
         names = names_of(alone if len(alone) == len(servers) else servers)
         return [(called, _with(server, self.settings_of(called))) for called, server in zip(names, servers, strict=True)]
 
@@ -193,6 +211,31 @@ class Given(Record):
     def load_of(self, server: str) -> dict[str, Any]:
         """The options of a plan that ``--set`` gives a server as its load."""
         return {option: self.settings[f"{server}.{key}"] for key, option in LOAD.items() if f"{server}.{key}" in self.settings}
+
+
+def _with_files(given: Given, outside: Mapping[str, str], text: str, path: str) -> tuple[Given, list[str]]:
+    """The same with the files that services of Compose name, and a sentence on each of which a server has something.
+
+    Variables from ``outside`` fill in the values of those files.
+    """
+    from hwcalc.launch.manifests import env_files_in
+
+    named = [] if path == "-" else env_files_in(text, {**given.beside, **given.variables})
+    if not named:
+        return given, []
+    used = frozenset(_WORD.findall(text))
+    read = {each: of_service(path, each, outside, used) for each in named[:_MOST_FILES]}
+    read |= {each: EnvFile(path=each.path, fault="the text names too many") for each in named[_MOST_FILES:]}
+    given, taken = replace(given, env_files=read), dict[str, set[str]]()
+    with suppress(UsageError):  # who reads the text itself is told
+        for server in given.servers(text, re.split(r"[\\/]", path)[-1]):
+            for name, file in server.env_files.items():
+                taken.setdefault(file, set()).add(name)
+    paths = {printable(each.name): printable(found.path) for each, found in read.items()}
+    return given, [
+        f"{paths[file]} is read for a service that names it, as Docker Compose does: {brief(', '.join(sorted(names)), _LONGEST_LIST)}."
+        for file, names in taken.items()
+    ]
 
 
 def _with(server: Server, settings: Mapping[str, Any]) -> Server:
@@ -222,11 +265,6 @@ def _is_plain(value: object) -> bool:
 def used_in(text: str) -> Iterator[str]:
     """The variables with which a text is filled in, and those that it lists without a value."""
     return (match[1] or match[2] for match in _USED.finditer(text))
-
-
-def is_secret(name: str, value: str) -> bool:
-    """True if a variable looks like a secret."""
-    return masked(f"{name}={value}") != f"{name}={value}" or name.lower().endswith(_SECRET)
 
 
 def read_variables(env: object) -> dict[str, str]:

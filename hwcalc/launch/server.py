@@ -34,7 +34,8 @@ class Server(Record):
     byte depends, ``unknown`` those that the engine does not know, and ``unplanned`` those that bear on memory in a way that no plan counts, with the
     reason. ``places`` has the word that each setting was read from, and flags that are wrong by their own names; ``words`` are all arguments, and
     ``name`` is what the text calls the server. It ``joins`` others where the text starts Ray, so that further nodes may have GPUs for it. ``repeated``
-    are sentences on keys that stand twice, ``variables`` is what it is started with: ``NAME=VALUE``.
+    are sentences on keys that stand twice, ``variables`` is what it is started with: ``NAME=VALUE``. ``env_files`` has the files of those that bear
+    on its plan and stand in one.
     """
 
     settings: Mapping[str, Any]
@@ -52,6 +53,7 @@ class Server(Record):
     joins: bool = False
     repeated: tuple[str, ...] = ()
     variables: frozenset[str] = frozenset()
+    env_files: Mapping[str, str] = MappingProxyType({})
 
     @property
     def lines(self) -> dict[str, int]:

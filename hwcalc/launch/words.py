@@ -128,10 +128,14 @@ NOWHERE: Final = Spot()
 
 
 class SaidText(str):
-    """The value of a variable that the text itself sets, or a word of it, with the ``name`` of the variable and the ``spot`` where it stands."""
+    """The value of a variable that the text itself sets, or a word of it, with the ``name`` of the variable and the ``spot`` where it stands.
 
-    __slots__ = ("_begin", "_of", "_origin", "_spot", "name")
+    One of a ``file`` beside the text stands at the place that names the file.
+    """
+
+    __slots__ = ("_begin", "_of", "_origin", "_spot", "file", "name")
     name: str
+    file: str
     _spot: Spot
     _origin: Origin | None
     _of: SaidText | None
@@ -143,13 +147,22 @@ class SaidText(str):
         return word.said if word.said is not None and word.said == word.text else SaidText._at(word.text, name, word.spot)
 
     @staticmethod
+    def of_file(text: str, name: str, file: str, spot: Spot) -> SaidText:
+        """The value that a file gives a variable, and the place in the text that names the file."""
+        said = SaidText._at(text, name, Spot(origin=spot.origin))
+        said.file = file
+        return said
+
+    @staticmethod
     def _at(text: str, name: str, spot: Spot, of: SaidText | None = None, begin: int = 0) -> SaidText:
         said = SaidText(text)
-        said.name, said._spot, said._origin, said._of, said._begin = name, spot, None, of, begin
+        said.name, said.file, said._spot, said._origin, said._of, said._begin = name, "", spot, None, of, begin
         return said
 
     def piece(self, begin: int, end: int) -> SaidText:
         """One of its words. It may have thousands, so that nobody looks for their places before they are asked for."""
+        if self.file:
+            return SaidText.of_file(self[begin:end], self.name, self.file, self._spot)
         return self._at(self[begin:end], self.name, self._spot, self, begin)
 
     @property
