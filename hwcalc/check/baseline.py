@@ -36,11 +36,19 @@ _LONGEST_NAME: Final = 200
 
 
 class Growth(Record):
-    """The share by which bytes may grow. ``text`` is how the user wrote it, and ``renewal`` the command that makes the baseline anew."""
+    """The share by which bytes may grow. ``text`` is how the user wrote it, ``renewal`` says how the baseline is made anew, and ``with_lock`` how the
+    locks are as well.
+    """
 
     share: Fraction = Fraction(0)
     text: str = "0%"
     renewal: str = ""
+    with_lock: str = ""
+
+    def renewed_by(self, command: str, with_lock: str, path: str) -> Growth:
+        """The same with the commands that write the baseline anew, one of which writes the locks too."""
+        both = f"renew the baseline and the lock: {with_lock} --json > {path}"
+        return replace(self, renewal=f"renew the baseline: {command} --json > {path}", with_lock=both)
 
     def limit(self, before: int) -> int:
         """The most bytes that are allowed where there were ``before``, rounded down."""
@@ -290,7 +298,7 @@ def _grown(before: Mapping[str, int], growth: Growth, figures: Figures) -> tuple
             most = max(most, 0 if holds or not least else -(-100 * (now - least) // least))
     failed = [one for one in out if not one.holds]
     accepting = (Edit(yaml="", effect="allows the growth", accepting=f"--max-growth {most}%"),) if most else ()
-    renewed = f"; where that is meant, renew the baseline: {growth.renewal}" if growth.renewal else ""
+    renewed = f"; where that is meant, {growth.renewal}" if growth.renewal else ""
     return tuple(
         replace(one, edits=accepting if one is failed[0] else (), message=one.message + (renewed if one is failed[-1] else ""))
         if one in failed

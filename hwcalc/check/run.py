@@ -173,8 +173,13 @@ def check(
         here = {printable(path) for path in found_in}
         of_baseline = [item.file for item in plans if item.file is not None and os.path.isfile(item.file)]
         missing = dict.fromkeys(path for path in of_baseline if path not in here)
-        made = typed_command((*paths, *missing), [file.text for file in read if isinstance(file, Deployment)], told, told.options)
-        growth = replace(growth, renewal=f"{made} --json > {shell_word(baselines[0])}")
+        texts_read = [file.text for file in read if isinstance(file, Deployment)]
+        made = typed_command((*paths, *missing), texts_read, told, told.options)
+        locked = [path for path in (*found_in, *missing) if os.path.isfile(path + SUFFIX)]
+        # No file gets a lock that had none.
+        first = f"{typed_command(locked, texts_read, told, told.options)} --lock && {made}"
+        both = f"{made} --lock" if len(locked) == len(found_in) + len(missing) else first
+        growth = growth.renewed_by(made, both, shell_word(baselines[0]))
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
             name = file.path if file.path.endswith(".json") else "baseline.json"
@@ -339,6 +344,9 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 planned.append((replace(at, requirements=told), None))
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
+    if any(check.changes for check, _ in planned):
+        # What the baseline says has not been added yet: the locks are old too.
+        options = replace(options, growth=replace(options.growth, renewal=options.growth.with_lock))
     if options.baselines is not None:
         options = replace(options, baselines=comparable([check for check, _ in planned], options.baselines))
         gone = _gone(made, planned, options)
@@ -631,10 +639,8 @@ def _compared(
             said = brief(" and ".join(map(printable, sorted(left))), _LONGEST_NAME)
             message = _UNCERTAIN.format(said) if left else _NEW_NAMELESS if subject.check.nameless else _NEW
             demanded = message if left else _NOT_IN_BASELINE + (_NAMED_KEEPS if subject.check.nameless else "")
-            renewal = (
-                f"{demanded.rstrip('.')}. Renew the baseline: {options.growth.renewal}" if options.growth.renewal else demanded
-            )
-            failed = replace(_NO_BASELINE, message=renewal)
+            renewal = options.growth.renewal.replace("renew", ". Renew", 1)
+            failed = replace(_NO_BASELINE, message=demanded.rstrip(".") + renewal if renewal else demanded)
             note = Note(code="no-baseline", message=message)
             more = {"requirements": (*check.requirements, failed)} if options.strict else {"warnings": (*check.warnings, note)}
             done.append((replace(check, **more), subject))
@@ -654,7 +660,7 @@ def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject |
     # A check that moved to another file, or may have, is not gone.
     new = {check.name for check, _ in planned if (check.file, check.name) not in was}
     read = [printable(file.path) for file in files]
-    renewed = f"; where that is meant, renew the baseline: {options.growth.renewal}" if options.growth.renewal else ""
+    renewed = f"; where that is meant, {options.growth.renewal}" if options.growth.renewal else ""
     out = list[Checked]()
     for item in dict.fromkeys((item.file, item.name, item.model) for item in options.baselines or ()):
         file, name, model = item

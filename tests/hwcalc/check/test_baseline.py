@@ -415,6 +415,32 @@ def test_the_command_that_renews_the_baseline(tmp_path: Path, monkeypatch: pytes
     assert command(capsys, *typed, "--baseline", "old.json")[0] == 0
 
 
+@pytest.mark.parametrize("locked", [["a.yaml"], ["a.yaml", "b.yaml"]])
+def test_the_command_that_renews_the_lock_too(
+    locked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Where a lock has other keys as well. Done as it says, nothing is said any more, and no file has a lock that had none."""
+    monkeypatch.chdir(tmp_path)
+    files = ["a.yaml", "b.yaml"]
+    for file in files:
+        check_file(tmp_path, {"name": file, "model": "./tiny", "gpu": "l4", "seq": 1024}, name=file)
+    command(capsys, "check", *locked, "--lock")
+    write(tmp_path / "old.json", command(capsys, "check", *files, "--json")[1])
+    silent = command(capsys, "check", *files, "--baseline", "old.json")
+    check_file(tmp_path, {"name": "a.yaml", "model": "./tiny", "gpu": "l4", "seq": 2048}, name="a.yaml")
+    _, said, _ = command(capsys, "check", *files, "--baseline", "old.json")
+    told = " ".join(said.split()).partition("renew the baseline and the lock: ")[2].partition(" > old.json")[0]
+
+    assert told, said
+    for line in told.split(" && "):
+        written = command(capsys, *shlex.split(line)[1:])[1]
+    write(tmp_path / "old.json", written)
+    assert sorted(tmp_path.glob("*.lock")) == [tmp_path / f"{file}.lock" for file in locked]
+    status, said, _ = command(capsys, "check", *files, "--baseline", "old.json")
+    assert (status, said.splitlines()[1:]) == (0, silent[1].splitlines()[1:])
+    assert "since the lock" not in said
+
+
 def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:
     """Also where the number of GPUs stands with their name, and changes are told by the words of the file. The ``settings`` of an edit say the same."""
     check = {"name": "one", "model": "Qwen/Qwen3-8B", "engine": "vllm", "gpu": "4xl4", "seq": "32k", "concurrency": 8}
