@@ -29,7 +29,10 @@ _ROUNDED: Final = 8 * 1024
 """From so many tokens on, an edit has whole thousands (1,024) of them, which people write and remember."""
 _LONGEST: Final = 200
 """Characters of a value."""
-_HARDWARE: Final = frozenset({"gpu", "gpus", "instance", "tp", "pp", "dp", "dcp", "ep"})
+HARDWARE: Final = frozenset({"gpu", "gpus", "instance", "tp", "pp", "dp", "dcp", "ep"})
+"""Options of hardware, and of how it is divided."""
+SLOWER: Final = "much slower"
+"""What is said of an edit that nobody wants unasked, such as weights in host memory."""
 
 
 def asked_of(check: Check) -> dict[str, str]:
@@ -183,7 +186,7 @@ def _effect(settings: Mapping[str, str | None], effect: str) -> str:
         return PROBABLY if effect.endswith("probably fits") else effect if effect == PROBABLY else ""
     # How many it holds now is in the edit that takes fewer.
     effect = re.sub(r" instead of [0-9,]+(?=;|$)", "", effect)
-    return gain_of(effect) if settings.keys() <= _HARDWARE else effect
+    return gain_of(effect) if settings.keys() <= HARDWARE else effect
 
 
 def gain_of(effect: str) -> str:

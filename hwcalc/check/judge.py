@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, PROBABLY, edit, merged, number_edit, rounded, taken_back
+from hwcalc.check.changes import HARDWARE, MOST_EDITS, NUMBERS, PROBABLY, SLOWER, edit, merged, number_edit, rounded, taken_back
 from hwcalc.check.fields import FITTING, OF_TIME, REQUIREMENTS, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import GROWTH, Edit, Figures, Fit, Judged, KeyChange, figures_of, verdict_in_words
@@ -40,7 +40,8 @@ Replan = Callable[..., Plan]
 """Makes the same plan with some options changed, or with ``settings`` as a :class:`~hwcalc.engines.pool.Try` has them."""
 
 
-_EIGHT_BITS: Final = ("fp8", "q8_0", "int8")
+_FP8: Final = "fp8"
+_EIGHT_BITS: Final = (_FP8, "q8_0", "int8")
 """Formats of a cache with half the bytes, of which an engine has one."""
 
 
@@ -437,6 +438,12 @@ def _rule(name: str) -> str:
     return GROWTH if name.startswith(GROWTH) else name
 
 
+def _is_on_this_machine(edit: Edit) -> bool:
+    """True if an edit needs neither other hardware nor another checkpoint, and leaves nothing to the memory of the host."""
+    keys = edit.settings.keys()
+    return keys.isdisjoint(HARDWARE) and ("weights" not in keys or bool(edit.flags)) and SLOWER not in edit.effect
+
+
 class _Offers:
     """The edits of a check that fails. Each is planned again, and all requirements are judged."""
 
@@ -461,19 +468,30 @@ class _Offers:
         changes = [self._then(self._edit(one, may), one.settings, but) for one in (*held, *cheaper)]
         grown = [self._then(each, {}, ()) for one in self.failed for each in one.edits] if alone else []
         found = merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
-        return found or (() if but else tuple(islice(self._with_smaller_cache(), 1)))
+        if but or any(map(_is_on_this_machine, found)):
+            return found
+        return (*islice(self._in_eight_bits(), 1), *found)[:MOST_EDITS]
 
-    def _with_smaller_cache(self) -> Iterator[Edit]:
-        """The edits of a cache of eight bits with which all requirements hold: alone, else with the largest length."""
-        gpu = None if self.case.plan.fit is None or self.case.plan.fit.gpu is None else find_gpu(self.case.plan.fit.gpu)
-        for dtype in _EIGHT_BITS if computes_fp8(gpu) else ():
-            settings, changed = {"dtype": dtype}, self._at({"dtype": dtype})
-            if changed is None or changed.figures.bytes_per_token >= self.case.figures.bytes_per_token:
-                continue
+    def _in_eight_bits(self) -> Iterator[Edit]:
+        """The edits of a cache of eight bits, and then of weights too, with which all requirements hold: alone, else with the largest length."""
+        fit, engine = self.case.plan.fit, find_engine(self.case.figures.engine)[0]
+        gpu = None if fit is None or fit.gpu is None else find_gpu(fit.gpu)
+        caches = [{"dtype": dtype} for dtype in _EIGHT_BITS if computes_fp8(gpu) and self._is_smaller({"dtype": dtype})]
+        # Weights that the engine makes itself as it loads them.
+        of_weights = {"weights": _FP8} if engine.command.flag("weights", _FP8) and self._is_smaller({"weights": _FP8}) else {}
+        for settings in (*caches, *({**cache, **of_weights} for cache in caches if of_weights)):
             if self._holds(settings):
                 yield self._edit(Try(flag="", effect="", settings=settings), ())
             else:
                 yield from self._number("seq", (), (), settings)
+
+    def _is_smaller(self, settings: Mapping[str, str]) -> bool:
+        """True if a token of the cache, or the weights, have fewer bytes with these settings."""
+        changed, now = self._at(settings), self.case
+        return changed is not None and (
+            changed.figures.bytes_per_token < now.figures.bytes_per_token
+            or (changed.plan.memory.weights.bytes or 0) < (now.plan.memory.weights.bytes or 0)
+        )
 
     def _edit(self, one: Try, but: Collection[str]) -> Edit:
         """The change as an edit, which says where all requirements ``but`` these hold only probably.

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc.check.changes import SLOWER
 from hwcalc.check.deployed import Deployment, read_deployment
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.check.server import ServerCheck
-from hwcalc.check.server_edits import SLOWER, left_open
+from hwcalc.check.server_edits import left_open
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of

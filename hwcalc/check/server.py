@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.changes import MOST_EDITS, NUMBERS
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER
 from hwcalc.check.file import Check, Fault, Place, Required
 from hwcalc.check.judge import judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
-from hwcalc.check.server_edits import OF_HARDWARE, SLOWER, Held, ServerEdits, once, slower
+from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.launch.planned import (
     BEYOND,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, gain_of
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER, gain_of
 from hwcalc.check.file import Check
 from hwcalc.check.result import Edit, figures_of
 from hwcalc.engines import find_engine
@@ -58,8 +58,6 @@ OF_SERVER: Final = {**OF_HARDWARE, **{option: key for key, option in LOAD.items(
 """Options of a plan, and what ``--set`` calls those of one server."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
-SLOWER: Final = "much slower"
-"""What is said of an edit that nobody wants unasked, such as weights in host memory."""
 
 
 class Held(Record):
@@ -151,8 +149,8 @@ class ServerEdits(Check):
             told |= self._told(
                 {name: 1 for name in LAYOUT if edit.settings.get(name) == "1" and self.server.settings.get(name, 1) != 1}
             )
-        elif edit.settings.keys() <= {"seq", "dtype"}:
-            told = self._told({name: value for name, value in edit.settings.items() if name == "dtype"})
+        elif edit.settings.keys() <= {"seq", "dtype", "weights"}:
+            told = self._told({name: value for name, value in edit.settings.items() if name != "seq"})
             # Where the text itself is to allow more, it allows what is asked for.
             if "seq" in edit.settings and ("seq" not in self.given or self.beside):
                 length = read_options({"seq": edit.settings["seq"]}).values["seq"]

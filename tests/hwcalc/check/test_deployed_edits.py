@@ -813,3 +813,17 @@ def test_one_command_is_offered_no_more_gpus_than_a_node_has(tmp_path: Path, cap
         assert max(gpus, default=0) <= 8
     said = checked(capsys, str(path), "--gpu", "l40s", "--users", "1000", "--seq", "40k")[1]["checks"][0]["requirements"][0]
     assert "kvplan recommend Qwen/Qwen3-14B --seq 40k --users 1000" in said["message"]
+
+
+def test_eight_bits_and_a_shorter_length_before_other_hardware(tmp_path: Path, capsys: Capture) -> None:
+    """27.5 GiB of weights are 14 in fp8, which one L4 holds: as long a sequence as there is room for is offered on it, and one of a quarter more is too long."""
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve Qwen/Qwen3-14B --max-model-len 40960\n", encoding="utf-8")
+    edit = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"][0]["edits"][0]
+    assert set(edit["told"]) == {"--max-model-len", "--kv-cache-dtype", "--quantization"}
+    assert applied([edit], path, ["--gpu", "l4"], capsys) == 1
+    longer = int(edit["told"]["--max-model-len"]) * 5 // 4
+    path.write_text(
+        f"vllm serve Qwen/Qwen3-14B --kv-cache-dtype fp8 --quantization fp8 --max-model-len {longer}\n", encoding="utf-8"
+    )
+    assert checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["status"] != "pass"
