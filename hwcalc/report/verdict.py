@@ -105,7 +105,11 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
             # What ends it is said by what takes it further.
             further = f"; {moved:,} with more in host memory"
         limit = None if further else fit.limiting_seq
-        out.append(("longest", _most(sure, fit.expected_max_seq, "token", whom, limit) + further))
+        if not (sure or fit.expected_max_seq):
+            together = whom if plan.request.batch == 1 or plan.request.lengths else f" for {plan.request.batch:,} {each}s at once"
+            out.append(("longest", f"no length fits{together}{f' (limit: {limit})' if limit else ''}"))
+        else:
+            out.append(("longest", _most(sure, fit.expected_max_seq, "token", whom, limit) + further))
     out += overrun_lines(plan)
     if (
         not plan.serves_users

@@ -360,10 +360,22 @@ def test_the_first_number_of_longest_surely_fits(model: str, weights: str | None
     options: dict[str, Any] = {"engine": "llamacpp", "weights": weights, "gpu": gpu, "dtype": dtype}
     made = plan(model, seq=seq, **options)
     assert made.fit is not None
-    (line,) = re.findall(r"(?m)^  longest +([0-9,]+) tokens", plan_table(made, width=200, detail="brief"))
-    printed = int(line.replace(",", ""))
+    (line,) = re.findall(r"(?m)^  longest +(?:([0-9,]+) tokens|no length fits\b)", plan_table(made, width=200, detail="brief"))
+    printed = int(line.replace(",", "") or 0)
     assert printed == (made.fit.max_seq or made.fit.moved_max_seq or 0)
     if printed:
         again = plan(model, seq=printed, **options).fit
         assert again is not None
         assert again.verdict.certain
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"), [(1, "no length fits (limit: weights)"), (12, "no length fits for 12 sequences at once (limit: weights)")]
+)
+def test_where_the_weights_alone_are_too_large_no_length_fits(batch: int, said: str) -> None:
+    """65 GB of weights leave a card of 24 GB no token: that is said, and no length of 0 tokens."""
+    made = plan("Qwen/Qwen3-32B", gpu="l4", engine="vllm", seq="8k", batch=batch)
+    table = plan_table(made, width=200, detail="brief")
+
+    assert made.memory.weights.bytes > 24 * 10**9
+    assert f"  longest  {said}\n" in table
