@@ -40,6 +40,8 @@ ALLOWS: Final = "_ALLOW_"
 _SECRET: Final = ("key", "pass")
 """Ends of the names of secrets, beside those that :func:`~hwcalc.masking.masked` knows."""
 MISSING: Final = "it is not there"
+TOO_MANY: Final = "the text names too many"
+"""Why a file is not read."""
 _SIGNS: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -163,18 +165,16 @@ def _read(file: str, folder: str) -> tuple[str, str]:
 
 def _bears(name: str) -> bool:
     """True if some engine reads a variable of this name in a way that may bear on a plan."""
-    names, beginnings = _read_by_engines()
-    return name in names or name.startswith(beginnings) or ALLOWS in name
+    return name in _read_by_engines() or ALLOWS in name
 
 
 @cache
-def _read_by_engines() -> tuple[frozenset[str], tuple[str, ...]]:
-    """The names of variables that engines read, and beginnings of such names."""
-    names, beginnings = set(launch_words().visible_devices), set[str]()
+def _read_by_engines() -> frozenset[str]:
+    """The names of variables that engines read."""
+    names = set(launch_words().visible_devices)
     for flags in map(engine_flags, engines()):
         names |= {row.name for row in flags.environment} | {flag.variable for flag in flags.flags if flag.variable}
-        beginnings |= {flags.alone} if flags.alone else set()
         if flags.variables is not None:
             spelled = (each for flag in flags.flags for each in flag.spellings if each.startswith("--"))
             names |= {flags.variables + each[2:].replace("-", "_").upper() for each in spelled}
-    return frozenset(names), tuple(beginnings)
+    return frozenset(names)

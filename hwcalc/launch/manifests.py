@@ -15,7 +15,7 @@ from hwcalc.errors import UsageError
 from hwcalc.launch.charts import CHARTS
 from hwcalc.launch.commands import Around, container_servers, servers_of_script
 from hwcalc.launch.documents import Places, read_documents
-from hwcalc.launch.env_file import ALLOWS, MISSING, EnvFile, Named
+from hwcalc.launch.env_file import ALLOWS, MISSING, TOO_MANY, EnvFile, Named
 from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, servers_of_object, servers_of_pod
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
@@ -37,7 +37,7 @@ _LONGEST_NAME: Final = 80
 _MOST_EXTENDED: Final = 20
 """Services that extend each other in a row."""
 _MOST_INHERITED: Final = 100_000
-"""Values that the services of a file inherit, all together."""
+"""Values that the services of a file inherit, all together, and variables that they have of files."""
 
 
 def servers_of_manifest(
@@ -142,16 +142,21 @@ def _named_files(service: Any, cluster: Cluster) -> list[tuple[Named, Spot]]:
     return out
 
 
-def _of_files(service: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str, Word], dict[str, str]]:
-    """The variables that a service has of files, of which later ones count more; and the files that are not read, with the reason."""
+def _of_files(service: Mapping[str, Any], cluster: Cluster, room: int) -> tuple[dict[str, Word], dict[str, str]]:
+    """The variables that a service has of files, as far as there is room, of which later ones count more; and the files that are not read, with the
+    reason.
+    """
     variables: dict[str, Word] = {}
     unread: dict[str, str] = {}
     for named, spot in _named_files(service, cluster):
         found = cluster.env_files.get(named)
         fault = _ALONE if found is None else found.fault
+        if found is not None and len(found.variables) > room:
+            found, fault = None, TOO_MANY
         if fault and (named.required or fault != MISSING):
             unread[f"the env_file {brief(printable(named.name), _LONGEST_NAME)}"] = fault
         for name, value in {} if found is None else found.variables.items():
+            room -= 1
             said = SaidText.of_file(value, name, printable(named.name), spot)
             variables[name] = Word(text=value, raw=value, source=value, quoted=True, spot=said.spot, said=said)
     return variables, unread
@@ -179,14 +184,17 @@ def of_compose(document: Mapping[str, Any], cluster: Cluster) -> list[Server]:
     services, remarks = _extended(_services(document), cluster)
     contents = {name: text(at(each, "content")) for name, each in mapping(document.get("configs")).items()}
     out: list[Server] = []
+    room = _MOST_INHERITED
     for name, service in services.items():
         if isinstance(service, Mapping):
+            of_files = _of_files(service, cluster, room)
+            room -= len(of_files[0])
             named = (
                 (text(at(each, "target")), contents.get(text(at(each, "source")) or "")) for each in rows(service.get("configs"))
             )
             files = {target: content for target, content in named if target is not None and content is not None}
             left = remarks.get(name, "")
-            read = _of_service(str(name), service, cluster, files)
+            read = _of_service(str(name), service, cluster, files, of_files)
             if left:
                 without = {
                     f"the extended service {left.removeprefix('extends: ')}": "the text lacks it, docker compose config has it"
@@ -263,11 +271,18 @@ def _listed(value: Mapping[str, Any] | list[Any]) -> list[Any]:
     return value if isinstance(value, list) else [f"{key}={text(each)}" for key, each in value.items() if text(each) is not None]
 
 
-def _of_service(name: str, service: Mapping[str, Any], cluster: Cluster, files: Mapping[str, str]) -> list[Server]:
+def _of_service(
+    name: str,
+    service: Mapping[str, Any],
+    cluster: Cluster,
+    files: Mapping[str, str],
+    outside: tuple[dict[str, Word], dict[str, str]],
+) -> list[Server]:
+    """The servers of a service, with the variables that it has of files, and those files that are not read."""
     line = cluster.places.line(service)
     remarks: list[str] = []
     own: dict[str, Any] = {}
-    of_files, unread = _of_files(service, cluster)
+    of_files, unread = outside
     given = service.get("environment")
     listed = ((place, *each.partition("=")) for place, each in enumerate(texts(given)))
     pairs = ((place, key, value if equals else None) for place, key, equals, value in listed)

@@ -14,7 +14,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import gguf_format, scalar
 from hwcalc.launch.commands import Around, servers_of_script
-from hwcalc.launch.env_file import EnvFile, Named, beside, is_secret, of_service, variables_in
+from hwcalc.launch.env_file import TOO_MANY, EnvFile, Named, beside, is_secret, of_service, variables_in
 from hwcalc.launch.server import FILE_NAME, KEYS, Server, names_of
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE, EnvText, GivenText
@@ -225,7 +225,7 @@ def _with_files(given: Given, outside: Mapping[str, str], text: str, path: str) 
         return given, []
     used = frozenset(_WORD.findall(text))
     read = {each: of_service(path, each, outside, used) for each in named[:_MOST_FILES]}
-    read |= {each: EnvFile(path=each.path, fault="the text names too many") for each in named[_MOST_FILES:]}
+    read |= {each: EnvFile(path=each.path, fault=TOO_MANY) for each in named[_MOST_FILES:]}
     given, taken = replace(given, env_files=read), dict[str, set[str]]()
     with suppress(UsageError):  # who reads the text itself is told
         for server in given.servers(text, re.split(r"[\\/]", path)[-1]):

@@ -208,3 +208,15 @@ def test_an_edit_names_the_other_servers_of_the_file(folder: Path, capsys: Captu
     (folder / "compose.yaml").write_text(both.replace("\n\n", "\n"), encoding="utf-8")
     _, out, _ = run(capsys, "check", "compose.yaml", "--gpu", "h100")
     assert "MAX_LEN of a.env, also of long" in out
+
+
+def test_many_variables_of_many_services_take_no_minutes(folder: Path) -> None:
+    """A file of somebody else may have thousands, and a text thousands of services: what is not read is named there too."""
+    (folder / "a.env").write_text("".join(f"A_ALLOW_{number}=1\n" for number in range(10_000)), encoding="utf-8")
+    text = "services:\n" + "".join(f"  s{number}: {{{OLLAMA}, env_file: a.env}}\n" for number in range(400))
+    filled, _ = Given.of([]).with_beside(text, "compose.yaml")
+    servers = filled.servers(text, "compose.yaml")
+
+    assert sum(len(server.variables) for server in servers) <= 100_000
+    assert not servers[0].unplanned
+    assert servers[-1].unplanned == {"the env_file a.env": "the text names too many"}
