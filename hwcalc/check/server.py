@@ -17,7 +17,6 @@ from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
 from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.launch.planned import (
-    BEYOND,
     LAYOUT,
     ON_SERVER,
     BeyondError,
@@ -41,6 +40,7 @@ from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.asked import read_options
+from hwcalc.planner.result import BEYOND
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import Flag

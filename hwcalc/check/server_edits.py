@@ -26,7 +26,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import variable_of
 from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import (
-    BEYOND,
     LAYOUT,
     flags_of,
     gpus_taken,
@@ -41,6 +40,7 @@ from hwcalc.launch.told import keys_told, read_told, settings_told, written
 from hwcalc.launch.words import Word
 from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.asked import read_options
+from hwcalc.planner.result import BEYOND, Plan
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import EngineFlags
@@ -50,7 +50,6 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
-    from hwcalc.planner.result import Plan
 
 OF_HARDWARE: Final = {"gpu": "gpu", "gpus": "gpus_per_replica"}
 """Options of a plan, and the settings of servers that say the same."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from hwcalc.launch.words import Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.asked import counted_once, read_options
 from hwcalc.planner.options import ROWS
+from hwcalc.planner.result import BEYOND, Plan
 from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable, without
 from hwcalc.profiles.engines import planned_version, since
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
@@ -33,11 +34,6 @@ from hwcalc.profiles.mig import slice_named
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.text import brief, quoted, shell_word, shown
 
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
-
-BEYOND: Final = "beyond-maximum"
-"""The code of the warning of a length beyond the model's."""
 _COUNTS: Final = ("tp", "pp", "dp", "dcp", "ep")
 LAYOUT: Final = ("tp", "pp", "dp")
 """The sizes whose product is the number of GPUs."""

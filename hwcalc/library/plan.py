@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
+from msgspec.structs import replace
+
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.errors import ModelNotFoundError
+from hwcalc.engines.pool import Try
+from hwcalc.errors import KvplanError, ModelNotFoundError
 from hwcalc.launch.server import Server
 from hwcalc.library.load import Missing, load
 from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options, take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import PlanOptions, takes
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Advice, Plan
+from hwcalc.planner.verdict import Verdict
 
 if TYPE_CHECKING:
     from hwcalc.launch.planned import Planned
+    from hwcalc.planner.command_line import CommandLine
 
 
 @takes(PlanOptions)
@@ -39,28 +44,78 @@ def plan(model: ModelLike | Server | None = None, **options: Unpack[PlanOptions]
         from hwcalc.launch.planned import planned
 
         return plan_told(planned(model, options))
+    return _plan_asked(model, options)
+
+
+def _plan_asked(model: ModelLike | None, options: Mapping[str, Any], variables: frozenset[str] = frozenset()) -> Plan:
+    """The plan of these options, for an engine that is started with ``variables``."""
     _, asked = take_options("plan", options)
     from hwcalc.planner.command_line import command_line
     from hwcalc.planner.plan import plan_model
 
     spec, request = load_request(model, asked)
-    return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
+    line = command_line(spec, request, model=model, asked=asked)
+    made = plan_model(spec, line=line, **request)
+    if variables:
+        from hwcalc.launch.planned import heeded
+
+        made = heeded(made, variables)
+    return _with_length_taken(made, spec, line, request)
+
+
+def _with_length_taken(made: Plan, spec: ModelSpec, line: CommandLine, request: Mapping[str, Any]) -> Plan:
+    """The plan, whose changes have a length that the engine takes where it refuses the planned one: alone the model's own, or others with it."""
+    longest = spec.max_position_embeddings
+    if made.fit is None or not made.refused_length or made.fit.verdict is Verdict.FITS or longest is None:
+        return made
+
+    def work_out() -> tuple[Try, ...]:
+        from hwcalc.planner.plan import plan_model
+
+        shorter = line.changed(seq=longest)
+        try:
+            now = plan_model(spec, line=shorter, **{**request, "seq": longest})
+        except KvplanError:
+            return tuple(before.suggestions)
+        if now.fit is None or now.refused_length:
+            return tuple(before.suggestions)
+        told = Try(
+            command=shorter.text,
+            flag=engine.command.flag("seq", longest),
+            effect=f"{longest:,} tokens, the model's maximum",
+            settings={"seq": str(longest)},
+        )
+        serves = now.fit.verdict is Verdict.FITS and (now.within is None or now.within.holds)
+        return (told,) if serves else tuple(_beside(told, each) for each in now.fit.suggestions)
+
+    before, engine = made.fit, find_engine(made.request.engine)[0]
+    return replace(made, fit=replace(made.fit, suggestions=Advice(work_out)))
+
+
+def _beside(length: Try, change: Try) -> Try:
+    """A change of a plan of another ``length``, told with it; one that has a length of its own stays."""
+    if "seq" in change.settings:
+        return change
+    flag = " ".join(filter(None, (change.flag, length.flag)))
+    effect = f"{change.effect}; the length is the model's maximum"
+    return replace(change, flag=flag, effect=effect, settings={**length.settings, **change.settings})
 
 
 def plan_told(told: Planned) -> Plan:
     """The plan of a server that was read, of the longest request that it holds where it is told to allow that."""
-    from hwcalc.launch.planned import ON_SERVER, heeded, is_on_server, set_words, with_left
+    from hwcalc.launch.planned import ON_SERVER, is_on_server, set_words, with_left
 
     try:
-        made = plan(told.model, **told.options)
+        made = _plan_asked(told.model, told.options, told.variables)
     except ModelNotFoundError as error:
         if not is_on_server(told.model):
             raise
         raise ModelNotFoundError(f"{error.message} {ON_SERVER}", hint=f"Add: {set_words('model', 'ORG/NAME')}") from error
-    made = plan(told.model, **{**told.options, "seq": made.held_seq}) if told.fitted and made.held_seq else made
+    if told.fitted and made.held_seq:
+        made = _plan_asked(told.model, {**told.options, "seq": made.held_seq}, told.variables)
     options = with_own_length(told.options, told.own_length, made.model.max_position_embeddings)
-    made = made if options is told.options else plan(told.model, **options)
-    return with_left(heeded(made, told.variables), told.left)
+    made = made if options is told.options else _plan_asked(told.model, options, told.variables)
+    return with_left(made, told.left)
 
 
 def with_own_length(options: Mapping[str, Any], name: str, longest: int | None) -> Mapping[str, Any]:

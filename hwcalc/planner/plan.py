@@ -505,7 +505,7 @@ def beyond_maximum(opened: Occupancy) -> Iterator[Note]:
     if longest is not None and length > longest:
         message = f"{length:,} tokens is more than the model's maximum of {longest:,}."
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
-        yield Note(code="beyond-maximum", message=message)
+        yield Note(code=result.BEYOND, message=message)
 
 
 def _warnings(opened: Occupancy, fit: result.FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:

@@ -185,6 +185,8 @@ class SharingInfo(Record):
     steps: tuple[Step, ...] = ()
 
 
+BEYOND: Final = "beyond-maximum"
+"""The code of the warning of a length beyond the model's."""
 NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
 
@@ -582,6 +584,15 @@ class Plan(Answer, Record):
         from hwcalc.engines import find_engine
 
         return f"{find_engine(self.request.engine)[0].label} says: {message}"
+
+    @property
+    def refused_length(self) -> str:
+        """That the engine refuses a length beyond the model's without a variable; empty if it takes the length, or is told to."""
+        variables = self.request.environment
+        found = (
+            note.message for note in self.warnings if note.code == BEYOND and any(each in note.message for each in variables)
+        )
+        return next(found, "")
 
     def headline(self) -> str:
         request, fit = self.request, self.fit

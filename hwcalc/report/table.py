@@ -173,7 +173,9 @@ def _rest(spared: Sequence[str], more: int) -> str:
 
 
 def _warnings(plan: Plan) -> list[Piece]:
-    lines = [("warning", clean(note.message), UNSURE) for note in plan.warnings]
+    # What is refused stands among the reasons of a plan that does not fit.
+    said = plan.refused_length if plan.reason and not plan.serves_users else ""
+    lines = [("warning", clean(note.message), UNSURE) for note in plan.warnings if note.message != said]
     return [*hanging(lines), Text()] if lines else []
 
 

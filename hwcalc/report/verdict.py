@@ -85,7 +85,11 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     """Labelled lines with the reasons of the verdict, the pool, and how much more would fit."""
     fit, each = plan.fit, unit_of(plan.request)
     assert fit is not None
-    out = [("error", clean(plan.reason))] if plan.reason and not plan.serves_users else []
+    reasons = [plan.reason] if plan.reason and not plan.serves_users else []
+    if reasons and plan.refused_length:
+        # The engine reads the length before it measures any memory.
+        reasons = [plan.refused_length, f"with it: {plan.reason}"]
+    out = [("error", clean(reason)) for reason in reasons]
     out += _budget_lines(plan, fit)
     if fit.max_batch is not None and fit.gpu is not None:
         long = f" of {plan.request.seq:,} tokens" if not plan.request.lengths else " of these lengths, as many of each"

@@ -6,6 +6,8 @@ The expected lengths are what ``_get_and_verify_max_len`` of the releases return
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +106,30 @@ def test_a_strange_scaling_is_passed_over(rope: object) -> None:
 
 def _with(config: dict[str, Any]) -> ModelSpec:
     return replace(load_model(QWEN), facts=model_facts(config))
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "l4"])
+def test_what_does_not_fit_is_told_of_a_length_that_vllm_takes(gpu: str, tmp_path: Path, capsys: Capture) -> None:
+    """VLLM reads the length before it measures memory: that comes first, and each change that is offered starts without the variable."""
+    words = ("Qwen/Qwen3-14B", "--seq", "128k", "--engine", "vllm", "--gpu", gpu)
+    code, out, _ = run(capsys, *words, "--brief")
+    document = json.loads(run(capsys, *words, "--json")[1])
+    reasons = [line for line in out.splitlines() if line.startswith("  error")]
+
+    assert code == 1
+    assert VARIABLE in reasons[0]
+    assert out.count(VARIABLE) == 1
+    offered = document["fit"]["suggestions"]
+    assert offered
+    for each in offered:
+        again = json.loads(run(capsys, *shlex.split(each["command"])[1:], "--json")[1])
+        assert VARIABLE not in again["request"]["environment"], each
+        assert again["fit"]["fits"], each
+        assert again["request"]["seq"] <= 40960
+
+    # Who sets the variable wants the length.
+    serve = tmp_path / "serve.sh"
+    serve.write_text(f"export {VARIABLE}\nvllm serve Qwen/Qwen3-14B --max-model-len 131072\n", encoding="utf-8")
+    told = run(capsys, str(serve), "--gpu", gpu, "--brief")[1]
+    assert "vLLM refuses" not in told
+    assert "--seq 128k" in told.partition("  try ")[2].splitlines()[0]
