@@ -20,7 +20,7 @@ from hwcalc.check.changes import NUMBERS
 from hwcalc.check.file import CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
 from hwcalc.check.result import Judged
 from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place_of, placed_at, sets_of
-from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER
+from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER, default_of, given_in
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.env_file import NOTED, beside, is_secret
@@ -146,7 +146,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         growth = f" --max-growth {told.growth}" if against and told.growth and not grows else ""
         return typed_command([path], [text], told, {}, sets) + against + growth + _typed(options)
 
-    others = _others(servers)
+    others = _others(servers, told.given)
     for (name, server), shared in zip(servers, others, strict=True):
         try:
             flags = flags_of(server)
@@ -159,7 +159,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     return Deployment(path=path, checks=tuple(checks), text=text, told=told, notes=tuple(notes))
 
 
-def _others(servers: Sequence[tuple[str, Server]]) -> list[dict[str, tuple[str, ...]]]:
+def _others(servers: Sequence[tuple[str, Server]], given: Given) -> list[dict[str, tuple[str, ...]]]:
     """Of each server the settings that others take from the same word: from a variable, an anchor, or the labels of their pod; with the names of those."""
 
     def words(server: Server) -> Iterator[tuple[str, tuple[str, int, int]]]:
@@ -167,8 +167,11 @@ def _others(servers: Sequence[tuple[str, Server]]) -> list[dict[str, tuple[str, 
             if word.said is not None and word.said.file:
                 yield key, (f"{word.said.name} of {word.said.file}", 0, 0)
                 continue
+            variable = given_in(word, given.variables.keys() | given.beside.keys()) or default_of(word)
             spot = word.spot if word.said is None else word.said.spot
-            if spot.line:
+            if variable:
+                yield key, (variable, 0, 0)
+            elif spot.line:
                 yield key, ("", spot.line, spot.column)
         pod, _, container = server.name.rpartition("/")
         if container and pod:

@@ -40,8 +40,8 @@ Replan = Callable[..., Plan]
 """Makes the same plan with some options changed, or with ``settings`` as a :class:`~hwcalc.engines.pool.Try` has them."""
 
 
-_FP8: Final = "fp8"
-_EIGHT_BITS: Final = (_FP8, "q8_0", "int8")
+FP8: Final = "fp8"
+_EIGHT_BITS: Final = (FP8, "q8_0", "int8")
 """Formats of a cache with half the bytes, of which an engine has one."""
 
 
@@ -478,7 +478,7 @@ class _Offers:
         gpu = None if fit is None or fit.gpu is None else find_gpu(fit.gpu)
         caches = [{"dtype": dtype} for dtype in _EIGHT_BITS if computes_fp8(gpu) and self._is_smaller({"dtype": dtype})]
         # Weights that the engine makes itself as it loads them.
-        of_weights = {"weights": _FP8} if engine.command.flag("weights", _FP8) and self._is_smaller({"weights": _FP8}) else {}
+        of_weights = {"weights": FP8} if engine.command.flag("weights", FP8) and self._is_smaller({"weights": FP8}) else {}
         for settings in (*caches, *({**cache, **of_weights} for cache in caches if of_weights)):
             if self._holds(settings):
                 yield self._edit(Try(flag="", effect="", settings=settings), ())

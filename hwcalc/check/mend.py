@@ -18,7 +18,7 @@ from hwcalc.check.deployed import Deployment, read_deployment
 from hwcalc.check.file import read_text
 from hwcalc.check.result import Checked, Edit, Fix
 from hwcalc.check.server import ServerCheck
-from hwcalc.check.server_edits import left_open
+from hwcalc.check.server_edits import default_of
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of
@@ -115,7 +115,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
             why = why or f"{edit.flags} needs {edit.accepting}"
             continue
         if not edit.told or SLOWER in edit.effect:
-            how = edit.effect.partition("; ")[0].removeprefix(f"{SLOWER}: ").replace(f", {SLOWER}", "")
+            of_host = next((each for each in edit.effect.split("; ") if SLOWER in each), "")
+            how = of_host.removeprefix(f"{SLOWER}: ").replace(f", {SLOWER}", "")
             why = why or (f"{edit.flags} makes it {SLOWER}: {how}" if edit.flags else "")
             continue
         try:
@@ -163,11 +164,19 @@ def _check_gpus(check: ServerCheck, flags: str) -> None:
 
 def _taken(before: ServerCheck, after: ServerCheck) -> str:
     """What a change takes that nobody expects of a flag: more GPUs, or half of a length. Empty where it takes neither."""
-    (gpus, length), (more, shorter) = ((gpus_taken(each.server.settings), each.options.get("seq")) for each in (before, after))
+    (gpus, length), (more, shorter) = ((gpus_taken(each.server.settings), _length_of(each.server)) for each in (before, after))
     said = [f"{gpus:,} -> {more:,} GPUs"] if gpus is not None and more is not None and more > gpus else []
-    if isinstance(length, int) and isinstance(shorter, int) and shorter * 2 <= length:
+    if 0 < shorter * 2 <= length:
         said.append(f"{length:,} -> {shorter:,} tokens")
     return f" ({', '.join(said)})" if said else ""
+
+
+def _length_of(server: Server) -> int:
+    """The longest request that a text allows; 0 where it names none."""
+    length, of_all, slots = (
+        value if isinstance(value, int) else 0 for value in map(server.settings.get, ("max_model_len", "ctx", "slots"))
+    )
+    return length or of_all // max(1, slots)
 
 
 def _same_but(before: Deployment, after: Deployment | None, number: int, edit: Edit) -> Deployment:
@@ -265,7 +274,7 @@ class _Offsets:
 def _replacement(places: _Offsets, word: Word, name: str, value: str, check: ServerCheck) -> tuple[int, int, str]:
     """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it."""
     given, stands, (_, file) = check.given_at(word), check.variable_at(word), check.file_of(word)
-    default, in_file = None if given else left_open(word), word.said if word.said is not None and word.said.file else None
+    default, in_file = None if given else default_of(word), word.said if word.said is not None and word.said.file else None
     if word.said is not None and word.said == word.text and word.said.spot.written:
         word = replace(word, spot=word.said.spot)
     place, text = places.of(word), word.spot.written

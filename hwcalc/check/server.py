@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER
 from hwcalc.check.file import Check, Fault, Place, Required
-from hwcalc.check.judge import judge, then_fail, verdict_on
+from hwcalc.check.judge import FP8, judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
 from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
@@ -57,6 +57,8 @@ Planner = Callable[[Check], Callable[..., "Plan"]]
 _NO_CHANGE: Final = "no change was found with which it holds them"
 _BLOCK: Final = 16
 """Tokens by which a length that a server allows is told."""
+_FAULTS: Final = 4
+"""Faults of one server that are mended together."""
 _MOST_OF_SIZE: Final = 2
 """Edits beside one that mends a fault of its own."""
 _FITS: Final = Required(name="fits", limit=True, text="true")
@@ -223,8 +225,15 @@ class ServerCheck(ServerEdits):
         alone = replace(self, given={name: value for name, value in self.given.items() if name not in NUMBERS})
         blamed = self if self.beyond is None else alone
         found = [blamed.blamed(item, plan, replan) for item in (*(() if refused else judged), *more)]
-        if refused or self.beyond is not None:
-            first = self._shorter(refused, plan, planner) if refused else self._beyond(plan, planner, search)
+        found = [replace(item, edits=self._within_model(item, plan, planner) or item.edits) for item in found]
+        first = None
+        if refused:
+            first = self._shorter(refused, plan, planner)
+        elif self._asks_too_much(plan):
+            first = self._over_model(plan, planner)
+        elif self.beyond is not None:
+            first = self._beyond(plan, planner, search)
+        if first is not None:
             # What grows is mended by flags that mend the length too; the option that accepts it does not.
             whole = {edit.yaml for item in found for edit in item.edits if edit.settings} if refused else ()
 
@@ -269,9 +278,15 @@ class ServerCheck(ServerEdits):
         *others, item = self.told
         enough, said = self.few.taken, self.few.message
         try:
-            told = planned(*self._on_enough)
+            server, given = self._on_enough
+            alone = {name: value for name, value in given.items() if name not in NUMBERS}
+            beyond = ""
+            try:
+                told = planned(server, given)
+            except BeyondError as error:
+                beyond, told = f"{error.message}.", planned(server, alone)
             plan = planner(replace(self, model=told.model, options=told.options))()
-            fit, longer = plan.fit, self.refusal_of(plan)
+            fit, longer = plan.fit, beyond or self.refusal_of(plan)
         except KvplanError as error:
             refused = replace(self, told=tuple(others)).refusal(error, planner)
             if refused is not None:
@@ -279,7 +294,8 @@ class ServerCheck(ServerEdits):
         else:
             if fit is not None:
                 hint = item.message.removeprefix(said) if fit.fits and not longer else ""
-                item = replace(item, message=f"{said} With {enough:,} GPUs: {longer or f'{fit.verdict.text}.'}{hint}")
+                verdict = fit.verdict.text if fit.fits else verdict_on(plan)
+                item = replace(item, message=f"{said} With {enough:,} GPUs: {longer or f'{verdict}.'}{hint}")
         return self._beside(others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner))))
 
     def warned(self, plan: Plan) -> list[Note]:
@@ -297,10 +313,12 @@ class ServerCheck(ServerEdits):
         option, size = error.option, error.sizes["seq"]
         slots = error.sizes["batch"] or 1
         in_slots = self.engine.facts.slots_option
-        message, typed, longest = error.message, dict[str, str](), plan.model.max_position_embeddings or 0
-        if option == "seq" and error.allowed < longest < size and not self._stretched:
-            message += f"; the model's maximum is {longest:,}"
-            size, typed = longest, {"seq": str(longest)}
+        message, typed, maximum = error.message, dict[str, str](), self._maximum(plan)
+        if 0 < maximum < size:
+            size = maximum
+            if self._given("seq") > maximum:
+                message += f"; the model's maximum is {maximum:,}"
+                typed = {"seq": str(maximum)}
         larger = self._allowing(error, size)
         held = self._held_with(larger, typed, replan)
         edits = [self._made(self._edit({}, larger, held.slower), typed, held)] if held.holds else []
@@ -332,18 +350,20 @@ class ServerCheck(ServerEdits):
         A load that the text does not allow, and a length that the engine refuses, are mended with it.
         """
         with suppress(KvplanError):  # what the engine refuses is not offered
-            other = self._changed(first, typed)
-            if other.beyond is not None:
-                first = self._with_told(first, self._allowing(other.beyond))
-                other = self._changed(first, typed)
-            replan = planner(other)
-            plan = replan(advise=True)
-            if other.refusal_of(plan) and "seq" not in self.given:
-                first = self._with_told(first, self._told({"seq": plan.model.max_position_embeddings}))
+            for _ in range(_FAULTS):
                 other = self._changed(first, typed)
                 replan = planner(other)
                 plan = replan(advise=True)
-            if other.beyond is not None or other.refusal_of(plan):
+                maximum = other._maximum(plan)  # noqa: SLF001
+                if 0 < maximum < other._given("seq"):  # noqa: SLF001
+                    typed = {**typed, "seq": str(maximum)}
+                elif other.beyond is not None:
+                    first = self._with_told(first, self._allowing(other.beyond))
+                elif other.refusal_of(plan):
+                    first = self._with_told(first, self._told({"seq": maximum}))
+                else:
+                    break
+            else:
                 return
             if plan.fit is None or plan.fit.verdict is Verdict.FITS:
                 yield self._made(replace(first, effect="; ".join(filter(None, (first.effect, slower(plan))))), typed)
@@ -384,6 +404,37 @@ class ServerCheck(ServerEdits):
         if self.engine.facts.slots_option:
             return self._slots_told(error.sizes["batch"] or 1, sizes["seq"], keep=error.option == "seq")
         return self._told({error.option: sizes[error.option]})
+
+    def _maximum(self, plan: Plan) -> int:
+        """The longest sequence of the model; 0 where it is not known, and where the text stretches it."""
+        return 0 if self._stretched else plan.model.max_position_embeddings or 0
+
+    def _asks_too_much(self, plan: Plan) -> bool:
+        """True if users send longer requests than the model takes to an engine that allows as many in its slots, and cuts them."""
+        maximum = self._maximum(plan)
+        by_text = self.beyond is not None and (self.beyond.option == "batch" or self.beyond.allowed < maximum)
+        return bool(self.engine.facts.slots_option) and not by_text and 0 < maximum < self._given("seq")
+
+    def _over_model(self, plan: Plan, planner: Planner) -> Judged:
+        """The finding of requests that are longer than the model takes, with its longest ones."""
+        maximum = self._maximum(plan)
+        message = f"{self._given('seq'):,} tokens is more than the model's maximum of {maximum:,}, whatever the text allows"
+        edits = once(self._edits_beside(self._edit({}), {"seq": str(maximum)}, planner))
+        return replace(placed_at(finding("length", message, holds=False), self.places.get("model")), edits=edits)
+
+    def _within_model(self, item: Judged, plan: Plan, planner: Planner) -> tuple[Edit, ...]:
+        """The edits of what does not fit where slots of the text are longer than the model takes: they begin with slots of its maximum; else none."""
+        facts, maximum = self.engine.facts, self._maximum(plan)
+        if (
+            item.name != "fits"
+            or item.holds
+            or not facts.slots_option
+            or self.given.keys() & {*NUMBERS}
+            or plan.request.seq <= maximum
+        ):
+            return ()
+        told = self._slots_told(plan.request.batch, maximum, keep=True) if maximum else {}
+        return once(self._edits_beside(self._edit({"seq": str(maximum)}, told), {}, planner)) if told else ()
 
     def _in_smaller_slots(self, tokens: int, before: int, slots: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of more slots in the memory that there is: each of so many ``tokens``, which are what the user sends, or half of those ``before``."""
@@ -465,7 +516,9 @@ class ServerCheck(ServerEdits):
             else self._holding(self._with_expected(edit, plan), replan)
             for edit in asked
         )
-        slots = self._most_slots(self._given("seq") or plan.request.seq, plan.request.batch, replan)
+        # Slots for what users send may be as many as before.
+        seq = self._given("seq") or plan.request.seq
+        slots = self._most_slots(seq, plan.request.batch + (seq < plan.request.seq), replan)
         held, waiting = [*filter(None, told), *slots], self._waiting(plan)
         at_once = [edit for edit in held if waiting is not None and edit.told.keys() == {waiting.spelled}]
         # Of as many GPUs, it changes neither weights nor cache.
@@ -515,17 +568,28 @@ class ServerCheck(ServerEdits):
         return (number(self.options.get("engine_options", {}).get(self.engine.facts.users_option)) or 0) * plan.request.dp
 
     def _more_at_once(self, flag: Flag, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
-        """The edit that serves all users at once by this flag, with the smallest tensor-parallel size for which that surely fits."""
+        """The edits that serve all users at once by this flag, with the smallest tensor-parallel sizes for which that surely fits: as weights and cache
+        are, and before that in eight bits, where fewer GPUs hold it so.
+        """
         users = self._given("batch") or plan.request.batch
         size, replicas, most = plan.request.tp, plan.request.dp, NODE // plan.request.pp
+        slots, taken = {flag.spelled: str(-(-users // replicas))}, self.server.settings
+        bits = {"dtype": FP8} if "kv_cache_dtype" not in taken else {}
+        of_bits = [bits, {**bits, "weights": FP8}] if not {"quantization", "weights"} & taken.keys() else [bits]
+        eight = [one for one in of_bits if one and all(self._told({name: value}) for name, value in one.items())]
         for tp in (size << times for times in range(NODE.bit_length()) if size << times <= most):
-            told = {flag.spelled: str(-(-users // replicas))} | ({} if tp == size else self._told({"tp": tp}))
-            held = self._held_with(told, {}, replan)
-            if held.holds and not held.slower:
-                settings = {f"engine_options.{self.engine.facts.users_option}": told[flag.spelled]}
-                settings |= {} if tp == size else {"tp": str(tp)}
-                yield self._made(self._edit(settings, told, f"{users:,} at once"), {}, held)
-                return
+            layout = {} if tp == size else {"tp": tp}
+            for changed in ({}, *eight):
+                told = slots | self._told({**layout, **changed})
+                held = self._held_with(told, {}, replan)
+                if held.holds and not held.slower:
+                    settings = {f"engine_options.{self.engine.facts.users_option}": told[flag.spelled]}
+                    settings |= {name: str(value) for name, value in {**layout, **changed}.items()}
+                    yield self._made(self._edit(settings, told, f"{users:,} at once"), {}, held)
+                    if not changed:
+                        return
+                    eight = []
+                    break
 
     def _by_gpus(self, edits: Collection[Edit]) -> Iterator[Edit]:
         """The edits, of which those that are flags alone have the fewest GPUs first, and behind them those that make it slower."""

@@ -163,8 +163,10 @@ class ServerEdits(Check):
         if edit.settings.keys() != {"seq"} or plan.fit is None or edit.effect:
             return edit
         length, expected = read_options({"seq": edit.settings["seq"]}).values["seq"], plan.fit.expected_max_seq or 0
-        if self.engine.facts.slots_option:
-            effect = f"{length:,} tokens a slot" if plan.request.batch > 1 else ""
+        facts, slots = self.engine.facts, plan.request.batch
+        if facts.slots_option:
+            of_all = settings_told(self.flags, edit.told)[0].get("ctx")
+            effect = f"{of_all // slots if isinstance(of_all, int) else length:,} tokens a slot" if slots > 1 else ""
         else:
             effect = f"surely; {expected:,} tokens expected" if expected > length else ""
         return replace(edit, effect="; ".join(filter(None, (effect, edit.effect))))
@@ -257,6 +259,8 @@ class ServerEdits(Check):
         if not said and not names:
             return None if edit.told else edit
         without = "".join(f" without {self.flags.flag_of[name].spelled}" for name in names if name in self.flags.flag_of)
+        stands = self._stands_at({**self.beside, **edit.told})
+        effect = "; ".join(filter(None, (stands, effect)))
         words = ", ".join(filter(None, (*said, self._whole(edit).flags)))
         return replace(edit, yaml=f"{words}{without}".strip(), effect=effect, flags="", told={})
 
@@ -281,10 +285,7 @@ class ServerEdits(Check):
         A value that a variable of the text has is to be written there.
         """
         edit, typed = self._whole(edit), {**self.typed, **typed}
-        words = [(keys_told(self.flags, name)[0], word) for name in edit.told if (word := self._word(name)) is not None]
-        said = (", ".join(filter(None, (self.variable_at(word), self._also(key)))) for key, word in words)
-        stands = ", ".join(dict.fromkeys(filter(None, said)))
-        edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
+        edit = replace(edit, effect="; ".join(filter(None, (self._stands_at(edit.told), edit.effect))))
         given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
         edit = edit if held is None else replace(edit, accepting=held.accepting)
         if given is not None and gpus > int(given):
@@ -295,6 +296,12 @@ class ServerEdits(Check):
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
         return self._typed(edit, typed, held or Held()) if typed else edit
 
+    def _stands_at(self, told: Collection[str]) -> str:
+        """The variables of the text that have the values of these flags, and where they are set; empty where the flags have them themselves."""
+        words = [(keys_told(self.flags, name)[0], word) for name in told if (word := self._word(name)) is not None]
+        said = (", ".join(filter(None, (self.variable_at(word), self._also(key)))) for key, word in words)
+        return ", ".join(dict.fromkeys(filter(None, said)))
+
     def _whole(self, edit: Edit) -> Edit:
         """The edit with what its engine is told beside it."""
         told = {name: value for name, value in self.beside.items() if not self._stands(name, edit.told.get(name, value))}
@@ -303,7 +310,7 @@ class ServerEdits(Check):
 
     def variable_at(self, word: Word) -> str:
         """The variable that has the value of a word, and where it is set, or whose default was taken; empty where the word has the value itself."""
-        default = left_open(word)
+        default = default_of(word)
         here = "" if default is None else f"default of {default}"
         here = here if word.said is None else f"{word.said.name} in line {word.said.spot.line}"
         return self.given_at(word) or here
@@ -317,13 +324,13 @@ class ServerEdits(Check):
         """The variable from outside the text that has the value of a word, and the file beside the text that says it; empty without one."""
         if word.said is not None and word.said.file:
             return word.said.name, word.said.file
-        text = _written(word)
-        given = (name for name in sorted(self.outside) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", text))
-        return next(((name, ENV_FILE if name in self.of_env_file else "") for name in given), ("", ""))
+        name = given_in(word, self.outside)
+        return (name, ENV_FILE if name in self.of_env_file else "") if name else ("", "")
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
-        typed = {**self.typed, **typed}
+        typed, stands = {**self.typed, **typed}, "" if edit.told else self._stands_at(self.beside)
+        edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
         sets = {f"{self.name}.{OF_SERVER[name]}": text for name, text in typed.items() if name in self.own}
         new = {name: text for name, text in typed.items() if name not in self.own}
         options = {**{name: value for name, value in self.shared.items() if name not in new}, **new}
@@ -364,7 +371,13 @@ class ServerEdits(Check):
         return any(_STRETCHES.search(name) for name in (*server.extra, *server.unplanned, *server.irrelevant) if " " not in name)
 
 
-def left_open(word: Word) -> str | None:
+def given_in(word: Word, names: Collection[str]) -> str:
+    """The first of these variables that stands in a word as it is written; empty without one."""
+    text = _written(word)
+    return next((name for name in sorted(names) if re.search(rf"\$[({{]*{re.escape(name)}(?!\w)", text)), "")
+
+
+def default_of(word: Word) -> str | None:
     """The variable whose default is the value of a word; ``None`` where no default was taken, or where the variable alone would not be the value.
 
     Words that stand beside a default have it too, and are written without a variable.

@@ -221,7 +221,9 @@ def _take_load(
     shared = str(options.get("engine_options", {}).get(_SHARED, "")) == "true"
     allowed = length * slots // (users or 1) if shared and slots else length
     if slots and users > slots:
-        said = f"{words_for(flags, server, 'batch')[0]} serves {slots:,} requests at once, not {users:,}"
+        said = (
+            f"{words_for(flags, server, 'batch')[0]} serves {slots:,} request{'' if slots == 1 else 's'} at once, not {users:,}"
+        )
         said += f", each of {length:,} tokens, not {seq:,}" if 0 < length < seq and not shared else ""
         most = {"batch": slots} | ({"seq": length} if 0 < length < seq else {})
         raise BeyondError(said, allowed=most, sizes={"seq": max(seq, length), "batch": users})

@@ -34,6 +34,6 @@ export function reasonOf({ fit }, form, { count: gpus, seq, batch, policy }) {
     const host = partsBytes(form, seq, batch, "expected", "host");
     return `${human(host)} would lie in host memory: more than the host has, or is likely to have`;
   }
-  const count = batch === 1 ? "it does" : `${exact(batch)} sequences do`;
+  const count = batch === 1 ? "it does" : `${exact(batch)} sequences of ${exact(seq)} tokens do`;
   return short > 0 ? `${count} not fit: ${human(short)} too much on the ${gpus > 1 ? "fullest " : ""}GPU` : `${count} not fit at once`;
 }

@@ -177,6 +177,11 @@ def test_a_load_beyond_the_slots_has_a_remedy_or_says_that_there_is_none(
         # Too few GPUs for its sizes, and too little memory with fewer; a length that it refuses besides.
         ("vllm serve Qwen/Qwen3-32B --max-model-len 32768 --tensor-parallel-size 2", ["--gpu", "h100", "--gpus", "1"]),
         (f"vllm serve {QWEN} --max-model-len 65536 --tensor-parallel-size 4", ["--gpu", "l40s", "--gpus", "2"]),
+        # Requests longer than the model besides: of a size that does not start, of too few GPUs, and of slots that would allow them.
+        (f"vllm serve {QWEN} -tp 3 --max-model-len 16384", ["--gpu", "l4", "--seq", "200k"]),
+        (f"vllm serve {QWEN} -tp 2 --max-model-len 16384", ["--gpu", "l4", "--gpus", "1", "--seq", "64k"]),
+        (f"{LLAMA_SERVER} -c 524288 -np 4", ["--gpu", "h200", "--seq", "200k"]),
+        (f"{LLAMA_SERVER} -c 1048576 -np 4", ["--gpu", "h200", "--seq", "200k"]),
         # Longer than the model, whose maximum has no room.
         ("vllm serve Qwen/Qwen3-14B --max-model-len 65536", ["--gpu", "l4"]),
         ("vllm serve Qwen/Qwen3-14B --max-model-len 65536", ["--gpu", "l4", "--seq", "64k"]),
@@ -190,7 +195,7 @@ def test_two_faults_at_once_are_mended_by_one_edit(text: str, words: list[str], 
     status, document = checked(capsys, str(path), *words)
     item = document["checks"][0]["requirements"][0]
 
-    assert (status, item["name"] in {"length", "users", "gpus"}) == (1, True)
+    assert (status, item["name"] in {"length", "users", "gpus", "flags"}) == (1, True)
     assert applied(item["edits"], path, words, capsys) > 0
 
 
@@ -546,7 +551,7 @@ def test_with_fewer_gpus_a_server_starts_and_may_not_fit(
     assert item["name"] == ("gpus" if starts else "fits")
     # Two L4 hold Qwen3-8B, and no 61 GiB of Qwen3-32B: nobody is told to give it two.
     assert ("With 2 GPUs: fits. Give it 2 GPUs in the file" in item["message"]) is (starts and model == QWEN)
-    assert ("With 2 GPUs: does not fit." in item["message"]) is (starts and model != QWEN)
+    assert ("With 2 GPUs: does not fit: " in item["message"]) is (starts and model != QWEN)
     assert f"{'starts' if starts else 'fits'} with {item['edits'][0]['flags']}" in text
     assert ("fits with" in text) is not starts
     path.write_text(counted("count", model, item["edits"][0]["flags"], 1), encoding="utf-8")
@@ -827,3 +832,58 @@ def test_eight_bits_and_a_shorter_length_before_other_hardware(tmp_path: Path, c
         f"vllm serve Qwen/Qwen3-14B --kv-cache-dtype fp8 --quantization fp8 --max-model-len {longer}\n", encoding="utf-8"
     )
     assert checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["status"] != "pass"
+
+
+def test_slots_longer_than_the_model_are_mended_by_its_maximum(tmp_path: Path, capsys: Capture) -> None:
+    """llama-server has memory for 262,144 tokens a slot and serves 131,072: no hardware is offered for more than that."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{LLAMA_SERVER} -c 1048576 -np 4", encoding="utf-8")
+    [item] = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]
+    contexts = [re.search(r"-c (\d+)", edit["flags"] or edit["yaml"]) for edit in item["edits"]]
+
+    assert [found is not None and int(found[1]) <= 524_288 for found in contexts] == [True] * len(contexts)
+    assert applied(item["edits"], path, ["--gpu", "l4"], capsys) >= 4
+    for edit in item["edits"]:
+        slots = re.search(r"([\d,]+) tokens a slot", edit["effect"])
+        assert slots is None or int(slots[1].replace(",", "")) * 4 == int(edit["told"]["-c"])
+
+
+def test_shorter_slots_for_what_users_send_are_as_many_as_before(tmp_path: Path, capsys: Capture) -> None:
+    """Four of 8,192 tokens are 4 GiB of cache, where four of 262,144 do not fit."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{LLAMA_SERVER} -c 1048576 -np 4", encoding="utf-8")
+    run(capsys, "check", str(path), "--gpu", "l4", "--seq", "8k", "--fix", "--write")
+    assert path.read_text(encoding="utf-8").endswith("-c 32768 -np 4")
+
+
+def test_too_few_gpus_with_more_users_than_run_at_once(tmp_path: Path, capsys: Capture) -> None:
+    """On GPUs enough it is the flag that is short, and not the memory: they are not said to hold nothing."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"vllm serve {QWEN} -tp 2 --max-model-len 16384 --max-num-seqs 16\n", encoding="utf-8")
+    words = ["--gpu", "l40s", "--gpus", "1", "--users", "24"]
+    [item] = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"]
+
+    assert (item["name"], "There is memory enough" in item["message"], "does not fit" in item["message"]) == ("gpus", True, False)
+    assert applied(item["edits"], path, words, capsys) == len(item["edits"]) > 1
+
+
+def test_all_users_at_once_on_as_few_gpus_as_eight_bits_need(tmp_path: Path, capsys: Capture) -> None:
+    """24 sequences of 32,768 tokens have 108 GiB of cache in bf16 and 54 in fp8: four L4 hold them so, and eight as they are."""
+    path, words = tmp_path / "serve.sh", ["--gpu", "l4", "--users", "24"]
+    path.write_text(f"vllm serve {QWEN} --max-model-len 32768 --max-num-seqs 8\n", encoding="utf-8")
+    [item] = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"]
+    sizes = [edit["told"].get("--tensor-parallel-size") for edit in item["edits"] if "--max-num-seqs" in edit["told"]]
+
+    assert sizes == ["4", "8"]
+    assert applied(item["edits"], path, words, capsys) == len(item["edits"])
+
+
+def test_a_default_that_services_share_is_said_to_be_shared(tmp_path: Path, capsys: Capture) -> None:
+    """${LEN:-40960} of two services is one variable of the shell that starts both."""
+    path = tmp_path / "compose.yaml"
+    service = "{{image: 'vllm/vllm-openai:v0.11.0', command: '--model {model} --max-model-len ${{LEN:-40960}}'}}"
+    services = {name: service.format(model=model) for name, model in (("a", QWEN), ("b", "Qwen/Qwen3-4B"))}
+    path.write_text("services:\n" + "".join(f"  {name}: {text}\n" for name, text in services.items()), encoding="utf-8")
+    edits = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"][0]["edits"]
+
+    assert edits[0]["effect"].startswith("default of LEN, also of b; ")

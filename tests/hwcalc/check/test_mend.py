@@ -489,3 +489,11 @@ def test_a_size_that_does_not_start_becomes_one_that_takes_no_more_gpus(tmp_path
 
     assert sizes[:3] == ["2", "4", "8"]
     assert (status, "-tp 2 " in path.read_text(encoding="utf-8"), "GPUs" in err) == (0, True, False)
+
+
+def test_a_cut_beside_a_size_is_said(tmp_path: Path, capsys: Capture) -> None:
+    """From 131,072 tokens to the 40,960 of the model, where the size does not start either."""
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve Qwen/Qwen3-14B -tp 3 --max-model-len 131072\n", encoding="utf-8")
+    _, _, err = run(capsys, "check", str(path), "--gpu", "l40s", "--fix")
+    assert "(131,072 -> 40,960 tokens)" in err
