@@ -52,7 +52,7 @@ class _NoEditError(Exception):
 
 
 class _HeldElsewhereError(_NoEditError):
-    """The value to change stands in a variable or an anchor, or is another server's too: that is for the user to change, and nothing else instead.
+    """The value to change stands in a variable or an anchor, or is another server's too: that is for the user to change.
 
     ``sets`` is the variable with the value that it would have to get, where there is one.
     """
@@ -107,9 +107,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     items = sorted((item for item in result.requirements if not (item.holds and item.certain)), key=lambda item: item.holds)
     edits = [(item, edit) for item in items for edit in item.edits]
     why = "" if edits else _reason(items[0].message)
-    by_hand = next(
-        (f"only with {edit.yaml}{_said_of(edit)}" for _, edit in edits if edit.yaml and not edit.told), "no flag does it"
-    )
+    by_hand = [f"{edit.yaml}{_said_of(edit)}" for _, edit in edits if edit.yaml and not edit.told]
+    held: _HeldElsewhereError | None = None
     for failing, edit in edits:
         if edit.told and edit.accepting:
             why = why or f"{edit.flags} needs {edit.accepting}"
@@ -123,8 +122,9 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
             text = edited(file.text, file.checks[number], edit)
             after = _same_but(file, read_deployment(file.path, text, file.told), number, edit)
             _check_gpus(after.checks[number], edit.flags)
-        except _HeldElsewhereError:
-            raise
+        except _HeldElsewhereError as error:
+            held = held or error
+            continue
         except (_NoEditError, KvplanError) as error:
             why = why or str(error).rstrip(".")
             continue
@@ -139,7 +139,14 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
             return after, now, edit.flags + _taken(file.checks[number], after.checks[number])
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
         why = why or f"with {edit.flags} {still.rstrip(' .')}"
-    raise _NoEditError(why or by_hand)
+    raise held or _NoEditError(why or _only(by_hand))
+
+
+def _only(by_hand: Sequence[str]) -> str:
+    """What mends a server where no flag does: the first of these changes, and how many there are."""
+    if len(by_hand) < 2:
+        return f"only with {by_hand[0]}" if by_hand else "no flag does it"
+    return f"no flag does it, but any of {len(by_hand)} other changes, such as {by_hand[0]}"
 
 
 def _reason(message: str) -> str:
@@ -312,7 +319,11 @@ class _Style:
             raise _NoEditError(message)
         self.placed = placed
         self.before, self.inner, self.quote, self.equals = " ", " ", "", False
-        self.end = placed[-1][1][1]
+        self.end = self.last = placed[-1][1][1]
+        if words[-1] is not placed[-1][0]:
+            # The value of its last flag stands elsewhere: an addition comes before that flag.
+            flag = next((number for number in reversed(range(1, len(placed))) if placed[number][0].text.startswith("-")), 0)
+            self.last = placed[max(0, flag - 1)][1][1]
         for number in reversed(range(len(placed))):
             word, (begin, end) = placed[number]
             if not word.text.startswith("-"):
@@ -334,6 +345,8 @@ class _Style:
             return
         before = self._between(len(placed) - 2)
         self.before = self.inner = self._item() if before is None else before
+        sign = self.text[self.end - 1]
+        self.quote = sign if sign in "'\"" and "," in self.before else ""
 
     def _between(self, number: int) -> str | None:
         """The text between a word and the next; ``None`` if that is more than blanks and the signs of lists."""
@@ -357,7 +370,8 @@ class _Style:
             joined = [f"{words[0]}={words[1]}"] if self.equals and len(words) > 1 and words[0].startswith("--") else list(words)
             quoted = [self._quoted(word, listed=listed) for word in joined]
             out += self.before + (self.inner if "\n" not in self.inner or listed else " ").join(quoted)
-        return self.end, self.end, out
+        end = min(self.end, self.last)
+        return end, end, out
 
     def _quoted(self, word: str, *, listed: bool) -> str:
         quote = self.quote or ('"' if listed and _NUMBER.fullmatch(word.lower()) else "")

@@ -515,8 +515,8 @@ services:
         f"A='--max-model-len 40960'\n\nvllm serve {QWEN} $A\n",
         f"# 40960\nexport LEN=${{LEN:-40960}}\nvllm serve {QWEN} --max-model-len=$LEN\n",
         IN_SHELL,
-        # A value that is given outside has its place at the flag.
-        f"LENGTH=40960\nvllm serve {QWEN} --max-model-len $LEN\n",
+        # A value that is given outside has its place at the flag. A cache in eight bits has none of its own either.
+        f"LENGTH=40960\nvllm serve {QWEN} --max-model-len $LEN --kv-cache-memory-bytes 4G --kv-cache-dtype ${{CACHE:-auto}}\n",
     ],
 )
 def test_a_finding_stands_where_a_variable_is_set(text: str, tmp_path: Path, capsys: Capture) -> None:

@@ -18,6 +18,8 @@ from tests.hwcalc.command import QWEN, Capture, run
 # block for itself.
 KV: Final = "--kv-cache-memory-bytes 1207959552"
 LONGEST: Final = str(8192 - 16)
+# What holds more tokens in the same bytes stands elsewhere too.
+HELD: Final = f"{KV} --kv-cache-dtype ${{CACHE:-auto}}"
 SHELL: Final = f"""\
 #!/bin/sh
 # --max-model-len 8192 is what users ask for
@@ -84,7 +86,7 @@ spec:
 """
 ANCHORED: Final = f"""\
 services:
-  a: {{image: vllm/vllm-openai, command: [{QWEN}, "{KV.replace(" ", "=")}", --max-model-len, &n '8192']}}
+  a: {{image: vllm/vllm-openai, command: [{QWEN}, "{KV.replace(" ", "=")}", '--kv-cache-dtype=${{CACHE:-auto}}', --max-model-len, &n '8192']}}
   b: {{image: vllm/vllm-openai, command: [openai/gpt-oss-20b, --max-model-len, *n, "{KV.replace(" ", "=")}"]}}
 """
 
@@ -139,13 +141,13 @@ def test_a_change_in_the_spelling_of_the_text(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV} & vllm serve {QWEN} --max-model-len $LEN {KV} --port 2", "would change too"),
-        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN --max-num-batched-tokens $LEN {KV}\n", "more of the server would change"),
-        (f'LEN=8192\nA="--max-model-len $LEN {KV}"\nvllm serve {QWEN} $A\n', "is a part of A in line 2"),
-        (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {KV}\n", f"stands in '${{LEN:-8192}}': set LEN={LONGEST}, or change that default"),
+        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {HELD} & vllm serve {QWEN} --max-model-len $LEN {HELD} --port 2", "would change too"),
+        (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN --max-num-batched-tokens $LEN {HELD}\n", "more of the server would change"),
+        (f'LEN=8192\nA="--max-model-len $LEN {HELD}"\nvllm serve {QWEN} $A\n', "is a part of A in line 2"),
+        (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {HELD}\n", f"stands in '${{LEN:-8192}}': set LEN={LONGEST}, or change that default"),
         (ANCHORED, "in a variable or an anchor"),
-        (f"services:\n  a: {{image: 'vllm/vllm-openai:{{{{ .tag }}}}', command: '{QWEN} --max-model-len 8192 {KV}'}}\n", "beside a template"),
-        (f'A=({KV} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
+        (f"services:\n  a: {{image: 'vllm/vllm-openai:{{{{ .tag }}}}', command: '{QWEN} --max-model-len 8192 {HELD}'}}\n", "beside a template"),
+        (f'A=({HELD} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
     ],
     ids=["a variable of two", "a variable twice", "a variable of a variable", "a default", "an anchor", "a template", "an array"],
 )  # fmt: skip
@@ -158,6 +160,47 @@ def test_no_safe_change(text: str, said: str, tmp_path: Path, capsys: Capture) -
     assert (status, path.read_text(encoding="utf-8")) == (1, text)
     assert "no safe change: " in err
     assert said in err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN {KV} &\nvllm serve {QWEN} --max-model-len $LEN {KV} --port 2 --kv-cache-dtype fp8\n",
+        f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {KV}\n",
+        (
+            f"services:\n  a: {{image: vllm/vllm-openai, command: [{QWEN}, {KV.replace(' ', '=')}, --max-model-len, &n '8192']}}\n"
+            "  b: {image: vllm/vllm-openai, command: [openai/gpt-oss-20b, --max-model-len, *n, --kv-cache-memory-bytes=9999999999]}\n"
+        ),
+        (
+            f"x-len: &n '8192'\nservices:\n  a:\n    image: vllm/vllm-openai\n"
+            f"    command: [{QWEN}, {KV.replace(' ', '=')}, --max-model-len, *n]\n"
+        ),
+    ],
+    ids=["a variable of two", "a default", "an anchor", "a reference at the end"],
+)
+def test_a_change_in_place_of_one_that_is_held_elsewhere(text: str, tmp_path: Path, capsys: Capture) -> None:
+    """The length is not this server's alone. A cache in eight bits holds twice as much, and is said to this server alone."""
+    path = tmp_path / ("a.yaml" if text.startswith("services") else "a.sh")
+    path.write_text(text, encoding="utf-8")
+    status, _, err = run(capsys, "check", str(path), "--fix", "--write")
+    new = path.read_text(encoding="utf-8")
+
+    assert (status, new.count("8192"), new.count("fp8") - text.count("fp8")) == (0, 1, 1), err
+    assert run(capsys, "check", str(path))[0] == 0
+
+
+def test_all_that_mends_a_server_without_flags_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """As many as the check lists, and the first of them."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.sh").write_text("mlx_lm.server --model Qwen/Qwen3-32B\n", encoding="utf-8")
+    words = ["check", "a.sh", "--gpu", "m4-max-36gb", "--seq", "32k"]
+    out, err = run(capsys, *words)[1], run(capsys, *words, "--fix")[2]
+    first, *others = re.findall(r"(?m)^ +(?:fits with|or) (.*)", out)
+
+    assert others
+    assert f"no safe change: no flag does it, but any of {1 + len(others)} other changes, such as {first}" in err
 
 
 @pytest.mark.parametrize(
@@ -176,7 +219,8 @@ def test_all_that_one_edit_needs_elsewhere(
     monkeypatch.chdir(tmp_path)
     text = (
         "services:\n  chat:\n    image: vllm/vllm-openai:v0.33.0\n"
-        f"    command: --model {QWEN} --max-model-len {length} --max-num-seqs {slots} --tensor-parallel-size ${{CHAT_TP:-1}}\n"
+        f"    command: --model {QWEN} --max-model-len {length} --max-num-seqs {slots} "
+        "--tensor-parallel-size ${CHAT_TP:-1} --data-parallel-size ${CHAT_DP:-1}\n"
         "    deploy: {resources: {reservations: {devices: [{count: 4}]}}}\n"
     )
     path = tmp_path / "compose.yaml"
