@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hwcalc.cli.launch_line import starts_server
 from hwcalc.cli.options import DETAIL, OUTPUT, Option, command, given_options, plan_options, progress, say_unreachable
 from hwcalc.cli.output import Answer, answer, detail_of, output_lines, view_of
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.files import decoded, standard_input
 from hwcalc.planner.options import WITHIN
 from hwcalc.text import brief, shell_word, shown
@@ -122,7 +122,7 @@ class _Outcome:
 
 def _planned(called: str, server: Server, given: dict[str, Any], load: dict[str, Any], *, one: bool) -> _Outcome:
     """Plan a server, which is ``called`` so where ``--set`` gives it its ``load``. The error of ``one`` server alone is raised."""
-    from hwcalc.launch.planned import BeyondError, in_flags, planned
+    from hwcalc.launch.planned import BeyondError, TooFewGpusError, in_flags, planned
     from hwcalc.library.plan import plan_told
 
     given = {**given, **load}
@@ -133,13 +133,30 @@ def _planned(called: str, server: Server, given: dict[str, Any], load: dict[str,
     except KvplanError as error:
         if isinstance(error, BeyondError):
             error.message, error.hint = f"{error.message}.", error.hint_of(called, load)
+        if isinstance(error, TooFewGpusError):
+            error = _refused_on_enough(server, given) or error
         error = in_flags(error, server, given)
         if one:
-            raise
+            raise error from None
         return _Outcome(server, None, error, tuple(_remarks(server)))
     say_unreachable(made.notes)
     warned = {each.flag.key or each.flag.name for each in told.left}
     return _Outcome(server, made, None, (*_remarks(server, warned), *told.remarks))
+
+
+def _refused_on_enough(server: Server, given: Mapping[str, Any]) -> KvplanError | None:
+    """Why a server would not start on as many GPUs as its parallel sizes take: more of them do not help it; ``None`` where it would."""
+    from hwcalc.launch.planned import TooFewGpusError, planned
+    from hwcalc.library.plan import plan_told
+
+    enough = replace(server, settings={name: value for name, value in server.settings.items() if name != "gpus_per_replica"})
+    try:
+        plan_told(planned(enough, {name: value for name, value in given.items() if name != "gpus"}))
+    except (UsageError, UnsupportedError) as error:
+        return None if isinstance(error, TooFewGpusError) else error
+    except KvplanError:
+        return None
+    return None
 
 
 def _remarks(server: Server, told: Container[str] = ()) -> Iterator[str]:

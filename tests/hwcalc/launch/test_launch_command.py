@@ -114,6 +114,19 @@ def test_an_error_names_the_flag_of_the_text(line: str, said: str, capsys: Captu
         assert (status > 0, said in out + err) == (True, True), err
 
 
+@pytest.mark.parametrize(("size", "refused"), [(2, False), (3, True)])
+def test_too_few_gpus_for_a_size_that_no_number_of_them_helps(size: int, refused: bool, capsys: Capture, tmp_path: Path) -> None:
+    """Its 32 query heads split over two GPUs, and over three on no machine: that is said first, as it is with three."""
+    path = tmp_path / "a.sh"
+    path.write_text(f"docker run --gpus 1 vllm/vllm-openai --model {QWEN} -tp {size} --max-model-len 8192")
+    words = [str(path), "--gpu", "l40s"]
+    status, _, err = run(capsys, *words)
+    on_enough = run(capsys, *words, "--gpus", str(size))
+
+    assert ("cannot split 32 attention heads over tp 3" in err, "Give it" in err) == (refused, not refused)
+    assert (on_enough[0], on_enough[2]) == (status, err) if refused else on_enough[0] == 0
+
+
 def test_an_instance_with_fewer_gpus_than_its_server(capsys: Capture, tmp_path: Path) -> None:
     """A g6e.2xlarge has one L40S by AWS' table: no such node can run a pod with four."""
     path = tmp_path / "a.yaml"
