@@ -14,8 +14,12 @@ PIPED_WIDTH: Final = 100_000
 """Columns of piped output. No line is that long: what reads a pipe has no width."""
 BOUND: Final = "\ue000"
 """Stands for a blank at which no line is broken, until lines are broken. Names never have it: it is no character of any script."""
+_QUOTED: Final = r"\$'(?:[^'\\\n]|\\.)*'|'[^'\n]*'|\"[^\"\n]*\""
+"""A part of a word in quotes, as a shell reads it."""
 _BOUND: Final = re.compile(
-    r"(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
+    rf"(?<=\s)--[a-z][a-z0-9-]* (?:{_QUOTED})+"  # an option, and its value in quotes
+    r"|(?<![^\s(=,\[])(?:'[^'\n]{1,70}'|\"[^\"\n]{1,70}\")(?!\w)"  # what else stands in quotes, and in a line
+    r"|(?<=\s)--[a-z][a-z0-9-]* (?=[^\s-])"  # an option, and its value
     r"|(?<![^\s(])(?:[tpdce]{1,2}p|level) (?=\d)"  # ranks of a layout, and how many; a level of sleep
     r"|(?<=\d,) (?=[tpdce]{1,2}p \d)"  # the ranks of one layout
     r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
@@ -76,7 +80,7 @@ def continued(command: str, width: int) -> list[str]:
     """
     if len(command) <= width:
         return [command]
-    words = re.findall(r"(?:'[^']*'|[^ '])+", command)
+    words = re.findall(rf"(?:{_QUOTED}|[^ ])+", command)
     groups: list[str] = []
     for word in words:
         # What is no option's value may be long.
@@ -98,7 +102,7 @@ def with_commands(text: str) -> str:
 
 
 def bound(text: str) -> str:
-    """The text with options :func:`together` with their values, and numbers with their units.
+    """The text with options :func:`together` with their values, numbers with their units, and what stands in quotes.
 
     >>> bound("at most 16 GiB for 2,048 tokens: add --tp 2 --json").split(" ")
     ['at', 'most', '16\ue000GiB', 'for', '2,048\ue000tokens:', 'add', '--tp\ue0002', '--json']

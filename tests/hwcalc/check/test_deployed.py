@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any, Final
@@ -631,3 +632,19 @@ def test_sequences_that_do_not_fit_have_a_length(words: tuple[str, ...], tokens:
     fit = hwcalc.plan(QWEN, lengths="4k,32k", batch=40, gpu="l4").fit
     assert fit is not None
     assert "40 sequences do not fit" in fit.message
+
+
+def test_what_is_to_be_added_can_be_copied_from_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Each ``--set`` stands in one line with its value, and names the accelerator of its server."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.sh").write_text(
+        f"vllm serve {QWEN} --max-model-len 8192 &\nvllm serve Qwen/Qwen3-4B --max-model-len 8192\n", encoding="utf-8"
+    )
+    for width in ("50", "60", "80"):
+        monkeypatch.setenv("COLUMNS", width)
+        sets = [shlex.split(word)[0] for word in re.findall(r"--set ('[^'\n]*')", run(capsys, "check", "a.sh")[1])]
+        status, _, err = run(capsys, "check", "a.sh", *(word for pair in sets for word in ("--set", pair)))
+
+        assert (len(sets), status, "changed nothing" in err) == (2, 0, False)

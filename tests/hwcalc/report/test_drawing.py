@@ -17,7 +17,8 @@ from hwcalc.report.drawing import (
     over,
     rendered,
 )
-from hwcalc.report.text import BOUND, filled
+from hwcalc.report.text import BOUND, continued, filled
+from hwcalc.text import shell_word
 
 
 def test_numbers_are_aligned_right_and_blanks_at_the_end_left_out() -> None:
@@ -81,6 +82,19 @@ def test_words_that_belong_together_stay_on_one_line(words: str) -> None:
         assert text.count("\n") >= 1
         assert last in text
         assert BOUND not in text
+
+
+@pytest.mark.parametrize("name", ["llama.cpp org/a model of 8B.gpu=h100", "it's a b c", 'so "called" d e', "tab\there and there"])
+@pytest.mark.parametrize("width", range(20, 90, 7))
+def test_no_line_is_broken_in_quotes(name: str, width: int) -> None:
+    """The word as a shell reads it stands whole in a line, of a sentence and of a command."""
+    word = shell_word(name)
+    sentence = filled(f"name it for this server alone: add --set {word} to that, or name all of the servers' own", width)
+    command = continued(f"kvplan check deploy/serve.sh --gpu h100 --set {word} --users 64 --seq 32k", width)
+
+    assert sum(word in line for line in sentence.split("\n")) == 1
+    assert sum(word in line for line in command) == 1
+    assert all(len(line) <= max(width, len(word) + len("  --set  \\")) for line in command)
 
 
 def test_styles_are_written_in_colour_alone() -> None:
