@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -140,11 +140,12 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
     if not servers and (path == "-" or _meant_as_checks(path, text)):
         return None
     checks, notes = list[ServerCheck](), list[Note]()
+    names = {name for name, _ in servers}
     against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines)
 
     def command(options: Mapping[str, Any], sets: Mapping[str, Any], *, grows: bool = False) -> str:
         growth = f" --max-growth {told.growth}" if against and told.growth and not grows else ""
-        return typed_command([path], [text], told, {}, sets) + against + growth + _typed(options)
+        return typed_command([path], [text], told, {}, sets, names) + against + growth + _typed(options)
 
     others = _others(servers, told.given)
     for (name, server), shared in zip(servers, others, strict=True):
@@ -192,10 +193,11 @@ def typed_command(
     told: Told,
     options: Mapping[str, Any],
     sets: Mapping[str, Any] = MappingProxyType({}),
+    servers: Collection[str] | None = None,
 ) -> str:
     """The command that checks these files, with what the user says of their variables and servers, more values of ``--set``, and options of plans.
 
-    What looks like a secret is left out: a log shows the command, and no plan needs it. A file of variables is named where it takes the place of another.
+    Where all of their ``servers`` are known, what is said of those of other files is left out. What looks like a secret is left out: a log shows the command, and no plan needs it. A file of variables is named where it takes the place of another.
     """
     given = told.given
     replacing = bool(given.file) and any(beside(path) is not None for path in paths)
@@ -204,7 +206,7 @@ def typed_command(
     said = (
         f"{name}={value}"
         for name, value in {**{name: value for name, value in given.variables.items() if name not in sets}, **sets}.items()
-        if name in given.settings
+        if (name in given.settings and (servers is None or name.rpartition(".")[0] in {"", *servers}))
         or name in sets
         or (any(name in text for text in texts) and (name in given.sets or not replacing) and not is_secret(name, value))
     )

@@ -887,3 +887,24 @@ def test_a_default_that_services_share_is_said_to_be_shared(tmp_path: Path, caps
     edits = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"][0]["edits"]
 
     assert edits[0]["effect"].startswith("default of LEN, also of b; ")
+
+
+def test_a_command_for_one_file_has_what_is_said_of_its_own_servers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Copied, it holds, and no note says that anything changed nothing."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.sh").write_text(f"vllm serve {QWEN} --max-model-len 40960\n", encoding="utf-8")
+    Path("b.yaml").write_text(
+        f"services:\n  b: {{image: vllm/vllm-openai, command: --model {QWEN} --max-model-len 40960}}\n", encoding="utf-8"
+    )
+    words = ["a.sh", "b.yaml", "--set", f"vllm {QWEN}.gpu=l4", "--set", "b.gpu=l4", "--set", "b.seq=32k"]
+    found = checked(capsys, *words)[1]
+    for check, other in zip(found["checks"], ("b.", "vllm "), strict=True):
+        commands = [
+            edit["yaml"] for item in check["requirements"] for edit in item["edits"] if edit["yaml"].startswith("kvplan check")
+        ]
+        assert commands
+        for command in commands:
+            status, alone = checked(capsys, *shlex.split(command)[2:])
+            assert (status, alone["files"][0]["notes"], other in command.partition("--set")[2]) == (0, [], False), command
