@@ -168,7 +168,8 @@ def _fits(item: Required, case: Case) -> Judged:
         enough = f"{reason}. There is memory enough: {message.partition(': ')[2]}"
         message = f"{told.verdict.text}: {reason}" if case.plan.is_refused_by_pool else enough
     elif reason:
-        message += f"; {reason}"
+        # That it does not fit is said by the verdict.
+        message += f"; {reason.removeprefix('it does not fit: ')}"
     if not item.limit:
         message += "; required: that it does not fit"
     return Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)

@@ -648,3 +648,15 @@ def test_what_is_to_be_added_can_be_copied_from_a_narrow_terminal(
         status, _, err = run(capsys, "check", "a.sh", *(word for pair in sets for word in ("--set", pair)))
 
         assert (len(sets), status, "changed nothing" in err) == (2, 0, False)
+
+
+def test_what_does_not_fit_is_said_once(tmp_path: Path, capsys: Capture) -> None:
+    """The verdict, and how much is too much: what is needed without what may be used."""
+    path = tmp_path / "a.sh"
+    path.write_text("llama-server -hf Qwen/Qwen3-8B-GGUF:Q8_0 -c 32768 -ngl 99\n", encoding="utf-8")
+    [check] = checked(capsys, str(path), "--gpu", "rtx-4060")[1]["checks"]
+    message, fit = check["requirements"][0]["message"], check["plan"]["fit"]
+    short = (fit["needed_bytes"] - fit["usable_bytes"]) / 2**30
+
+    assert message.count("not fit") == 1
+    assert message.endswith(f"; {short:.2f} GiB too much on the GPU")
