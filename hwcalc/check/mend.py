@@ -43,6 +43,8 @@ _COMMAND: Final = re.compile(r"(?:^|[.;] )[^.;]*: kvplan .*", re.DOTALL)
 _MORE_GPUS: Final = re.compile(r"with [\d,]+ GPUs in the file")
 _BETWEEN: Final = re.compile(r"[\s\\`^,\-\[\]]+")
 """What may stand between two words of a command or two items of a list."""
+_QUOTES: Final = "'\""
+_ANCHOR: Final = re.compile(r"(?<![\w&])&([\w-]+)")
 _NUMBER: Final = re.compile(r"[-+]?[\d._]+(?:[eE][-+]?\d+)?|true|false|null|yes|no|on|off")
 """What YAML would not read as text."""
 
@@ -241,7 +243,7 @@ def edited(text: str, check: ServerCheck, edit: Edit) -> str:
             except _HeldElsewhereError as error:
                 held[name] = error
     if held:
-        raise _all_held(held, edit)
+        raise _all_held(held, edit, check)
     if added:
         replaced.append(_Style(places, server.words).addition(added))
     for begin, end, new in sorted(replaced, reverse=True):
@@ -249,7 +251,7 @@ def edited(text: str, check: ServerCheck, edit: Edit) -> str:
     return text
 
 
-def _all_held(held: Mapping[str, _HeldElsewhereError], edit: Edit) -> _HeldElsewhereError:
+def _all_held(held: Mapping[str, _HeldElsewhereError], edit: Edit, check: ServerCheck) -> _HeldElsewhereError:
     """The reason with everything that the user has to change for an edit: half of it would not do."""
     gpus = _MORE_GPUS.search(edit.effect)
     more = "" if gpus is None else f", {gpus[0]}"
@@ -257,9 +259,16 @@ def _all_held(held: Mapping[str, _HeldElsewhereError], edit: Edit) -> _HeldElsew
         [error] = held.values()
         return _HeldElsewhereError(str(error), more)
     sets = dict.fromkeys(error.sets for error in held.values() if error.sets)
-    rest = written({name: value for name, value in edit.told.items() if name not in held or not held[name].sets})
-    ways = [*([f"set {' and '.join(sets)}"] if sets else []), *([f"write {rest} in the file"] if rest else [])]
+    rest = {name: value for name, value in edit.told.items() if name not in held or not held[name].sets}
+    flags = " ".join(f"{written({name: value})}{_stands(check, name)}" for name, value in rest.items())
+    ways = [*([f"set {' and '.join(sets)}"] if sets else []), *([f"write {flags} in the file"] if rest else [])]
     return _HeldElsewhereError("; ".join(error.said for error in held.values()), f": {', and '.join(ways)}{more}")
+
+
+def _stands(check: ServerCheck, name: str) -> str:
+    """In parentheses the variable of the text that has the value of a flag, and its line; empty where none has."""
+    word = check.server.places.get(keys_told(check.flags, name)[0])
+    return f" ({check.variable_at(word)})" if word is not None and word.said is not None else ""
 
 
 class _Offsets:
@@ -277,6 +286,12 @@ class _Offsets:
         begin = self._lines[spot.line - 1] + spot.column - 1
         return (begin, begin + len(spot.written)) if self.text.startswith(spot.written, begin) else None
 
+    def shared_at(self, word: Word) -> str:
+        """That a value which is written nowhere alone stands in an anchor of its line, such as ``&len 8192``, or in what is not known."""
+        line = "".join(self.text.split("\n")[max(0, word.line - 1) : word.line])
+        names = [name for name in _ANCHOR.findall(line) if re.search(rf"(?<![\w*])\*{re.escape(name)}(?![\w-])", self.text)]
+        return f"stands in the anchor &{names[0]} in line {word.line}" if len(names) == 1 else "stands in a variable or an anchor"
+
 
 def _replacement(places: _Offsets, word: Word, name: str, value: str, check: ServerCheck) -> tuple[int, int, str]:
     """The place of a value, and what to write there, in its quotes: that of a variable where the text sets it."""
@@ -285,14 +300,14 @@ def _replacement(places: _Offsets, word: Word, name: str, value: str, check: Ser
     if word.said is not None and word.said == word.text and word.said.spot.written:
         word = replace(word, spot=word.said.spot)
     place, text = places.of(word), word.spot.written
-    bare = text.rstrip("'\"")
+    bare = text.rstrip(_QUOTES)
     if place is None or not word.known or (word.taken and "$" in text) or not bare.endswith(word.text):
-        said, way_out = f"stands in {shown(text, 40)}", ""
+        said, way_out = f"stands in {shown(text.strip(_QUOTES), 40)}", ""
         variable = variable_of(bare[bare.find("$") :]) if given and place is not None else default
         variable = variable if in_file is None else in_file.name
         sets = f"{variable}={value}" if variable else ""
         if in_file is None and place is None:
-            said = "stands beside a template or an escape" if text else "stands in a variable or an anchor"
+            said = "stands beside a template or an escape" if text else places.shared_at(word)
             said = f"is a part of {stands}" if word.said is not None else said
         elif given:
             said = f"is {given}"

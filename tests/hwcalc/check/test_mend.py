@@ -84,6 +84,10 @@ spec:
       value: '8192'
     command: [sh, -c, "exec vllm serve {QWEN} --max-model-len $LEN {KV}"]
 """
+DEFAULT_IN_QUOTES: Final = f"""\
+services:
+  a: {{image: vllm/vllm-openai, command: [{QWEN}, {KV.replace(" ", "=")}, '--kv-cache-dtype=${{CACHE:-auto}}', --max-model-len, "${{LEN:-8192}}"]}}
+"""
 ANCHORED: Final = f"""\
 services:
   a: {{image: vllm/vllm-openai, command: [{QWEN}, "{KV.replace(" ", "=")}", '--kv-cache-dtype=${{CACHE:-auto}}', --max-model-len, &n '8192']}}
@@ -145,11 +149,12 @@ def test_a_change_in_the_spelling_of_the_text(
         (f"LEN=8192\nvllm serve {QWEN} --max-model-len $LEN --max-num-batched-tokens $LEN {HELD}\n", "more of the server would change"),
         (f'LEN=8192\nA="--max-model-len $LEN {HELD}"\nvllm serve {QWEN} $A\n', "is a part of A in line 2"),
         (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {HELD}\n", f"stands in '${{LEN:-8192}}': set LEN={LONGEST}, or change that default"),
-        (ANCHORED, "in a variable or an anchor"),
+        (DEFAULT_IN_QUOTES, f"stands in '${{LEN:-8192}}': set LEN={LONGEST}, or change that default"),
+        (ANCHORED, "stands in the anchor &n in line 2."),
         (f"services:\n  a: {{image: 'vllm/vllm-openai:{{{{ .tag }}}}', command: '{QWEN} --max-model-len 8192 {HELD}'}}\n", "beside a template"),
         (f'A=({HELD} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
     ],
-    ids=["a variable of two", "a variable twice", "a variable of a variable", "a default", "an anchor", "a template", "an array"],
+    ids=["a variable of two", "a variable twice", "a variable of a variable", "a default", "a default in quotes", "an anchor", "a template", "an array"],
 )  # fmt: skip
 def test_no_safe_change(text: str, said: str, tmp_path: Path, capsys: Capture) -> None:
     """What a variable or an anchor says, and what another server reads too: nothing is written, and the reason is named."""
@@ -236,6 +241,27 @@ def test_all_that_one_edit_needs_elsewhere(
     for name in told:
         assert f"{name} of --set" in out or f"default of {name}" in out
     assert run(capsys, *asked, *[word for name, value in told.items() for word in ("--set", f"{name}={value}")])[0] == 0, err
+
+
+def test_a_variable_of_the_text_beside_one_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """What is to be written in the file is said with the variable that has it there, and its line. All of it done, the check holds."""
+    monkeypatch.chdir(tmp_path)
+    text = (
+        f"LEN=32768\nSEQS=8\ndocker run --gpus 4 vllm/vllm-openai:v0.33.0 --model {QWEN} --max-model-len $LEN --max-num-seqs $SEQS"
+        " --tensor-parallel-size ${TP:-1} --data-parallel-size ${DP:-1}\n"
+    )
+    Path("a.sh").write_text(text, encoding="utf-8")
+    asked = ["check", "a.sh", "--gpu", "l40s", "--seq", "40k", "--users", "24"]
+    err = run(capsys, *asked, "--fix")[2]
+    outside, _, inside = err.partition(": set ")[2].partition(", and write ")
+    written, lines = re.findall(r"--\S+ (\d+) \((\w+) in line (\d+)\)", inside), text.splitlines()
+    for value, name, line in written:
+        assert lines[int(line) - 1].startswith(f"{name}=")
+        lines[int(line) - 1] = f"{name}={value}"
+    Path("a.sh").write_text("\n".join(lines), encoding="utf-8")
+
+    assert {name for _, name, _ in written} == {"LEN", "SEQS"}, err
+    assert run(capsys, *asked, *[word for each in outside.split(" and ") for word in ("--set", each)])[0] == 0, err
 
 
 def test_a_value_beside_a_default(tmp_path: Path, capsys: Capture) -> None:
