@@ -148,7 +148,7 @@ def _only(by_hand: Sequence[str]) -> str:
     """What mends a server where no flag does: the first of these changes, and how many there are."""
     if len(by_hand) < 2:
         return f"only with {by_hand[0]}" if by_hand else "no flag does it"
-    return f"no flag does it, but any of {len(by_hand)} other changes, such as {by_hand[0]}"
+    return f"no flags alone do it, but any of {len(by_hand)} other changes, such as {by_hand[0]}"
 
 
 def _reason(message: str) -> str:

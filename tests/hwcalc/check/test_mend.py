@@ -205,7 +205,7 @@ def test_all_that_mends_a_server_without_flags_is_counted(
     first, *others = re.findall(r"(?m)^ +(?:fits with|or) (.*)", out)
 
     assert others
-    assert f"no safe change: no flag does it, but any of {1 + len(others)} other changes, such as {first}" in err
+    assert f"no safe change: no flags alone do it, but any of {1 + len(others)} other changes, such as {first}" in err
 
 
 @pytest.mark.parametrize(
