@@ -21,6 +21,7 @@ from hwcalc.check.file import CheckFile, CheckFileError, Fault, Place, Required,
 from hwcalc.check.result import Judged
 from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place_of, placed_at, sets_of
 from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER, default_of, given_in
+from hwcalc.engines import find_engine
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.env_file import NOTED, beside, is_secret
@@ -344,6 +345,14 @@ def _places(server: Server, flags: EngineFlags) -> dict[str, Place]:
         name = "model" if flag.key in OF_MODEL else flag.option or (flag.engine_option and f"engine_options.{flag.engine_option}")
         if name and word is not None and word.line:
             out.setdefault(name, place_of(server, flag, word, name))
+    engine = find_engine(flags.engine)[0]
+    # A change of the load stands at the flag that says it.
+    for name, said in ((f"engine_options.{engine.facts.longest_option}", "seq"), ("seq", "ctx"), ("batch", "slots")):
+        of_load, word = flags.flag_of.get(said), server.places.get(said)
+        if said in out:
+            out.setdefault(name, out[said])
+        elif of_load is not None and word is not None and word.line:
+            out.setdefault(name, place_of(server, of_load, word, name))
     return out
 
 

@@ -41,7 +41,7 @@ Replan = Callable[..., Plan]
 
 
 FP8: Final = "fp8"
-_EIGHT_BITS: Final = (FP8, "q8_0", "int8")
+EIGHT_BITS: Final = (FP8, "q8_0", "int8")
 """Formats of a cache with half the bytes, of which an engine has one."""
 
 
@@ -477,7 +477,7 @@ class _Offers:
         """The edits of a cache of eight bits, and then of weights too, with which all requirements hold: alone, else with the largest length."""
         fit, engine = self.case.plan.fit, find_engine(self.case.figures.engine)[0]
         gpu = None if fit is None or fit.gpu is None else find_gpu(fit.gpu)
-        caches = [{"dtype": dtype} for dtype in _EIGHT_BITS if computes_fp8(gpu) and self._is_smaller({"dtype": dtype})]
+        caches = [{"dtype": dtype} for dtype in EIGHT_BITS if computes_fp8(gpu) and self._is_smaller({"dtype": dtype})]
         # Weights that the engine makes itself as it loads them.
         of_weights = {"weights": FP8} if engine.command.flag("weights", FP8) and self._is_smaller({"weights": FP8}) else {}
         for settings in (*caches, *({**cache, **of_weights} for cache in caches if of_weights)):

@@ -176,7 +176,7 @@ class ServerCheck(ServerEdits):
         near = sorted(starting, key=lambda size: (size > asked, abs(size - asked)))
         changes += [self._told({flag.option: size}) for size in near if flag.option is not None]
         # What the hint offers is planned, and stands among the edits if it holds.
-        hint = f"Sizes with which it starts: {sizes}" if sizes else "" if changes else hint
+        hint = f"Sizes into which it can be split: {sizes}" if sizes else "" if changes else hint
         said_of = (
             f"{flag.spelled} {brief(word.text, 40)}: {self.engine.label} will not start. {error.message.rstrip('.')}. {hint}"
         )
@@ -234,6 +234,9 @@ class ServerCheck(ServerEdits):
         elif self.beyond is not None:
             first = self._beyond(plan, planner, search)
         if first is not None:
+            if self.beyond is not None:
+                # That the text probably holds less than was asked for is no answer.
+                found = [item for item in found if item.name != "fits" or not item.holds or item.certain]
             # What grows is mended by flags that mend the length too; the option that accepts it does not.
             whole = {edit.yaml for item in found for edit in item.edits if edit.settings} if refused else ()
 
@@ -296,7 +299,20 @@ class ServerCheck(ServerEdits):
                 hint = item.message.removeprefix(said) if fit.fits and not longer else ""
                 verdict = fit.verdict.text if fit.fits else verdict_on(plan)
                 item = replace(item, message=f"{said} With {enough:,} GPUs: {longer or f'{verdict}.'}{hint}")
-        return self._beside(others, replace(item, edits=tuple(self._fewer(self.few.gpus, planner))))
+                on_enough = () if fit.fits and not longer else islice(self._on_gpus(enough, planner), _MOST_OF_SIZE)
+                item = replace(item, edits=tuple(on_enough))
+        return self._beside(others, replace(item, edits=once((*item.edits, *self._fewer(self.few.gpus, planner)))))
+
+    def _on_gpus(self, gpus: int, planner: Planner) -> Iterator[Edit]:
+        """The edits with which the server surely fits on so many GPUs, which its sizes take and it has not got."""
+        edit = self._edit({})
+        if "gpus" in self.given:
+            yield from self._edits_beside(edit, {"gpus": str(gpus)}, planner)
+            return
+        other = replace(self, server=self._with({"gpus_per_replica": gpus}))
+        for each in other._edits_beside(edit, {}, planner):  # noqa: SLF001
+            alone = each.flags and "GPUs in the file" not in each.effect
+            yield replace(each, yaml=f"{gpus:,} GPUs in the file, {each.flags}", flags="", told={}) if alone else each
 
     def warned(self, plan: Plan) -> list[Note]:
         """The warnings, without the one that is a finding here."""
@@ -366,6 +382,7 @@ class ServerCheck(ServerEdits):
             else:
                 return
             if plan.fit is None or plan.fit.verdict is Verdict.FITS:
+                yield from () if plan.fit is None or not plan.partly_on_host else other._all_on_gpu(replan)  # noqa: SLF001
                 yield self._made(replace(first, effect="; ".join(filter(None, (first.effect, slower(plan))))), typed)
                 return
             item, *_ = judge((_FITS,), plan, replan, self.places, sure=True, grown=self.grown)
@@ -523,6 +540,8 @@ class ServerCheck(ServerEdits):
         at_once = [edit for edit in held if waiting is not None and edit.told.keys() == {waiting.spelled}]
         # Of as many GPUs, it changes neither weights nor cache.
         held = [*([] if waiting is None or at_once else self._more_at_once(waiting, plan, replan)), *held]
+        if "tp" in self.flags.flag_of and not any(edit.flags for edit in held):
+            held = [*self._in_sizes(self._edit({}), plan, replan), *held]
         # Another length or fewer at once come first, as elsewhere; where others wait for a flag, that flag.
         held = sorted(held, key=lambda edit: (edit not in at_once, not edit.settings.keys() <= {*NUMBERS}))
         edits = tuple(self._by_gpus({edit.flags or edit.yaml: edit for edit in (*self._on_all_gpus(replan), *held)}.values()))
@@ -568,24 +587,32 @@ class ServerCheck(ServerEdits):
         return (number(self.options.get("engine_options", {}).get(self.engine.facts.users_option)) or 0) * plan.request.dp
 
     def _more_at_once(self, flag: Flag, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
-        """The edits that serve all users at once by this flag, with the smallest tensor-parallel sizes for which that surely fits: as weights and cache
-        are, and before that in eight bits, where fewer GPUs hold it so.
-        """
+        """The edits that serve all users at once by this flag."""
         users = self._given("batch") or plan.request.batch
-        size, replicas, most = plan.request.tp, plan.request.dp, NODE // plan.request.pp
-        slots, taken = {flag.spelled: str(-(-users // replicas))}, self.server.settings
+        slots = str(-(-users // plan.request.dp))
+        first = self._edit(
+            {f"engine_options.{self.engine.facts.users_option}": slots}, {flag.spelled: slots}, f"{users:,} at once"
+        )
+        return self._in_sizes(first, plan, replan)
+
+    def _in_sizes(self, first: Edit, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit with the smallest tensor-parallel sizes for which the server surely fits: as weights and cache are, and before that in eight bits,
+        where fewer GPUs hold it so.
+        """
+        size, most, taken = plan.request.tp, NODE // plan.request.pp, self.server.settings
         bits = {"dtype": FP8} if "kv_cache_dtype" not in taken else {}
-        of_bits = [bits, {**bits, "weights": FP8}] if not {"quantization", "weights"} & taken.keys() else [bits]
-        eight = [one for one in of_bits if one and all(self._told({name: value}) for name, value in one.items())]
+        of_weights = {"weights": FP8} if not {"quantization", "weights"} & taken.keys() else {}
+        combined = (bits, of_weights, {**bits, **of_weights})
+        eight = [one for one in combined if one and all(self._told({name: value}) for name, value in one.items())]
         for tp in (size << times for times in range(NODE.bit_length()) if size << times <= most):
             layout = {} if tp == size else {"tp": tp}
             for changed in ({}, *eight):
-                told = slots | self._told({**layout, **changed})
+                more = {**layout, **changed}
+                told = {**first.told, **self._told(more)}
                 held = self._held_with(told, {}, replan)
                 if held.holds and not held.slower:
-                    settings = {f"engine_options.{self.engine.facts.users_option}": told[flag.spelled]}
-                    settings |= {name: str(value) for name, value in {**layout, **changed}.items()}
-                    yield self._made(self._edit(settings, told, f"{users:,} at once"), {}, held)
+                    settings = {**dict(first.settings), **{name: str(value) for name, value in more.items()}}
+                    yield self._made(self._edit(settings, told, first.effect), {}, held)
                     if not changed:
                         return
                     eight = []

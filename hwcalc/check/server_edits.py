@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER, gain_of
 from hwcalc.check.file import Check
+from hwcalc.check.judge import EIGHT_BITS
 from hwcalc.check.result import Edit, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
@@ -134,7 +135,7 @@ class ServerEdits(Check):
         return {of_key.get(name) or name: value for name, value in told}
 
     @staticmethod
-    def _edit(settings: Mapping[str, str], told: Mapping[str, str] = MappingProxyType({}), effect: str = "") -> Edit:
+    def _edit(settings: Mapping[str, str | None], told: Mapping[str, str] = MappingProxyType({}), effect: str = "") -> Edit:
         """The edit of these settings, which the engine is told so."""
         words = written(told)
         yaml = "\n".join(f"{name}: {value}" for name, value in settings.items()) or words
@@ -221,10 +222,16 @@ class ServerEdits(Check):
         The user types the load, and hardware that the text does not name. What only another checkpoint or another text does is told in words. ``None``
         for what can be told in none of these ways.
         """
-        held = self._held_with(edit.told, {}, replan) if edit.told else Held()
-        if held.holds:
-            return self._made(edit, {}, held)
         counts = isinstance(self.server.settings.get("gpus_per_replica"), int)
+        many = edit.settings.get("gpus") if self.engine.facts.splits_layers else None
+        if many is not None and edit.told and not counts:
+            # Layers lie on as many GPUs as there are, which no flag says.
+            held = self._held_with(edit.told, {"gpus": many}, replan)
+            return self._made(edit, {"gpus": many}, held) if held.holds else None
+        held = self._held_with(edit.told, {}, replan) if edit.told and many is None else Held()
+        if held.holds:
+            slow = "" if SLOWER in edit.effect else held.slower
+            return self._made(replace(edit, effect="; ".join(filter(None, (slow, edit.effect)))), {}, held)
         free = () if edit.told else (*NUMBERS, *(() if counts else ("gpus",)))
         typed = {name: text for name, text in edit.settings.items() if text is not None and (name in self.given or name in free)}
         if not typed:
@@ -251,13 +258,13 @@ class ServerEdits(Check):
         if gpu:
             said.append(f"{f'{many} x ' if many else ''}{self._as_labelled(gpu)} in the file")
             effect = "; ".join(filter(None, (self._also("gpu"), effect)))
-        elif many and not (edit.told and (of_text is None or of_text >= many)):
+        elif many and (self.engine.facts.splits_layers or not (edit.told and (of_text is None or of_text >= many))):
             said.append(f"{many:,} GPUs in the file")
         if many > max(NODE, of_text or 0) and not has_other_nodes(self.server):
             return None
         names = [name.rpartition(".")[2] for name, value in settings.items() if value is None]
         if not said and not names:
-            return None if edit.told else edit
+            return None
         without = "".join(f" without {self.flags.flag_of[name].spelled}" for name in names if name in self.flags.flag_of)
         stands = self._stands_at({**self.beside, **edit.told})
         effect = "; ".join(filter(None, (stands, effect)))
@@ -295,6 +302,15 @@ class ServerEdits(Check):
         elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus):
             edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
         return self._typed(edit, typed, held or Held()) if typed else edit
+
+    def _all_on_gpu(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit of a cache of eight bits with which nothing lies in the memory of the host."""
+        for dtype in EIGHT_BITS:
+            told = self._told({"dtype": dtype})
+            held = self._held_with(told, {}, replan) if told else Held()
+            if held.holds and not held.slower:
+                yield self._made(self._edit({"dtype": dtype}, told, f"{dtype} cache"), {}, held)
+                return
 
     def _stands_at(self, told: Collection[str]) -> str:
         """The variables of the text that have the values of these flags, and where they are set; empty where the flags have them themselves."""

@@ -231,7 +231,7 @@ decode:
         (f"vllm serve {QWEN} --max-model-len 4k \\\n --kv-cache-dtyp fp8", "flags", 2, 1, "--kv-cache-dtype or --kv-cache-dtype-skip-layers?"),
         (f"sglang serve --model-path {QWEN} \\\n --context-length 4k", "flags", 2, 1, "--context-length 4k"),
         # 32 heads.
-        (f"sglang serve --model-path {QWEN} \\\n --tp 3", "flags", 2, 1, "Sizes with which it starts: 1, 2, 4, 8"),
+        (f"sglang serve --model-path {QWEN} \\\n --tp 3", "flags", 2, 1, "Sizes into which it can be split: 1, 2, 4, 8"),
     ],
 )  # fmt: skip
 def test_what_else_is_wrong(text: str, name: str, line: int, status: int, said: str, tmp_path: Path, capsys: Capture) -> None:

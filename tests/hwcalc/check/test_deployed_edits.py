@@ -539,10 +539,10 @@ def test_a_finding_stands_where_a_variable_is_set(text: str, tmp_path: Path, cap
     ("sizes", "model", "starts"),
     [("--tensor-parallel-size 2", QWEN, True), ("--tensor-parallel-size 2", "Qwen/Qwen3-32B", True), ("", QWEN, False)],
 )
-def test_with_fewer_gpus_a_server_starts_and_may_not_fit(
+def test_too_few_gpus_are_said_with_what_enough_of_them_hold(
     sizes: str, model: str, starts: bool, tmp_path: Path, capsys: Capture
 ) -> None:
-    """So its edits are not said to fit. With one it is no longer the GPUs that are too few; what does not fit fits with its own."""
+    """It does not start, which is another finding than memory; with an edit it holds."""
     path = tmp_path / "serve.yaml"
     path.write_text(counted("count", model, sizes, 1), encoding="utf-8")
     _, text, _ = run(capsys, "check", str(path), "--gpu", "l4")
@@ -552,11 +552,12 @@ def test_with_fewer_gpus_a_server_starts_and_may_not_fit(
     # Two L4 hold Qwen3-8B, and no 61 GiB of Qwen3-32B: nobody is told to give it two.
     assert ("With 2 GPUs: fits. Give it 2 GPUs in the file" in item["message"]) is (starts and model == QWEN)
     assert ("With 2 GPUs: does not fit: " in item["message"]) is (starts and model != QWEN)
-    assert f"{'starts' if starts else 'fits'} with {item['edits'][0]['flags']}" in text
+    edit = next(edit for edit in item["edits"] if edit["flags"])
+    assert f"{'starts' if starts else 'fits'} with " in text
     assert ("fits with" in text) is not starts
-    path.write_text(counted("count", model, item["edits"][0]["flags"], 1), encoding="utf-8")
-    names = [each["name"] for each in checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"]]
-    assert names == ["fits"]
+    more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
+    path.write_text(counted("count", model, edit["flags"], int(more[1]) if more else 1), encoding="utf-8")
+    assert checked(capsys, str(path), "--gpu", "l4")[0] == 0, edit
 
 
 @pytest.mark.parametrize("given", [["--gpus", "1"], ["--set", f"vllm {QWEN}.gpus_per_replica=1"]])
@@ -580,7 +581,7 @@ def test_no_gpus_are_asked_for_sizes_that_the_engine_refuses(gpu: str, has: int,
     [item] = found["checks"][0]["requirements"]
 
     assert (status, item["name"]) == (1, "flags")
-    assert item["message"].endswith("cannot split 40 attention heads over tp 3. Sizes with which it starts: 1, 2, 4, 8")
+    assert item["message"].endswith("cannot split 40 attention heads over tp 3. Sizes into which it can be split: 1, 2, 4, 8")
     gpus = []
     for edit in item["edits"]:
         more = re.search(r"with (\d+) GPUs in the file", edit["effect"])
@@ -908,3 +909,54 @@ def test_a_command_for_one_file_has_what_is_said_of_its_own_servers_alone(
         for command in commands:
             status, alone = checked(capsys, *shlex.split(command)[2:])
             assert (status, alone["files"][0]["notes"], other in command.partition("--set")[2]) == (0, [], False), command
+
+
+def test_an_edit_says_on_how_many_cards_and_how_much_slower(tmp_path: Path, capsys: Capture) -> None:
+    """12 slots of 16,384 tokens are 24 GiB of cache, or 12.75 in q8_0: beside 4.6 of weights that is more than a card of 16 GiB, and two hold it."""
+    path, words = tmp_path / "serve.sh", ["--gpu", "rtx-4060-ti-16gb", "--users"]
+    path.write_text(f"{LLAMA_SERVER.replace(' -ngl 99', '')} -c 32768 -np 2", encoding="utf-8")
+    edits = checked(capsys, str(path), *words, "12")[1]["checks"][0]["requirements"][0]["edits"]
+    assert applied(edits, path, [*words, "12"], capsys) >= 4
+    assert not any("GPU" not in edit["effect"] and edit["flags"] for edit in edits if "much slower" in edit["effect"])
+    [two] = [edit for edit in edits if "-ctk q8_0" in edit["yaml"]]
+    assert "--gpus 2" in two["yaml"]
+    assert all("ram" not in edit["settings"] for edit in edits)
+    # Six are 6.4 GiB in q8_0, all of it on one card.
+    edits = checked(capsys, str(path), *words, "6")[1]["checks"][0]["requirements"][0]["edits"]
+    assert edits[0]["told"] == {"-c": "98304", "-np": "6", "-ctk": "q8_0", "-ctv": "q8_0"}
+
+
+def test_eight_bits_on_more_gpus_before_dearer_ones(tmp_path: Path, capsys: Capture) -> None:
+    """70e9 weights in fp8 are 8.2 GiB on each of eight L4, where nothing but another accelerator was offered."""
+    path = tmp_path / "serve.sh"
+    path.write_text(
+        "vllm serve meta-llama/Llama-3.3-70B-Instruct --tensor-parallel-size 1 --max-model-len 32768\n", encoding="utf-8"
+    )
+    edits = checked(capsys, str(path), "--gpu", "l4")[1]["checks"][0]["requirements"][0]["edits"]
+    assert edits[0]["told"] == {"--tensor-parallel-size": "8", "--quantization": "fp8"}
+    assert applied(edits, path, ["--gpu", "l4"], capsys) == len(edits)
+
+
+def test_too_few_gpus_and_too_long_keep_the_size(tmp_path: Path, capsys: Capture) -> None:
+    """Beside fewer GPUs with a shorter length stands the edit that gives it those that its size takes."""
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve Qwen/Qwen3-14B -tp 4 --max-model-len 50000\n", encoding="utf-8")
+    words = ["--gpu", "l4", "--gpus", "2"]
+    edits = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"][0]["edits"]
+    assert edits[0]["yaml"].startswith("--max-model-len 40960 in the file and kvplan check ")
+    assert edits[0]["yaml"].endswith(" --gpus 4")
+    assert applied(edits, path, words, capsys) == len(edits) > 1
+
+
+def test_what_has_grown_stands_at_the_flag_that_was_changed(tmp_path: Path, capsys: Capture) -> None:
+    """Twice the length has twice the cache."""
+    path, before = tmp_path / "pod.yaml", tmp_path / "before.json"
+    text = POD.format(args=f"'--model', {QWEN},\n      '--max-model-len', '8192'", gpus=1)
+    path.write_text(text, encoding="utf-8")
+    before.write_text(run(capsys, "check", str(path), "--gpu", "h100", "--json")[1], encoding="utf-8")
+    path.write_text(text.replace("8192", "16384"), encoding="utf-8")
+    found = checked(capsys, str(path), "--gpu", "h100", "--baseline", str(before))[1]["checks"][0]
+    grown = [item for item in found["requirements"] if item["name"].startswith("growth") and not item["holds"]]
+
+    assert grown
+    assert all("--max-model-len" in text.splitlines()[item["line"] - 1] for item in grown)

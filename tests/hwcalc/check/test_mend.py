@@ -480,9 +480,9 @@ def test_a_context_that_pushes_layers_to_the_host_is_no_mend(seq: str, mended: b
     path.write_text("llama-server -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -c 32768\n", encoding="utf-8")
     _, out, said = run(capsys, "check", str(path), "--gpu", "rtx-4090", "--seq", seq, "--users", "4", "--fix")
 
-    assert ("+llama-server" in out) is mended
-    assert ("no safe change: -c 131072 makes it much slower: " in said) is not mended
-    assert ("-c 131072 (much slower: " in out) is not mended
+    # As it is, or else with a cache of half the bytes, which keeps all layers on the card.
+    [line] = [each for each in out.splitlines() if each.startswith("+llama-server")]
+    assert line.endswith("-c 65536" if mended else "-c 131072 -ctk q8_0 -ctv q8_0"), said
 
 
 def test_a_flag_of_an_array_of_the_shell_stands_in_the_array(tmp_path: Path, capsys: Capture) -> None:
