@@ -286,11 +286,21 @@ class _Offsets:
         begin = self._lines[spot.line - 1] + spot.column - 1
         return (begin, begin + len(spot.written)) if self.text.startswith(spot.written, begin) else None
 
-    def shared_at(self, word: Word) -> str:
-        """That a value which is written nowhere alone stands in an anchor of its line, such as ``&len 8192``, or in what is not known."""
-        line = "".join(self.text.split("\n")[max(0, word.line - 1) : word.line])
-        names = [name for name in _ANCHOR.findall(line) if re.search(rf"(?<![\w*])\*{re.escape(name)}(?![\w-])", self.text)]
-        return f"stands in the anchor &{names[0]} in line {word.line}" if len(names) == 1 else "stands in a variable or an anchor"
+    def anchor_of(self, word: Word) -> str:
+        """The anchor in which a value of YAML stands that other places name too, such as ``&len`` with its line; empty where none is seen."""
+        lines = self.text.split("\n")[: word.line]
+        least, item = len(lines[-1]) if lines else 0, True
+        for number in range(len(lines), 0, -1):
+            line = lines[number - 1].lstrip()
+            deep = len(lines[number - 1]) - len(line)
+            # An item of a list may stand as deep as the key of the list.
+            if not line or deep > least or (deep == least and number < len(lines) and (line.startswith("-") or not item)):
+                continue
+            least, item = deep, line.startswith("-")
+            names = [name for name in _ANCHOR.findall(line) if re.search(rf"(?<![\w*])\*{re.escape(name)}(?![\w-])", self.text)]
+            if names:
+                return f"&{names[0]} in line {number}" if len(names) == 1 else ""
+        return ""
 
 
 def _replacement(places: _Offsets, word: Word, name: str, value: str, check: ServerCheck) -> tuple[int, int, str]:
@@ -307,7 +317,11 @@ def _replacement(places: _Offsets, word: Word, name: str, value: str, check: Ser
         variable = variable if in_file is None else in_file.name
         sets = f"{variable}={value}" if variable else ""
         if in_file is None and place is None:
-            said = "stands beside a template or an escape" if text else places.shared_at(word)
+            said, anchor = (
+                f"stands {'beside a template or an escape' if text else 'in a variable or an anchor'}",
+                places.anchor_of(word),
+            )
+            said = f"stands in the anchor {anchor}" if anchor else said
             said = f"is a part of {stands}" if word.said is not None else said
         elif given:
             said = f"is {given}"

@@ -88,6 +88,21 @@ DEFAULT_IN_QUOTES: Final = f"""\
 services:
   a: {{image: vllm/vllm-openai, command: [{QWEN}, {KV.replace(" ", "=")}, '--kv-cache-dtype=${{CACHE:-auto}}', --max-model-len, "${{LEN:-8192}}"]}}
 """
+MERGED: Final = f"""\
+x-base: &base
+  image: vllm/vllm-openai
+  command:
+  - {QWEN}
+  - {KV.replace(" ", "=")}
+  - --kv-cache-dtype=${{CACHE:-auto}}
+  - --max-model-len=8192
+services:
+  a:
+    <<: *base
+  b:
+    image: vllm/vllm-openai
+    <<: *base
+"""
 ANCHORED: Final = f"""\
 services:
   a: {{image: vllm/vllm-openai, command: [{QWEN}, "{KV.replace(" ", "=")}", '--kv-cache-dtype=${{CACHE:-auto}}', --max-model-len, &n '8192']}}
@@ -151,10 +166,12 @@ def test_a_change_in_the_spelling_of_the_text(
         (f"vllm serve {QWEN} --max-model-len ${{LEN:-8192}} {HELD}\n", f"stands in '${{LEN:-8192}}': set LEN={LONGEST}, or change that default"),
         (DEFAULT_IN_QUOTES, f"stands in '${{LEN:-8192}}': set LEN={LONGEST}, or change that default"),
         (ANCHORED, "stands in the anchor &n in line 2."),
+        (MERGED, "stands in the anchor &base in line 1."),
+        (MERGED.replace("<<: *base", "command: *words").replace("command:\n", "command: &words\n"), "stands in the anchor &words in line 3."),
         (f"services:\n  a: {{image: 'vllm/vllm-openai:{{{{ .tag }}}}', command: '{QWEN} --max-model-len 8192 {HELD}'}}\n", "beside a template"),
         (f'A=({HELD} --max-model-len 8192)\nvllm serve {QWEN} "${{A[@]}}" &\nvllm serve {QWEN} "${{A[@]}}" --port 2\n', "would change too"),
     ],
-    ids=["a variable of two", "a variable twice", "a variable of a variable", "a default", "a default in quotes", "an anchor", "a template", "an array"],
+    ids=["a variable of two", "a variable twice", "a variable of a variable", "a default", "a default in quotes", "an anchor", "an anchor of a service", "an anchor of a list", "a template", "an array"],
 )  # fmt: skip
 def test_no_safe_change(text: str, said: str, tmp_path: Path, capsys: Capture) -> None:
     """What a variable or an anchor says, and what another server reads too: nothing is written, and the reason is named."""
