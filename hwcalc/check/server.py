@@ -326,7 +326,9 @@ class ServerCheck(ServerEdits):
         """The finding of a load that the text does not allow, at the flag that says so, with the flags and the load that hold."""
         error, replan = self.beyond, planner(self)
         assert error is not None
-        option, size = error.option, error.sizes["seq"]
+        option = error.option
+        # More slots need be no longer than what users send.
+        size = (self._given("seq") if option == "batch" else 0) or error.sizes["seq"]
         slots = error.sizes["batch"] or 1
         in_slots = self.engine.facts.slots_option
         message, typed, maximum = error.message, dict[str, str](), self._maximum(plan)
@@ -338,8 +340,9 @@ class ServerCheck(ServerEdits):
         larger = self._allowing(error, size)
         held = self._held_with(larger, typed, replan)
         edits = [self._made(self._edit({}, larger, held.slower), typed, held)] if held.holds else []
-        if in_slots and option == "batch" and (not held.holds or held.slower):
-            edits = [*self._in_smaller_slots(size * error.allowed // slots, size, slots, replan), *edits]
+        if in_slots and option == "batch" and (not held.holds or held.slower or self._given("seq")):
+            of_text = error.sizes["seq"]
+            edits = [*self._in_smaller_slots(of_text * error.allowed // slots, of_text, slots, replan), *edits]
         if not held.holds or held.slower:
             edits += () if typed else self._most_slots(size, slots, replan, more_than=error.allowed if option == "batch" else 0)
             edits += self._edits_beside(self._edit({}, larger), typed, planner, more_than={option: error.allowed})

@@ -960,3 +960,12 @@ def test_what_has_grown_stands_at_the_flag_that_was_changed(tmp_path: Path, caps
 
     assert grown
     assert all("--max-model-len" in text.splitlines()[item["line"] - 1] for item in grown)
+
+
+def test_more_slots_are_no_longer_than_what_users_send(tmp_path: Path, capsys: Capture) -> None:
+    """Eight of 40,960 tokens are 40 GiB, where eight of the text's 65,536 would be 64."""
+    path, words = tmp_path / "serve.sh", ["--gpu", "h100", "--seq", "40k", "--users", "8"]
+    path.write_text(f"{LLAMA_SERVER} -c 262144 -np 4", encoding="utf-8")
+    edits = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"][0]["edits"]
+    assert edits[0]["told"] == {"-c": str(8 * 40_960), "-np": "8"}
+    assert applied(edits, path, words, capsys) == len(edits)
