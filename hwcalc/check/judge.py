@@ -40,6 +40,7 @@ Replan = Callable[..., Plan]
 """Makes the same plan with some options changed, or with ``settings`` as a :class:`~hwcalc.engines.pool.Try` has them."""
 
 
+NO_CHANGE: Final = "; no single change was found"
 FP8: Final = "fp8"
 EIGHT_BITS: Final = (FP8, "q8_0", "int8")
 """Formats of a cache with half the bytes, of which an engine has one."""
@@ -411,7 +412,7 @@ def _with_edits(judged: tuple[Judged, ...], case: Case, search: Callable[[], str
     edits, said = {named[0]: offers.of(())}, ""
     if not edits[named[0]]:
         command = search() if {*named} <= {*FITTING} else ""
-        said = f"; no single change was found with which the check passes{f'. Search further: {command}' if command else ''}"
+        said = f"{NO_CHANGE} with which the check passes{f'. Search further: {command}' if command else ''}"
         # What does not fit is mended first, and whatever grew is one finding.
         alone = named[:1] if named[0] == "fits" else [name for name in named if not name.startswith(GROWTH) or name == named[0]]
         edits = {name: offers.of([other for other in named if _rule(other) != _rule(name)]) for name in alone}

@@ -22,7 +22,7 @@ from hwcalc.check.server_edits import default_of
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of
-from hwcalc.launch.planned import gpus_taken
+from hwcalc.launch.planned import AS_STARTED, gpus_taken
 from hwcalc.launch.told import is_variable, keys_told, written
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
@@ -136,7 +136,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         worse = _failing(now) - _failing(result) if failing.name not in ("gpus", "length") else set()
         # Nobody is given a warning that was not there, such as of layers in host memory.
         known = {note.code for note in (now if result.plan is None else result).warnings}
-        told = next((note.message for note in now.warnings if note.code not in known), "")
+        new = (note.message for note in now.warnings if note.code not in known and not note.message.endswith(AS_STARTED))
+        told = next(new, "")
         if now.error is None and same and not worse and not told:
             return after, now, edit.flags + _taken(file.checks[number], after.checks[number])
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"

@@ -535,6 +535,13 @@ def _search(spec: ModelSpec, check: Check) -> str:
     asked = {**check.options, **limits_of(check.required)} | (
         {"batch": max(users, check.options.get("batch", 1))} if users else {}
     )
+    if isinstance(check, ServerCheck):
+        # Other hardware serves as many at once as there are users.
+        users_option = check.engine.facts.users_option
+        knobs = {name: value for name, value in asked.get("engine_options", {}).items() if name != users_option}
+        asked = {name: value for name, value in asked.items() if name != "engine_options"} | (
+            {"engine_options": knobs} if knobs else {}
+        )
     given = {name: value for name, value in asked.items() if name in COMMANDS["recommend"]}
     line = command_line(spec, {}, model=check.model, asked=read_options(given))
     return line.text.replace("kvplan", "kvplan recommend", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER
 from hwcalc.check.file import Check, Fault, Place, Required
-from hwcalc.check.judge import FP8, judge, then_fail, verdict_on
+from hwcalc.check.judge import FP8, NO_CHANGE, judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
 from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
@@ -344,7 +345,11 @@ class ServerCheck(ServerEdits):
             of_text = error.sizes["seq"]
             edits = [*self._in_smaller_slots(of_text * error.allowed // slots, of_text, slots, replan), *edits]
         if not held.holds or held.slower:
-            edits += () if typed else self._most_slots(size, slots, replan, more_than=error.allowed if option == "batch" else 0)
+            edits += (
+                ()
+                if typed or not size
+                else self._most_slots(size, slots, replan, more_than=error.allowed if option == "batch" else 0)
+            )
             edits += self._edits_beside(self._edit({}, larger), typed, planner, more_than={option: error.allowed})
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
@@ -461,7 +466,7 @@ class ServerCheck(ServerEdits):
         if tokens >= (self._given("seq") or before // 2):
             told = self._told({self.engine.facts.users_option: slots})
             held = self._held_with(told, {}, replan)
-            effect = "; ".join(filter(None, (f"{tokens:,} tokens a slot", held.slower)))
+            effect = "; ".join(filter(None, (f"{tokens:,} tokens a slot" if tokens else "", held.slower)))
             if held.holds:
                 yield self._made(self._edit({}, told, effect), {}, held)
 
@@ -556,7 +561,10 @@ class ServerCheck(ServerEdits):
             # Where it is the memory too that is short, the reason may be that alone.
             more = "" if option in item.message else f"; {said} lets {self._at_once(plan):,} sequences run at once"
             enough = item.message.startswith(plan.reason) and not more
-            item = replace(item, message=f"{item.message.replace(option, said, 1)}{more}")
+            message = re.sub(rf"{option}(?!=)", said, item.message, count=1)
+            # A command that looks further stays at the end.
+            reason, sign, further = message.partition(NO_CHANGE)
+            item = replace(item, message=f"{reason}{more}{sign}{further}")
             if enough:
                 # It fits, and is told to serve fewer.
                 item = replace(item, name="users", unit="flag")

@@ -38,6 +38,7 @@ from hwcalc.launch.planned import (
 from hwcalc.launch.read import LOAD
 from hwcalc.launch.server import Server
 from hwcalc.launch.told import keys_told, read_told, settings_told, written
+from hwcalc.launch.values import number
 from hwcalc.launch.words import Word
 from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.asked import read_options
@@ -167,7 +168,8 @@ class ServerEdits(Check):
         facts, slots = self.engine.facts, plan.request.batch
         if facts.slots_option:
             of_all = settings_told(self.flags, edit.told)[0].get("ctx")
-            effect = f"{of_all // slots if isinstance(of_all, int) else length:,} tokens a slot" if slots > 1 else ""
+            each = of_all // slots if isinstance(of_all, int) else length
+            effect = f"{each:,} tokens a slot" if slots > 1 and each else ""
         else:
             effect = f"surely; {expected:,} tokens expected" if expected > length else ""
         return replace(edit, effect="; ".join(filter(None, (effect, edit.effect))))
@@ -180,7 +182,9 @@ class ServerEdits(Check):
         """What a server is told that has so many slots, which it may ``keep``, each of so many tokens."""
         facts = self.engine.facts
         # Where a flag says the tokens, it is those of all slots.
-        tokens = {facts.slots_option: seq * slots} if facts.slots_option in self.flags.flag_of else {"seq": seq}
+        tokens: dict[str, int] = {facts.slots_option: seq * slots} if facts.slots_option in self.flags.flag_of else {"seq": seq}
+        # A text that names no length leaves it to the server.
+        tokens = tokens if seq else {}
         told = self._told(tokens | ({} if keep else {facts.users_option: slots}))
         return {name: value for name, value in told.items() if name in self.beside or not self._stands(name, value)}
 
@@ -202,7 +206,9 @@ class ServerEdits(Check):
         # Who asks for a length alone may be served with a single slot of it.
         least = 1 if "seq" in self.given and not users else least_sensible(users or fewer_than)
         if most >= least and most > more_than:
-            edit = self._edit({"batch": str(most)}, self._slots_told(most, seq), "the most slots that surely fit")
+            as_many = most == number(self.server.settings.get("slots"))
+            effect = f"{seq:,} tokens a slot" if as_many else "the most slots that surely fit"
+            edit = self._edit({"batch": str(most)}, self._slots_told(most, seq), effect)
             yield self._made(edit, typed(most), held(most))
 
     def _on_all_gpus(self, replan: Callable[..., Plan]) -> Iterator[Edit]:

@@ -45,6 +45,8 @@ _KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
 _LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
 _SHARED: Final = "kv_unified"
 """The engine option by which slots share a buffer."""
+AS_STARTED: Final = "whatever users send: that is planned."
+"""How a remark ends on slots that have their memory, used or not."""
 _UNNAMED: Final = (None, 0, -1)
 """Numbers of slots that leave it to the server."""
 _MOST_MEANT: Final = 3
@@ -247,7 +249,7 @@ def _take_load(
         if length
         else f"{slots:,} slots"
     )
-    return [f"{_called(server)} starts {each}, whatever users send: that is planned."]
+    return [f"{_called(server)} starts {each}, {AS_STARTED}"]
 
 
 def words_for(flags: EngineFlags, server: Server, option: str) -> tuple[str, Word | None]:

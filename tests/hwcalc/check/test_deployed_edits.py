@@ -969,3 +969,45 @@ def test_more_slots_are_no_longer_than_what_users_send(tmp_path: Path, capsys: C
     edits = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"][0]["edits"]
     assert edits[0]["told"] == {"-c": str(8 * 40_960), "-np": "8"}
     assert applied(edits, path, words, capsys) == len(edits)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # No eight L4 hold 400 sequences of 4.5 GiB, and no eight L40S 200 of 5 GiB.
+        (f"vllm serve {QWEN} --max-model-len 32768 --max-num-seqs 16", ["--gpu", "l4", "--users", "400"]),
+        (
+            "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16384 --max-num-seqs 4",
+            ["--gpu", "l40s", "--users", "200", "--seq", "40k"],
+        ),
+    ],
+)
+def test_the_command_that_searches_further_runs(text: str, words: list[str], tmp_path: Path, capsys: Capture) -> None:
+    """It asks for what the users need, and for no fewer at once because the text says so."""
+    path = tmp_path / "serve.sh"
+    path.write_text(text, encoding="utf-8")
+    item = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"][0]
+    _, _, command = item["message"].partition("Search further: kvplan ")
+
+    assert item["edits"] == []
+    assert "max_num_seqs" not in command
+    assert run(capsys, *shlex.split(command))[0] == 0, command
+
+
+def test_fix_writes_the_slots_that_check_offers(tmp_path: Path, capsys: Capture) -> None:
+    """That slots have their memory whatever users send is no reason against them."""
+    path, words = tmp_path / "serve.sh", ["--gpu", "rtx-4090", "--users", "4", "--seq", "20k"]
+    path.write_text(f"{LLAMA_SERVER} -c 65536 -np 2", encoding="utf-8")
+    first = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"][0]["edits"][0]
+    status, _, said = run(capsys, "check", str(path), *words, "--fix", "--write")
+    assert (status, f": {first['flags']}" in said) == (0, True)
+
+
+def test_slots_of_a_text_without_a_length_have_no_number_of_tokens(tmp_path: Path, capsys: Capture) -> None:
+    """llama-server chooses the length itself: what is offered neither names one nor says that a slot has none."""
+    path, words = tmp_path / "serve.sh", ["--gpu", "rtx-4060-ti-16gb", "--users", "8"]
+    path.write_text(f"{LLAMA_SERVER} -np 2", encoding="utf-8")
+    edits = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"][0]["edits"]
+    assert edits[0]["told"] == {"-np": "8"}
+    assert not any("0 tokens a slot" in edit["effect"] or "-c 0" in edit["flags"] for edit in edits)
+    assert applied(edits, path, words, capsys) == len(edits)
