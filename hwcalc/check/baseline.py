@@ -50,6 +50,11 @@ class Growth(Record):
         both = f"renew the baseline and the lock: {with_lock} --json > {path}"
         return replace(self, renewal=f"renew the baseline: {command} --json > {path}", with_lock=both)
 
+    def renewed_with(self, others: str) -> Growth:
+        """The same where the baseline has servers of ``others`` too, which need options that are not known here."""
+        said = f"renew the baseline by the command that made it: it has the servers of {brief(others, 120)} too"
+        return replace(self, renewal=said, with_lock=said)
+
     def limit(self, before: int) -> int:
         """The most bytes that are allowed where there were ``before``, rounded down."""
         return before + int(before * self.share)

@@ -176,10 +176,17 @@ def check(
         texts_read = [file.text for file in read if isinstance(file, Deployment)]
         made = typed_command((*paths, *missing), texts_read, told, told.options)
         locked = [path for path in (*found_in, *missing) if os.path.isfile(path + SUFFIX)]
-        # No file gets a lock that had none.
-        first = f"{typed_command(locked, texts_read, told, told.options)} --lock && {made}"
+        # No file gets a lock that had none, and options are for deployments.
+        deployed = {file.path for file in read if isinstance(file, Deployment)}
+        checks_alone = f"kvplan check {' '.join(map(operand, locked))}"
+        of_locks = typed_command(locked, texts_read, told, told.options) if deployed & {*locked} else checks_alone
+        first = f"{of_locks} --lock && {made}"
         both = f"{made} --lock" if len(locked) == len(found_in) + len(missing) else first
+        servers = [path for path in missing if _starts_servers(path, told)]
         growth = growth.renewed_by(made, both, shell_word(baselines[0]))
+        if servers:
+            # What --set and --gpu said of them is not known here.
+            growth = growth.renewed_with(", ".join(map(printable, servers)))
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
             name = file.path if file.path.endswith(".json") else "baseline.json"
@@ -279,6 +286,13 @@ def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: b
         return replace(file, notes=(*file.notes, Note(code="for-deployments", message=message)))
 
     return [noted(each) if isinstance(each, CheckFile) and each in checks and each.path not in own else each for each in read]
+
+
+def _starts_servers(path: str, told: Told) -> bool:
+    """True if a file is one of commands or a manifest."""
+    with suppress(CheckFileError, CheckUsageError):  # nobody named it
+        return isinstance(read_any(path, told, in_folder=True), Deployment)
+    return False
 
 
 def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:

@@ -505,7 +505,7 @@ class ServerCheck(ServerEdits):
         edits, (edit, typed, shorter) = list[Edit](), of_length(longest)
         fit = shorter.fit
         if fit is not None and fit.verdict is not Verdict.FITS:
-            refused += f" With {longest:,} tokens it {verdict_on(shorter)}"
+            refused += f" With {longest:,} tokens: {verdict_on(shorter)}"
             edits += self._edits_beside(edit, typed, planner)
             most = fit.max_seq or 0
             if least_sensible(longest) <= most < longest:

@@ -21,7 +21,7 @@ from hwcalc.errors import UsageError
 from hwcalc.report.check import FORMATS
 from hwcalc.units import parse_tokens
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, read_check_file, tiny_model, write
-from tests.hwcalc.command import Capture
+from tests.hwcalc.command import QWEN, Capture
 from tests.hwcalc.command import run as command
 
 CHECK = {"name": "one", "model": "./tiny", "seq": 1000, "max_cache": "1GiB"}
@@ -774,3 +774,42 @@ def test_a_check_that_moved_is_not_gone(tmp_path: Path, monkeypatch: pytest.Monk
     assert gone("a.yaml", "b.yaml", names={"a.yaml": "one", "b.yaml": "two"}) == ["b.yaml"]
     # Nobody asked for b.yaml, which is there.
     assert gone("a.yaml", "b.yaml", names={"a.yaml": "one"}) == []
+
+
+def test_a_lock_is_renewed_without_the_options_of_deployments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A check file says its hardware itself, and takes no --gpu. Followed as it is printed, the next run is green."""
+    monkeypatch.chdir(tmp_path)
+    checks = f"schema_version: 1\nchecks: [{{name: c, model: {QWEN}, gpu: l40s, engine: vllm, seq: 8k, concurrency: 4}}]\n"
+    Path("kvplan.yaml").write_text(checks, encoding="utf-8")
+    Path("serve.sh").write_text(f"vllm serve {QWEN} --max-model-len 8192\n")
+    files = ("kvplan.yaml", "serve.sh", "--gpu", "h100")
+    assert command(capsys, "check", "kvplan.yaml", "--lock")[0] == 0
+    Path("b.json").write_text(command(capsys, "check", *files, "--json")[1])
+    Path("kvplan.yaml").write_text(checks.replace("concurrency: 4", "concurrency: 5"))
+    status, said, _ = command(capsys, "check", *files, "--baseline", "b.json")
+    assert status == 1
+    first, second = (
+        " ".join(said.split()).partition("renew the baseline and the lock: ")[2].partition(" > b.json")[0].split(" && ")
+    )
+    assert first == "kvplan check kvplan.yaml --lock"
+    assert command(capsys, *shlex.split(first)[1:])[0] == 0
+    Path("b.json").write_text(command(capsys, *shlex.split(second)[1:])[1])
+    status, said, _ = command(capsys, "check", *files, "--baseline", "b.json")
+    assert (status, "since the" in said) == (0, False)
+
+
+def test_no_command_is_printed_that_would_lose_servers_of_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Which options the servers of other files need is known to who made the baseline."""
+    monkeypatch.chdir(tmp_path)
+    for name, seq in (("a.sh", 8192), ("b.sh", 8192)):
+        Path(name).write_text(f"vllm serve {QWEN} --max-model-len {seq}\n")
+    Path("b.json").write_text(command(capsys, "check", "a.sh", "b.sh", "--gpu", "h100", "--json")[1])
+    Path("a.sh").write_text(f"vllm serve {QWEN} --max-model-len 16384\n")
+    status, said, _ = command(capsys, "check", "a.sh", "--gpu", "h100", "--baseline", "b.json")
+    said = " ".join(said.split())
+    assert (status, "renew the baseline by the command that made it: it has the servers of b.sh too" in said) == (1, True)
+    assert "> b.json" not in said

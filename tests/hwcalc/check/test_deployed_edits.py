@@ -77,7 +77,7 @@ def test_a_length_that_the_engine_refuses(tmp_path: Path, capsys: Capture) -> No
     [small] = found["checks"][0]["requirements"]
 
     assert (large["name"], [edit["flags"] for edit in large["edits"]]) == ("length", ["--max-model-len 40960"])
-    assert "With 40,960 tokens it does not fit" in small["message"]
+    assert "With 40,960 tokens: does not fit" in small["message"]
     assert applied(small["edits"], path, ["--gpu", "l4"], capsys) == 4
 
     path.write_text(f"vllm serve {QWEN} --max-model-len 200000\n", encoding="utf-8")
