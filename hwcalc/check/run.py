@@ -399,6 +399,9 @@ def _faults(file: Unread) -> Iterator[Checked]:
 def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], Any]) -> tuple[Models, FileInfo]:
     """The models of a file, from its lock where that is used, and what is known of the file."""
     mend, path = f"kvplan check --lock {operand(file.path)}", file.path + SUFFIX
+    if isinstance(file, Deployment):
+        # The lock has what was said of its servers too.
+        mend = f"{typed_command([file.path], [file.text], file.told, file.told.options)} --lock"
     info = FileInfo(path=printable(file.path), checks=len(file.checks), notes=file.notes)
     if options.lock != "write":
         locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)

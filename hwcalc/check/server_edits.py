@@ -246,7 +246,9 @@ class ServerEdits(Check):
         held = self._held_with({} if whole else edit.told, typed, replan) if whole or edit.told else held
         if not held.holds:
             return None
-        return self._typed(replace(edit, told={}, flags=""), typed, held) if whole else self._made(edit, typed, held)
+        if not whole:
+            return self._made(edit, typed, held)
+        return self._typed(replace(edit, told={}, flags="", accepting=edit.accepting or held.accepting), typed, held)
 
     def _in_words(self, edit: Edit) -> Edit | None:
         """The edit of another checkpoint, or of other accelerators in the file, in words, with flags for the rest; ``None`` for flags that do not hold,

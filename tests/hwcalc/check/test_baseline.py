@@ -813,3 +813,41 @@ def test_no_command_is_printed_that_would_lose_servers_of_a_baseline(
     said = " ".join(said.split())
     assert (status, "renew the baseline by the command that made it: it has the servers of b.sh too" in said) == (1, True)
     assert "> b.json" not in said
+
+
+def test_what_a_lock_lacks_is_added_with_the_options_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A server of another model: the printed command keeps what the lock has of the accelerator and of the load."""
+    monkeypatch.chdir(tmp_path)
+    words = ("serve.sh", "--gpu", "h100", "--set", "TP=1", "--users", "4")
+    text = f"vllm serve {QWEN} --max-model-len 8192 --tensor-parallel-size $TP\n"
+    Path("serve.sh").write_text(text, encoding="utf-8")
+    assert command(capsys, "check", *words, "--lock")[0] == 0
+    Path("serve.sh").write_text(text.replace(QWEN, "Qwen/Qwen3-4B"), encoding="utf-8")
+    status, said, _ = command(capsys, "check", *words)
+    told = re.search(r"Add it: kvplan (check .*? --lock)", " ".join(said.split()))
+
+    assert (status, told is not None) == (3, True)
+    assert told is not None
+    assert command(capsys, *shlex.split(told[1]))[0] == 0
+    status, said, _ = command(capsys, "check", *words)
+    assert (status, "since the lock" in said) == (0, False)
+
+
+def test_fewer_users_are_no_edit_of_slots_that_have_their_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Four slots of twice the tokens have twice the cache, however many send: what is offered for the growth holds."""
+    monkeypatch.chdir(tmp_path)
+    text = "llama-server -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M -c {} -np 4 -ngl 99\n"
+    words = ("serve.sh", "--gpu", "l4", "--users", "4")
+    Path("serve.sh").write_text(text.format(32_768), encoding="utf-8")
+    Path("b.json").write_text(command(capsys, "check", *words, "--json")[1], encoding="utf-8")
+    Path("serve.sh").write_text(text.format(65_536), encoding="utf-8")
+    found = json.loads(command(capsys, "check", *words, "--baseline", "b.json", "--json")[1])["checks"][0]
+    edits = [edit for item in found["requirements"] for edit in item["edits"]]
+    assert edits
+    for edit in edits:
+        if edit["yaml"].startswith("kvplan check "):
+            assert command(capsys, *shlex.split(edit["yaml"])[1:])[0] == 0, edit
