@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, Final
 
-from msgspec import field, to_builtins
+from msgspec import ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from hwcalc.check.changes import changed_keys, planned_of
 from hwcalc.check.file import BaselineError, Check
-from hwcalc.check.result import GROWTH, Checked, Edit, Figures, Judged, KeyChange, count_of
+from hwcalc.check.result import (
+    GROWTH,
+    CheckDocument,
+    Checked,
+    Edit,
+    Figures,
+    FileInfo,
+    Judged,
+    KeyChange,
+    count_of,
+    summary_of,
+)
+from hwcalc.documents import dumps
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.files import write_file
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note
 from hwcalc.planner.options import ROWS
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
@@ -36,24 +51,13 @@ _LONGEST_NAME: Final = 200
 
 
 class Growth(Record):
-    """The share by which bytes may grow. ``text`` is how the user wrote it, ``renewal`` says how the baseline is made anew, and ``with_lock`` how the
-    locks are as well.
+    """The share by which bytes may grow. ``text`` is how the user wrote it, and ``accept`` the command that accepts what a run plans; empty without a
+    single baseline.
     """
 
     share: Fraction = Fraction(0)
     text: str = "0%"
-    renewal: str = ""
-    with_lock: str = ""
-
-    def renewed_by(self, command: str, with_lock: str, path: str) -> Growth:
-        """The same with the commands that write the baseline anew, one of which writes the locks too."""
-        both = f"renew the baseline and the lock: {with_lock} --json > {path}"
-        return replace(self, renewal=f"renew the baseline: {command} --json > {path}", with_lock=both)
-
-    def renewed_with(self, others: str) -> Growth:
-        """The same where the baseline has servers of ``others`` too, which need options that are not known here."""
-        said = f"renew the baseline by the command that made it: it has the servers of {brief(others, 120)} too"
-        return replace(self, renewal=said, with_lock=said)
+    accept: str = ""
 
     def limit(self, before: int) -> int:
         """The most bytes that are allowed where there were ``before``, rounded down."""
@@ -148,7 +152,7 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
     Raises :class:`~hwcalc.check.file.BaselineError`.
     """
     name = printable(path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}...")
-    hint = "Make one: kvplan check FILE --json > baseline.json"
+    hint = "Make one: kvplan check FILE --baseline baseline.json --accept"
     try:
         document = read_document(path or os.curdir, name)
     except KvplanError as error:
@@ -303,13 +307,64 @@ def _grown(before: Mapping[str, int], growth: Growth, figures: Figures) -> tuple
             most = max(most, 0 if holds or not least else -(-100 * (now - least) // least))
     failed = [one for one in out if not one.holds]
     accepting = (Edit(yaml="", effect="allows the growth", accepting=f"--max-growth {most}%"),) if most else ()
-    renewed = f"; where that is meant, {growth.renewal}" if growth.renewal else ""
-    return tuple(
-        replace(one, edits=accepting if one is failed[0] else (), message=one.message + (renewed if one is failed[-1] else ""))
-        if one in failed
-        else one
-        for one in out
-    )
+    return tuple(replace(one, edits=accepting) if failed and one is failed[0] else one for one in out)
+
+
+def accepting(judged: Sequence[Judged], growth: Growth) -> list[Judged]:
+    """The requirements, where the last that fails has the command that accepts it: of a check in which nothing else fails."""
+    failed = [item for item in judged if not item.holds]
+    if not growth.accept or not all(item.name == BASELINE or item.name.startswith(GROWTH) for item in failed):
+        return [*judged]
+    said = f"; where that is meant: {growth.accept}"
+    return [replace(item, message=item.message.rstrip(".") + said) if failed and item is failed[-1] else item for item in judged]
+
+
+def accepted(document: CheckDocument, path: str) -> CheckDocument:
+    """The result of a run with a note on its baseline, which is written with its checks, and with those of other files that it has.
+
+    Nothing is written where a check does not hold. Raises :class:`~hwcalc.check.file.BaselineError` for a file that is no baseline, and
+    :class:`~hwcalc.errors.UnwritableFileError`.
+    """
+    name = printable(path)
+    if document.summary.exit_code:
+        return _noted(
+            document, "not-accepted", f"{name} was not written, and no lock: what fails or cannot be checked is not accepted."
+        )
+    before = _kept(path) if os.path.lexists(path) else ()
+    here = {info.path for info in document.files}
+    others = [check for check in before if check.file not in here]
+    kept = [check for check in others if os.path.lexists(check.file)]
+    gone = sorted({check.file for check in others} - {check.file for check in kept})
+    files = (FileInfo(path=file, checks=count) for file, count in Counter(check.file for check in kept).items())
+    checks = (*document.checks, *kept)
+    summary = summary_of(checks, strict=document.summary.strict)
+    written = replace(document, files=(*document.files, *files), checks=checks, summary=summary)
+    write_file(path, dumps(written.to_dict()).encode(), "--baseline", below=True)
+    said = [f"Wrote {name} with {_checks(len(document.checks))}"]
+    said += [f"as they were, {_checks(len(kept))} of other files"] if kept else []
+    said += [f"left out, those of {brief(', '.join(gone), _LONGEST_NAME)}, not there any more"] if gone else []
+    return _noted(document, "accepted", f"{'; '.join(said)}.")
+
+
+def _kept(path: str) -> tuple[Checked, ...]:
+    """The checks of a baseline as they stand in it; none of a document of ``kvplan plan``, whose place a run takes."""
+    read_baseline(path)
+    document = read_document(path, printable(path))
+    try:
+        return convert(document.get("checks", []), tuple[Checked, ...])
+    except ValidationError as error:
+        hint = "Make it anew with all of its files: delete it first."
+        raise BaselineError(f"{printable(path)} was written by another kvplan, and cannot be written on.", hint=hint) from error
+
+
+def _checks(count: int) -> str:
+    return f"{count:,} check{'' if count == 1 else 's'}"
+
+
+def _noted(document: CheckDocument, code: str, message: str) -> CheckDocument:
+    """The result with a note at its first file."""
+    first, *files = document.files
+    return replace(document, files=(replace(first, notes=(*first.notes, Note(code=code, message=message))), *files))
 
 
 def _moved(before: int, now: int) -> str:

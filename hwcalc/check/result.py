@@ -5,7 +5,8 @@ The verdict and the figures of a plan, as a check reports them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import field
@@ -226,6 +227,22 @@ class CheckDocument(Answer, Record):
         return rows
 
     __repr__ = Answer.__repr__
+
+
+def summary_of(checks: Sequence[Checked], *, strict: bool) -> Summary:
+    """How checks ended. One with several faults has a result for each, and counts once."""
+    count = Counter({(check.file, check.name): check.status for check in checks if check.model is not None}.values())
+    codes = [check.error.code for check in checks if check.error is not None]
+    return Summary(
+        checks=count.total(),
+        faults=sum(check.model is None for check in checks),
+        passed=count["pass"],
+        warnings=count["warning"],
+        failed=count["fail"],
+        errors=count["error"],
+        strict=strict,
+        exit_code=max(codes) if codes else 1 if count["fail"] else 0,
+    )
 
 
 _PLANNED: Final = ("seq", "batch", "dtype", "engine", "gpu", "cache_total_bytes", "weights_bytes", "total_bytes")

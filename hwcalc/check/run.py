@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,10 +13,13 @@ from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.check.baseline import (
+    BASELINE,
     Baseline,
     Grown,
     Growth,
     Subject,
+    accepted,
+    accepting,
     comparable,
     compare,
     earlier,
@@ -50,14 +52,15 @@ from hwcalc.check.result import (
     Fix,
     Judged,
     KeyChange,
-    Summary,
     figures_of,
+    summary_of,
     verdict_of,
 )
 from hwcalc.check.server import OpenError, ServerCheck
 from hwcalc.documents import SCHEMA_VERSION, ErrorInfo
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.files import place_of
 from hwcalc.formulas.record import Record
 from hwcalc.launch.read import Given, read_variables, used_in
 from hwcalc.launch.server import KEYS
@@ -89,13 +92,21 @@ _NEW_NAMELESS: Final = (
 
 
 class CheckOptions(Record):
-    """How to run checks. ``lock`` is ``use`` (if there is one), ``write`` or ``ignore``; ``access`` says how models are fetched."""
+    """How to run checks. ``lock`` is ``use`` (if there is one), ``write`` or ``ignore``; ``access`` says how models are fetched.
+
+    With ``accept``, locks that are there are written anew if all checks hold.
+    """
 
     lock: str = "use"
     strict: bool = False
     baselines: tuple[Baseline, ...] | None = None
     growth: Growth = Growth()
     access: Access = Access()
+    accept: bool = False
+
+    def writes_lock(self, file: CheckFile) -> bool:
+        """True if the lock of a file is written."""
+        return self.lock == "write" or (self.accept and self.lock == "use" and os.path.isfile(file.path + SUFFIX))
 
 
 def check(
@@ -105,6 +116,7 @@ def check(
     strict: bool = False,
     baseline: str | Sequence[str] = (),
     max_growth: str = "0%",
+    accept: bool = False,
     offline: bool = False,
     token: str | None = None,
     endpoint: str | None = None,
@@ -122,7 +134,8 @@ def check(
     A file may be a folder or a pattern; the content of one check file may be given as a dict, which has no lock. ``env`` has values for the variables that deployments leave open, and settings such as ``model``. ``gpu``,
     ``gpus`` and ``instance`` are for those that name no accelerators, or no number of them; ``seq`` and ``batch`` count more than what they say. With ``fix``, the document has the change of flags with which failing servers start, and with ``write``
     their files have it too. ``lock`` is ``use`` (if there is one), ``write`` or
-    ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may not have grown by more than ``max_growth``. A file that
+    ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may not have grown by more than ``max_growth``. With ``accept``,
+    what is planned now is the baseline, if all checks hold: its file is written, and so are the locks that are there. A file that
     cannot be read is a result among others, and so is its lock; without one of the baselines nothing is compared. Raises what :func:`run_checks` raises.
     """
     paths, baselines = () if isinstance(files, Mapping) else texts(files, "files"), texts(baseline, "baseline")
@@ -132,17 +145,25 @@ def check(
         raise UsageError(
             "a check of a dict has no file beside which a lock could lie.", hint="Give the path of a file, or leave lock out."
         )
-    growth = parse_growth(max_growth)
+    growth, accept = parse_growth(max_growth), read_flag(accept, "accept")
+    if accept and (read_flag(fix, "fix") or growth.share):
+        raise UsageError("accept takes what is planned as it is.", hint="Leave out fix, write and max_growth.")
+    if accept and len(baselines) != 1:
+        raise UsageError("accept writes one baseline.", hint="Name it: kvplan check FILE --baseline baseline.json --accept")
+    if accept:
+        # Before a lock is written: where the baseline cannot be, nothing is.
+        place_of(baselines[0], "--baseline", below=True)
     plans, unread = list[Baseline](), list[Unread]()
     for path in baselines:
         try:
-            plans += read_baseline(path)
+            plans += read_baseline(path) if os.path.lexists(path) or not accept else ()
         except BaselineError as error:
             unread.append(Unread(path=path, faults=(error,)))
     options = CheckOptions(
         lock="ignore" if isinstance(files, Mapping) else lock,
         strict=read_flag(strict, "strict"),
-        baselines=tuple(plans) if baselines and not unread else None,
+        baselines=tuple(plans) if baselines and not unread and not accept else None,
+        accept=accept,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
     read: list[CheckFile | Unread] = []
@@ -169,31 +190,18 @@ def check(
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
     if len(baselines) == 1:
-        # A baseline of more files than these keeps its checks of the others.
-        here = {printable(path) for path in found_in}
-        of_baseline = [item.file for item in plans if item.file is not None and os.path.isfile(item.file)]
-        missing = dict.fromkeys(path for path in of_baseline if path not in here)
         texts_read = [file.text for file in read if isinstance(file, Deployment)]
-        made = typed_command((*paths, *missing), texts_read, told, told.options)
-        locked = [path for path in (*found_in, *missing) if os.path.isfile(path + SUFFIX)]
-        # No file gets a lock that had none, and options are for deployments.
-        deployed = {file.path for file in read if isinstance(file, Deployment)}
-        checks_alone = f"kvplan check {' '.join(map(operand, locked))}"
-        of_locks = typed_command(locked, texts_read, told, told.options) if deployed & {*locked} else checks_alone
-        first = f"{of_locks} --lock && {made}"
-        both = f"{made} --lock" if len(locked) == len(found_in) + len(missing) else first
-        servers = [path for path in missing if _starts_servers(path, told)]
-        growth = growth.renewed_by(made, both, shell_word(baselines[0]))
-        if servers:
-            # What --set and --gpu said of them is not known here.
-            growth = growth.renewed_with(", ".join(map(printable, servers)))
+        made = typed_command(paths, texts_read, told, told.options)
+        growth = replace(growth, accept=f"{made} --baseline {shell_word(baselines[0])} --accept")
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
             name = file.path if file.path.endswith(".json") else "baseline.json"
-            file.faults[0].hint = f"Make one: {made} --json > {shell_word(name)}"
+            file.faults[0].hint = f"Make one: {made} --baseline {shell_word(name)} --accept"
     options = replace(options, growth=growth)
     read += unread
     document = run_checks(read, options)
+    if accept:
+        return accepted(document, baselines[0])
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
     return document
@@ -288,13 +296,6 @@ def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: b
     return [noted(each) if isinstance(each, CheckFile) and each in checks and each.path not in own else each for each in read]
 
 
-def _starts_servers(path: str, told: Told) -> bool:
-    """True if a file is one of commands or a manifest."""
-    with suppress(CheckFileError, CheckUsageError):  # nobody named it
-        return isinstance(read_any(path, told, in_folder=True), Deployment)
-    return False
-
-
 def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options: CheckOptions, *, write: bool) -> CheckDocument:
     """The result with the changes that mend its deployments; once they are written, that of the new texts."""
     from hwcalc.check.mend import mended
@@ -332,14 +333,14 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
     infos: list[FileInfo] = []
     planned: list[tuple[Checked, Subject | None]] = []
     kept: dict[str, dict[tuple[str, ...], Any]] = {}
-    made = list[CheckFile]()
+    made, locks = list[CheckFile](), list[tuple[CheckFile, Lock]]()
     for file in files:
         try:
             # A broken lock is a file that cannot be read.
             read: Unread | tuple[Models, FileInfo]
             read = file if isinstance(file, Unread) else _models(file, options, kept.setdefault(file.folder, {}))
         except LockError as error:
-            if options.lock == "write":
+            if not isinstance(file, Unread) and options.writes_lock(file):
                 raise
             read = Unread(path=file.path + SUFFIX, faults=(error,))
         if isinstance(read, Unread):
@@ -348,6 +349,8 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
             continue
         assert not isinstance(file, Unread)
         models, info = read
+        if options.writes_lock(file):
+            locks.append((file, _lock_of(file, models)))
         made.append(file)
         infos.append(info)
         for check in file.checks:
@@ -358,9 +361,6 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 planned.append((replace(at, requirements=told), None))
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
-    if any(check.changes for check, _ in planned):
-        # What the baseline says has not been added yet: the locks are old too.
-        options = replace(options, growth=replace(options.growth, renewal=options.growth.with_lock))
     if options.baselines is not None:
         options = replace(options, baselines=comparable([check for check, _ in planned], options.baselines))
         gone = _gone(made, planned, options)
@@ -368,20 +368,11 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
         if not options.strict:
             missed = [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in gone]
             infos = [replace(info, notes=(*info.notes, *(note for file, note in missed if file == info.path))) for info in infos]
-    done = [check if subject is None else _judged(check, subject, strict=options.strict) for check, subject in planned]
-    # A check with several faults has a result for each.
-    count = Counter({(check.file, check.name): check.status for check in done if check.model is not None}.values())
-    codes = [check.error.code for check in done if check.error is not None]
-    summary = Summary(
-        checks=count.total(),
-        faults=sum(check.model is None for check in done),
-        passed=count["pass"],
-        warnings=count["warning"],
-        failed=count["fail"],
-        errors=count["error"],
-        strict=options.strict,
-        exit_code=max(codes) if codes else 1 if count["fail"] else 0,
-    )
+    done = [check if subject is None else _judged(check, subject, options) for check, subject in planned]
+    summary = summary_of(done, strict=options.strict)
+    if not (options.accept and summary.exit_code):
+        of_file = {printable(file.path): (file, lock) for file, lock in locks}
+        infos = [_with_lock(info, *of_file[info.path]) if info.path in of_file else info for info in infos]
     return CheckDocument(
         schema_version=SCHEMA_VERSION, kvplan_version=__version__, files=tuple(infos), checks=tuple(done), summary=summary
     )
@@ -396,23 +387,33 @@ def _faults(file: Unread) -> Iterator[Checked]:
         yield Checked(name=name, file=path, line=fault.line, column=fault.column, error=ErrorInfo.of(fault))
 
 
-def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], Any]) -> tuple[Models, FileInfo]:
-    """The models of a file, from its lock where that is used, and what is known of the file."""
-    mend, path = f"kvplan check --lock {operand(file.path)}", file.path + SUFFIX
+def _lock_command(file: CheckFile) -> str:
+    """The command that writes the lock of a file."""
     if isinstance(file, Deployment):
         # The lock has what was said of its servers too.
-        mend = f"{typed_command([file.path], [file.text], file.told, file.told.options)} --lock"
+        return f"{typed_command([file.path], [file.text], file.told, file.told.options)} --lock"
+    return f"kvplan check --lock {operand(file.path)}"
+
+
+def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], Any]) -> tuple[Models, FileInfo]:
+    """The models of a file, from its lock where that is used, and what is known of the file."""
+    mend, path = _lock_command(file), file.path + SUFFIX
     info = FileInfo(path=printable(file.path), checks=len(file.checks), notes=file.notes)
-    if options.lock != "write":
-        locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
-        models = Models(file.folder, locked, mend=mend, access=options.access, kept=kept)
-        if locked is None:
-            return models, info
-        note = Note(code="locked", message=f"Models are taken from {path}; no network is used.")
-        return models, replace(info, lock=path, notes=(note, *file.notes))
-    if file.path == "-":
-        raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
-    models, raws = Models(file.folder, None, mend=mend, access=options.access), {}
+    if options.writes_lock(file):
+        if file.path == "-":
+            raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
+        return Models(file.folder, None, mend=mend, access=options.access), info
+    locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
+    models = Models(file.folder, locked, mend=mend, access=options.access, kept=kept)
+    if locked is None:
+        return models, info
+    note = Note(code="locked", message=f"Models are taken from {path}; no network is used.")
+    return models, replace(info, lock=path, notes=(note, *file.notes))
+
+
+def _lock_of(file: CheckFile, models: Models) -> Lock:
+    """What is to be kept of the models of a file. Raises the error of one that cannot be read."""
+    raws, asked = {}, {}
     for check in file.checks:
         # Of a server that leaves its model open there is nothing to keep.
         for model, revision in _named(check) if check.model else ():
@@ -421,13 +422,18 @@ def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], 
             except KvplanError as error:
                 error.hint = f"{error.hint} No lock was written.".strip()
                 raise
-    asked = {}
     for check in file.checks:
         with suppress(KvplanError):  # a value that is wrong: making the check raises the same error
             asked[check.name] = asked_of(check)
-    changed = write_lock(path, Lock(models=raws, checks=asked), mend)
+    return Lock(models=raws, checks=asked)
+
+
+def _with_lock(info: FileInfo, file: CheckFile, lock: Lock) -> FileInfo:
+    """What is known of a file once its lock is written."""
+    path = file.path + SUFFIX
+    changed = write_lock(path, lock, _lock_command(file))
     note = Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}")
-    return models, replace(info, lock=path, lock_written=changed, notes=(note, *_of_nameless(file), *file.notes))
+    return replace(info, lock=path, lock_written=changed, notes=(note, *_of_nameless(file), *info.notes))
 
 
 def _of_nameless(file: CheckFile) -> Iterator[Note]:
@@ -577,7 +583,7 @@ def _changed(options: Mapping[str, Any], settings: Mapping[str, str | None]) -> 
     return out
 
 
-def _judged(check: Checked, subject: Subject, *, strict: bool) -> Checked:
+def _judged(check: Checked, subject: Subject, options: CheckOptions) -> Checked:
     """The check with each requirement judged, at its place; where it fails, with what to change."""
     try:
         judged = subject.judged_with(check.requirements, check.changes, subject.grown)
@@ -585,8 +591,8 @@ def _judged(check: Checked, subject: Subject, *, strict: bool) -> Checked:
         return subject.refused(error)
     return replace(
         check,
-        status=_status(judged, strict=strict),
-        requirements=tuple(placed(item, subject.check, check.changes) for item in judged),
+        status=_status(judged, strict=options.strict),
+        requirements=tuple(placed(item, subject.check, check.changes) for item in accepting(judged, options.growth)),
         changes=tuple(as_written(change, subject.check) for change in check.changes),
     )
 
@@ -663,9 +669,9 @@ def _compared(
             said = brief(" and ".join(map(printable, sorted(left))), _LONGEST_NAME)
             message = _UNCERTAIN.format(said) if left else _NEW_NAMELESS if subject.check.nameless else _NEW
             demanded = message if left else _NOT_IN_BASELINE + (_NAMED_KEEPS if subject.check.nameless else "")
-            renewal = options.growth.renewal.replace("renew", ". Renew", 1)
-            failed = replace(_NO_BASELINE, message=demanded.rstrip(".") + renewal if renewal else demanded)
-            note = Note(code="no-baseline", message=message)
+            failed = replace(_NO_BASELINE, message=demanded)
+            add = f" Add it: {options.growth.accept}" if options.growth.accept and not left else ""
+            note = Note(code="no-baseline", message=f"{message}{add}")
             more = {"requirements": (*check.requirements, failed)} if options.strict else {"warnings": (*check.warnings, note)}
             done.append((replace(check, **more), subject))
             continue
@@ -684,7 +690,7 @@ def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject |
     # A check that moved to another file, or may have, is not gone.
     new = {check.name for check, _ in planned if (check.file, check.name) not in was}
     read = [printable(file.path) for file in files]
-    renewed = f"; where that is meant, {options.growth.renewal}" if options.growth.renewal else ""
+    accept = f"; where that is meant: {options.growth.accept}" if options.growth.accept else ""
     out = list[Checked]()
     for item in dict.fromkeys((item.file, item.name, item.model) for item in options.baselines or ()):
         file, name, model = item
@@ -693,7 +699,7 @@ def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject |
         if file in read or not os.path.lexists(file):
             name, model, at = (brief(printable(text), _LONGEST_NAME) for text in (name, model, file))
             said = f"the baseline has the check '{name}' of {at}, which is not there any more"
-            said += renewed if options.strict else f". With --strict that fails{renewed}"
+            said += accept if options.strict else f". With --strict that fails{accept}"
             judged = (replace(_NO_BASELINE, message=said),)
             path, line = (file, 1) if file in read else (read[0], 0)
             out.append(Checked(name=name, file=path, line=line, column=line, model=model, status="fail", requirements=judged))
@@ -703,7 +709,7 @@ def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject |
 _NOT_IN_BASELINE: Final = "no baseline has this check, which --strict demands"
 _NAMED_KEEPS: Final = ". A check with a name keeps its baseline when what it plans changes"
 _NO_BASELINE: Final = Judged(
-    name="baseline",
+    name=BASELINE,
     unit="plans",
     limit=1,
     got=0,

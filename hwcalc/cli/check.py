@@ -92,6 +92,15 @@ checks:
         ),
         Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%.", group="check"),
         Option(
+            "accept",
+            ("--accept",),
+            "",
+            "Take what is planned now, if all holds: write the one file of --baseline, made if it is missing, and the locks that are there.",
+            "flag",
+            short="Write --baseline, and the locks, as planned now.",
+            group="check",
+        ),
+        Option(
             "strict",
             ("--strict",),
             "",
@@ -105,6 +114,7 @@ checks:
             "[F=]PATH",
             "Write the answer to a file, not to standard output; with a format (sarif=out.sarif) beside it. Repeatable.",
             "list",
+            short="Write the answer to a file; with a format beside it: sarif=out.sarif.",
         ),
         Option(
             "fix",
@@ -148,6 +158,7 @@ def check(
     no_lock: bool,
     baseline: list[str] | None,
     max_growth: str | None,
+    accept: bool,
     strict: bool,
     output: list[str] | None,
     example: bool,
@@ -172,6 +183,12 @@ def check(
         raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
     if max_growth is not None and not baseline:
         raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
+    if accept and len(baseline or ()) != 1:
+        hint = "Name one: --baseline baseline.json --accept; for the lock alone: --lock"
+        raise UsageError("--accept writes one baseline.", hint=hint)
+    if accept and (fix or max_growth is not None):
+        other = "--fix" if fix else "--max-growth"
+        raise UsageError(f"--accept and {other} contradict each other: what is accepted is as it is.", hint=f"Leave out {other}.")
     if write and not fix:
         raise UsageError("--write writes what --fix shows.", hint="Add: --fix")
     if fix and view.format not in ("table", "json"):
@@ -187,6 +204,7 @@ def check(
             strict=strict,
             baseline=baseline or (),
             max_growth=max_growth or "0%",
+            accept=accept,
             env=given_of(sets or (), env_file),
             **told,
             fix=fix,

@@ -241,10 +241,10 @@ def test_a_command_names_the_file_that_takes_its_place(folder: Path, capsys: Cap
     hint = next(
         check["error"]["hint"] for check in json.loads(out)["checks"] if check["error"] and "none.json" in check["error"]["hint"]
     )
-    typed = shlex.split(hint.partition("kvplan ")[2].partition(" > ")[0])
+    typed = shlex.split(hint.partition("kvplan ")[2])
 
     assert "--env-file" in typed
-    assert json.loads(run(capsys, *typed)[1])["checks"][0]["server"]["max_model_len"] == 4096
+    assert json.loads(run(capsys, *typed, "--json")[1])["checks"][0]["server"]["max_model_len"] == 4096
 
 
 @pytest.mark.parametrize(

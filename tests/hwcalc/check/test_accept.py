@@ -1,0 +1,233 @@
+"""``kvplan check --accept``: what is planned now becomes the baseline, by the command that a finding names."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwcalc.check.run import check
+from hwcalc.errors import UsageError
+from hwcalc.report.check import FORMATS
+from tests.hwcalc.check.files import check_file, tiny_model, write
+from tests.hwcalc.check.test_baseline import CHECK, saved
+from tests.hwcalc.command import QWEN, Capture
+from tests.hwcalc.command import run as command
+
+SERVE = f"vllm serve {QWEN} --max-model-len {{}}\n"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def accepting(said: str) -> list[str]:
+    """The words of the command that an output names."""
+    plain = " ".join(html.unescape(said).replace("\\", "").split())
+    told = re.findall(r"kvplan (check (?:(?!kvplan check).)*? --baseline \S+ --accept)", plain)
+    assert told, said
+    return shlex.split(told[-1])
+
+
+def names(baseline: str = "b.json") -> list[tuple[str, str]]:
+    """The files and names of the checks of a baseline."""
+    return [(each["file"], each["name"]) for each in json.loads(Path(baseline).read_text(encoding="utf-8"))["checks"]]
+
+
+def test_what_has_grown_is_accepted(tmp_path: Path, capsys: Capture) -> None:
+    """The command has all that was typed. Done as it says, the check passes, and the baseline is what ``--json`` would have written."""
+    tiny_model(tmp_path)
+    write(tmp_path / "serve.sh", "vllm serve ./tiny --max-model-len $LENGTH")
+    typed = ["check", "serve.sh", "--set", "LENGTH=2048", "--gpu", "l4"]
+    assert command(capsys, *[word.replace("2048", "1024") for word in typed], "--baseline", "b.json", "--accept")[0] == 0
+    status, said, _ = command(capsys, *typed, "--baseline", "b.json")
+
+    assert status == 1
+    assert accepting(said) == [*typed, "--baseline", "b.json", "--accept"]
+    status, said, _ = command(capsys, *accepting(said))
+    assert (status, "Wrote b.json with 1 check." in said) == (0, True)
+    assert Path("b.json").read_text(encoding="utf-8") == command(capsys, *typed, "--json")[1]
+    assert command(capsys, *typed, "--baseline", "b.json")[0] == 0
+
+
+@pytest.mark.parametrize("locked", [[], ["a.yaml"], ["a.yaml", "b.yaml"]])
+def test_locks_are_renewed_too(locked: list[str], tmp_path: Path, capsys: Capture) -> None:
+    """Those that are there: no file gets a lock that had none, and then nothing is said any more."""
+    files = ["a.yaml", "b.yaml"]
+    for file in files:
+        check_file(tmp_path, {"name": file, "model": "./tiny", "gpu": "l4", "seq": 1024}, name=file)
+    for file in locked:
+        command(capsys, "check", file, "--lock")
+    command(capsys, "check", *files, "--baseline", "b.json", "--accept")
+    silent = command(capsys, "check", *files, "--baseline", "b.json")
+    check_file(tmp_path, {"name": "a.yaml", "model": "./tiny", "gpu": "l4", "seq": 2048}, name="a.yaml")
+    _, said, _ = command(capsys, "check", *files, "--baseline", "b.json")
+    command(capsys, *accepting(said))
+
+    assert sorted(tmp_path.glob("*.lock")) == [tmp_path / f"{file}.lock" for file in locked]
+    status, said, _ = command(capsys, "check", *files, "--baseline", "b.json")
+    assert (status, said.splitlines()[1:]) == (0, silent[1].splitlines()[1:])
+
+
+def test_one_command_is_for_check_files_and_deployments(capsys: Capture) -> None:
+    """A check file says its hardware itself: its lock is written without the options of deployments."""
+    checks = f"schema_version: 1\nchecks: [{{name: c, model: {QWEN}, gpu: l40s, engine: vllm, seq: 8k, concurrency: 4}}]\n"
+    Path("kvplan.yaml").write_text(checks, encoding="utf-8")
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    files = ("kvplan.yaml", "serve.sh", "--gpu", "h100", "--baseline", "b.json")
+    assert command(capsys, "check", "kvplan.yaml", "--lock")[0] == 0
+    assert command(capsys, "check", *files, "--accept")[0] == 0
+    Path("kvplan.yaml").write_text(checks.replace("concurrency: 4", "concurrency: 5"), encoding="utf-8")
+    status, said, _ = command(capsys, "check", *files)
+    assert status == 1
+    assert command(capsys, *accepting(said))[0] == 0
+    status, said, _ = command(capsys, "check", *files)
+    assert (status, "since the" in said) == (0, False)
+    assert not Path("serve.sh.lock").exists()
+
+
+@pytest.mark.parametrize("ending", ["sh", "yaml"])
+def test_other_files_of_the_baseline_stay_as_they_are(ending: str, tmp_path: Path, capsys: Capture) -> None:
+    """A run of one file, as a hook makes it, does not know the options of the others."""
+
+    def written(name: str, seq: int) -> None:
+        if ending == "sh":
+            Path(f"{name}.sh").write_text(SERVE.format(seq), encoding="utf-8")
+        else:
+            check_file(tmp_path, {**CHECK, "name": name, "seq": seq}, name=f"{name}.yaml")
+
+    written("a", 8192)
+    written("b", 8192)
+    first, other = (("--gpu", "h100"), ("--gpu", "l40s")) if ending == "sh" else ((), ())
+    assert command(capsys, "check", f"a.{ending}", *first, "--baseline", "b.json", "--accept")[0] == 0
+    assert command(capsys, "check", f"b.{ending}", *other, "--baseline", "b.json", "--accept")[0] == 0
+    assert {file for file, _ in names()} == {f"a.{ending}", f"b.{ending}"}
+    written("a", 16_384)
+    status, said, _ = command(capsys, "check", f"a.{ending}", *first, "--baseline", "b.json")
+    assert status == 1
+    status, said, _ = command(capsys, *accepting(said))
+    assert (status, "as they were, 1 check of other files" in " ".join(said.split())) == (0, True)
+    for file, options in (("a", first), ("b", other)):
+        assert command(capsys, "check", f"{file}.{ending}", *options, "--baseline", "b.json", "--strict")[0] == 0
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_new_server_is_added(strict: bool, capsys: Capture) -> None:
+    """A manifest has no name to give: the command that is told makes a baseline with which nothing is missing."""
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    words = ("check", "serve.sh", "--gpu", "h100", "--baseline", "b.json", *(["--strict"] if strict else []))
+    command(capsys, *words[:4], "--baseline", "b.json", "--accept")
+    Path("serve.sh").write_text(SERVE.format(8192) + SERVE.format(4096).replace(QWEN, f"{QWEN} --port 1"), encoding="utf-8")
+    status, said, _ = command(capsys, *words)
+
+    assert status == int(strict)
+    assert command(capsys, *accepting(said))[0] == 0
+    status, said, _ = command(capsys, *words)
+    assert (status, "o baseline has" in said) == (0, False)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_does_not_fit_is_not_accepted(strict: bool, capsys: Capture) -> None:
+    """Nor does its finding name the command: whoever follows it would keep the failing state as the good one."""
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    words = ("check", "serve.sh", "--gpu", "l4", "--baseline", "b.json", *(["--strict"] if strict else []))
+    assert command(capsys, "check", "serve.sh", "--gpu", "l4", "--lock")[0] == 0
+    assert command(capsys, *words, "--accept")[0] == 0
+    before = {path: path.read_bytes() for path in (Path("b.json"), Path("serve.sh.lock"))}
+    Path("serve.sh").write_text(SERVE.format(40_960), encoding="utf-8")
+    status, said, _ = command(capsys, *words)
+    assert (status, "--accept" in said) == (1, False)
+    status, said, _ = command(capsys, *words, "--accept")
+    assert (status, "b.json was not written, and no lock" in " ".join(said.split())) == (1, True)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"error": {}}', '{"checks": [{}]}', "#!/bin/sh\n"])
+def test_no_other_file_is_written_over(content: str, capsys: Capture) -> None:
+    """What is no baseline stays as it is."""
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    Path("b.json").write_text(content, encoding="utf-8")
+    assert command(capsys, "check", "serve.sh", "--gpu", "l4", "--baseline", "b.json", "--accept")[0] == 3
+    assert Path("b.json").read_text(encoding="utf-8") == content
+
+
+def test_no_link_leads_out_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A checkout may have a link to any file of the user in the place of its baseline."""
+    (tmp_path / "repo").mkdir()
+    monkeypatch.chdir(tmp_path / "repo")
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    words = ("check", "serve.sh", "--gpu", "l4", "--baseline", "b.json", "--accept")
+    assert command(capsys, *words)[0] == 0
+    outside = Path("b.json").rename(tmp_path / "outside.json")
+    Path("b.json").symlink_to(outside)
+    before = outside.read_bytes()
+    status, _, error = command(capsys, *words)
+    assert (status, "a link leads out" in error) == (74, True)
+    assert outside.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"baseline": ["b.json", "c.json"]},
+    ],
+)
+def test_one_baseline_is_written(options: dict[str, Any]) -> None:
+    """Which of several, or of none, is not guessed."""
+    with pytest.raises(UsageError, match="writes one baseline"):
+        check("kvplan.yaml", accept=True, **options)
+
+
+@pytest.mark.parametrize("more", [(), ("--baseline", "b.json", "--fix"), ("--baseline", "b.json", "--max-growth", "5%")])
+def test_options_that_contradict_it(more: tuple[str, ...], capsys: Capture) -> None:
+    """Exit 2, before anything is read or written."""
+    assert command(capsys, "check", "kvplan.yaml", "--accept", *more)[0] == 2
+    assert not Path("b.json").exists()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("file", ["kvplan.yaml", "gone.yaml"])
+def test_a_check_that_is_gone_is_said(tmp_path: Path, capsys: Capture, file: str, format_: str) -> None:
+    """Out of a file that is read, or with its file, in every format. With ``--strict`` it fails, and once the run is accepted nothing is said."""
+    known = json.loads(Path(saved(tmp_path, CHECK, {**CHECK, "name": "two"})).read_text(encoding="utf-8"))
+    known["checks"] = [check | {"file": name} for check, name in zip(known["checks"], ("kvplan.yaml", file), strict=True)]
+    write(tmp_path / "baseline.json", known)
+    check_file(tmp_path, CHECK)
+
+    def checked(*more: str) -> tuple[int, str]:
+        return command(capsys, "check", "kvplan.yaml", "--baseline", "baseline.json", "--format", format_, *more)[:2]
+
+    (status, said), (strict_status, strict) = checked(), checked("--strict")
+    assert (status, strict_status) == (0, 1)
+    for text, rest in ((said, "With --strict that fails"), (strict, "where that is meant: kvplan check")):
+        words = " ".join(re.sub(r"&#?\w+;", "", text).split())
+        assert f"check 'two' of {file}, which is not there any more" in words
+        assert rest in words
+    if file == "gone.yaml" and format_ in ("text", "markdown", "github"):
+        assert "kvplan.yaml:" not in strict
+    assert command(capsys, *accepting(strict))[0] == 0
+    assert names("baseline.json") == [("kvplan.yaml", "one")]
+    assert checked("--strict")[0] == 0
+    assert "not there" not in checked("--strict")[1]
+
+
+def test_no_command_shows_a_secret(tmp_path: Path, capsys: Capture) -> None:
+    """A file of variables holds tokens too: a command that is shown in a log has those that are planned alone."""
+    tiny_model(tmp_path)
+    write(tmp_path / "serve.sh", "HF_TOKEN=$HF_TOKEN vllm serve ./tiny --max-model-len $MAX_TOKENS --api-key $KEY")
+    secrets = "HF_TOKEN=abcdefgh\nKEY=ijklmnop\nDB_PASSWORD=qrstuvwx\n"
+    typed = ["check", "serve.sh", "--env-file", "e.env", "--gpu", "l4", "--baseline", "b.json"]
+    write(tmp_path / "e.env", f"{secrets}MAX_TOKENS=1024\n")
+    command(capsys, *typed, "--accept")
+    write(tmp_path / "e.env", f"{secrets}MAX_TOKENS=2048\n")
+    said = " ".join(command(capsys, *typed)[1].split())
+
+    assert "kvplan check serve.sh --set MAX_TOKENS=2048 --gpu l4 --baseline b.json --accept" in said
+    assert not any(secret in said + Path("b.json").read_text(encoding="utf-8") for secret in ("abcdefgh", "ijklmnop", "qrstuvwx"))
