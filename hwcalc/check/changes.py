@@ -6,7 +6,7 @@ Both are in the words of the check file, and a finding is placed at the key that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -81,42 +81,49 @@ def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged
 
 
 def taken_back(
-    places: Mapping[str, Place], changes: Sequence[KeyChange], status_with: Callable[[Mapping[str, str | None]], str]
+    changes: Sequence[KeyChange], made: Callable[[Mapping[str, str | None], str], Edit | None], as_one: Collection[str] = ()
 ) -> list[Edit]:
     """The edits to values of the baseline or the lock with each of which the check passes; if none does alone, to all of them together.
 
-    ``status_with`` is the status of the check with some options changed.
+    ``made`` is the edit of some settings, since the baseline or the lock; ``None`` where the check does not pass with it. Keys that are said
+    ``as_one`` are taken back together.
     """
-    options = [change for change in changes if change.key.partition(".")[0] in OPTIONS]
-    alone = [[change] for change in options]
-    together = [[change for change in options if change.since == since] for since in dict.fromkeys(one.since for one in options)]
+    alone, together = dict[tuple[str, str], list[KeyChange]](), dict[str, list[KeyChange]]()
+    for change in changes:
+        if change.key.partition(".")[0] in OPTIONS:
+            alone.setdefault((change.since, "" if change.key in as_one else change.key), []).append(change)
+            together.setdefault(change.since, []).append(change)
     for tried in (alone, together):
-        out = list[Edit]()
-        for group in tried:
-            settings = {change.key: change.before for change in group}
-            status = status_with(settings)
-            if status in {"pass", "warning"}:
-                as_before = f"as the {group[0].since} has {'it' if len(group) == 1 else 'them'}"
-                effect = as_before if status == "pass" else f"{PROBABLY}; {as_before}"
-                out.append(replace(edit(settings, "", places), effect=effect))
+        each = (made({change.key: change.before for change in group}, group[0].since) for group in tried.values())
+        out = [one for one in each if one is not None]
         if out:
             return out
     return []
 
 
-def merged(edits: Sequence[Edit]) -> tuple[Edit, ...]:
-    """The edits, each once, with all that is said of it."""
-    told: dict[str, Edit] = {}
+def as_before(since: str, count: int) -> str:
+    """What is said of an edit of so many words that takes them back."""
+    return f"as the {since} has {'it' if count == 1 else 'them'}"
+
+
+def merged(edits: Sequence[Edit], words: Callable[[Edit], object] = lambda edit: edit.yaml) -> tuple[Edit, ...]:
+    """The edits, each once by its ``words``, with all that is said of it."""
+    told: dict[object, Edit] = {}
     for one in edits:
-        same = told.get(one.yaml)
-        effect = "" if same is None else one.effect.removeprefix(f"{PROBABLY}; ")
-        told[one.yaml] = one if same is None else replace(same, effect="; ".join(filter(None, (same.effect, effect))))
+        same = told.setdefault(words(one), one)
+        if same is not one:
+            said = dict.fromkeys([*same.effect.split("; "), *one.effect.removeprefix(f"{PROBABLY}; ").split("; ")])
+            told[words(one)] = replace(same, effect="; ".join(filter(None, said)))
     return tuple(told.values())
 
 
-def as_written(change: KeyChange, check: Check) -> KeyChange:
-    """The change by the word of the file for its key, such as ``concurrency`` or ``--max-model-len``."""
-    return replace(change, key=check.word_for(change.key))
+def as_written(changes: Sequence[KeyChange], check: Check) -> tuple[KeyChange, ...]:
+    """The changes by the words of the file for their keys, such as ``concurrency`` or ``--max-model-len``.
+
+    What a deployment says itself stands before a load that follows from it.
+    """
+    written = [replace(change, key=check.word_for(change.key)) for change in changes]
+    return tuple(written if check.document is None else sorted(written, key=lambda change: change.key in NUMBERS))
 
 
 def number_edit(

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import HARDWARE, MOST_EDITS, NUMBERS, PROBABLY, SLOWER, edit, merged, number_edit, rounded, taken_back
+from hwcalc.check.changes import (
+    HARDWARE,
+    MOST_EDITS,
+    NUMBERS,
+    PROBABLY,
+    SLOWER,
+    as_before,
+    edit,
+    merged,
+    number_edit,
+    rounded,
+    taken_back,
+)
 from hwcalc.check.fields import FITTING, OF_TIME, REQUIREMENTS, Headroom
 from hwcalc.check.file import NoVerdictError, Place, Required
 from hwcalc.check.result import GROWTH, Edit, Figures, Fit, Judged, KeyChange, figures_of, verdict_in_words
@@ -460,7 +472,7 @@ class _Offers:
             return ()
         tries = [one for one in self._tries() if self._is_sensible(one)]
         numbers = [each for name in NUMBERS for each in self._number(name, tries, but)]
-        back = [] if but else taken_back(self.case.places, self.case.changes, self._status)
+        back = [] if but else taken_back(self.case.changes, self._taken_back)
         others = [one for one in tries if {*one.settings}.isdisjoint(NUMBERS) or len(one.settings) > 1]
         # What grows may be meant to: an edit says which option accepts that, which alone is enough where nothing else is wrong.
         alone = all(name.startswith(GROWTH) for name in self.named)
@@ -540,10 +552,12 @@ class _Offers:
             return all(name in but for name in (replace(changed, sure=True) if sure else changed).failing())
         return False
 
-    def _status(self, settings: Mapping[str, str | None]) -> str:
+    def _taken_back(self, settings: Mapping[str, str | None], since: str) -> Edit | None:
+        """The edit of these settings, which the baseline or the lock has; ``None`` where a requirement fails with it."""
         if not self._holds(settings):
-            return "fail"
-        return "pass" if self._holds(settings, sure=True) else "warning"
+            return None
+        said = [] if self._holds(settings, sure=True) else [PROBABLY]
+        return replace(edit(settings, "", self.case.places), effect="; ".join([*said, as_before(since, len(settings))]))
 
     def _number(
         self, name: str, tries: Sequence[Try], but: Collection[str], beside: Mapping[str, str] = MappingProxyType({})

@@ -22,7 +22,7 @@ from hwcalc.check.server_edits import default_of
 from hwcalc.errors import KvplanError, UnwritableFileError
 from hwcalc.files import mark_of, write_file
 from hwcalc.launch.arguments import variable_of
-from hwcalc.launch.planned import AS_STARTED, gpus_taken
+from hwcalc.launch.planned import AS_STARTED, flags_of, gpus_taken
 from hwcalc.launch.told import is_variable, keys_told, written
 from hwcalc.launch.words import Word
 from hwcalc.masking import without_tokens
@@ -183,10 +183,12 @@ def _taken(before: ServerCheck, after: ServerCheck) -> str:
 
 def _length_of(server: Server) -> int:
     """The longest request that a text allows; 0 where it names none."""
-    length, of_all, slots = (
+    length, context, slots = (
         value if isinstance(value, int) else 0 for value in map(server.settings.get, ("max_model_len", "ctx", "slots"))
     )
-    return length or of_all // max(1, slots)
+    # Where a flag says the tokens, it is those of all slots.
+    of_all = "ctx" in flags_of(server).flag_of
+    return length or (context // max(1, slots) if of_all else context)
 
 
 def _same_but(before: Deployment, after: Deployment | None, number: int, edit: Edit) -> Deployment:

@@ -520,7 +520,8 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         own = len(check.required)
         if isinstance(check, ServerCheck):
             server = replace(check, grown=grown)
-            return server.settled(judged[:own], planned, lambda other: _planner(other, models)[1], judged[own:], search)
+            plans = (planned, lambda other: _planner(other, models)[1])
+            return server.settled(judged[:own], *plans, judged[own:], search, changes)
         return judged
 
     versions = versions_of(figures.engine_version, spec.revision, __version__)
@@ -593,7 +594,7 @@ def _judged(check: Checked, subject: Subject, options: CheckOptions) -> Checked:
         check,
         status=_status(judged, strict=options.strict),
         requirements=tuple(placed(item, subject.check, check.changes) for item in accepting(judged, options.growth)),
-        changes=tuple(as_written(change, subject.check) for change in check.changes),
+        changes=as_written(check.changes, subject.check),
     )
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER, merged
 from hwcalc.check.file import Check, Fault, Place, Required
 from hwcalc.check.judge import FP8, NO_CHANGE, judge, then_fail, verdict_on
-from hwcalc.check.result import GROWTH, Edit, Judged, figures_of
-from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower
+from hwcalc.check.result import GROWTH, Edit, Judged, KeyChange, figures_of
+from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower, told_by
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.launch.planned import (
     LAYOUT,
@@ -115,7 +115,8 @@ class ServerCheck(ServerEdits):
             # What the text allows is another key.
             return key
         slots = self.flags.flag_of.get("slots") if name == "batch" else None
-        flag = slots or self.flags.flag_of.get(name)
+        # Of the flags of this name, such as --dtype, another one may be the option of a plan.
+        flag = slots or next((each for each in self.flags.flags if each.option == key), None) or self.flags.flag_of.get(name)
         return key if flag is None or (flag is not slots and name == key and name in self.given) else flag.spelled
 
     # --- errors -------------------------------------------------------------------------------------------------------
@@ -216,10 +217,12 @@ class ServerCheck(ServerEdits):
         planner: Planner,
         more: Sequence[Judged] = (),
         search: Callable[[Check], str] = lambda _: "",
+        changes: Sequence[KeyChange] = (),
     ) -> list[Judged]:
         """The verdicts on the text itself, and that of the plan at the flag that would have to change; in its place, a length that the engine refuses.
 
-        Behind them are ``more`` than its own. ``search`` makes the command that looks for other hardware for a check.
+        Behind them are ``more`` than its own. ``search`` makes the command that looks for other hardware for a check. What holds with values of
+        before the ``changes`` is offered these first.
         """
         replan = planner(self)
         refused = self.refusal_of(plan)
@@ -234,7 +237,12 @@ class ServerCheck(ServerEdits):
             first = self._over_model(plan, planner)
         elif self.beyond is not None:
             first = self._beyond(plan, planner, search)
+        failing = first or next((item for item in found if _is_of_size(item) and not (item.holds and item.certain)), None)
+        longer = bool(self.engine.facts.slots_option) and 0 < self._maximum(plan) < self._given("seq")
+        # No text serves what is longer than the model.
+        back = [] if failing is None or longer else self.taken_back(changes, replan)
         if first is not None:
+            first = _with_back(first, back)
             if self.beyond is not None:
                 # That the text probably holds less than was asked for is no answer.
                 found = [item for item in found if item.name != "fits" or not item.holds or item.certain]
@@ -247,12 +255,16 @@ class ServerCheck(ServerEdits):
             def left(item: Judged) -> Iterator[Edit]:
                 # Beside edits that mend all, nobody needs those that do not, but for the option that accepts a growth.
                 for edit in item.edits:
+                    if told_by(edit) in map(told_by, back):
+                        continue
                     if mends(edit):
                         yield edit
                     elif not first.edits or not edit.settings:
                         yield then_fail(edit, [first.name])
 
             found = [first, *(replace(item, edits=tuple(left(item))) for item in found)]
+        else:
+            found = [_with_back(item, back) if item is failing else item for item in found]
         return self._beside(self.told, *found)
 
     def _beside(self, told: Sequence[Judged], *findings: Judged) -> list[Judged]:
@@ -354,7 +366,7 @@ class ServerCheck(ServerEdits):
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
         if held.holds and error.allowed >= least_sensible(error.sizes[option]):
-            edits.insert(MOST_EDITS - 1, self._typed(self._edit(smaller), smaller, held))
+            edits.insert(MOST_EDITS - 1, self._typed(replace(self._edit(smaller), accepting=held.accepting), smaller, held))
         if not edits and plan.fit is not None:
             load = {name: value for name, value in self.given.items() if name in NUMBERS}
             command = search(replace(self, options={**self.options, **load}))
@@ -640,6 +652,19 @@ class ServerCheck(ServerEdits):
 
         ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
         yield from (next(ordered) if edit.flags else edit for edit in edits)
+
+
+def _is_of_size(item: Judged) -> bool:
+    """True for a finding that other values of the text may mend."""
+    return item.name in ("fits", "users") or item.name.startswith(GROWTH)
+
+
+def _with_back(item: Judged, back: Sequence[Edit]) -> Judged:
+    """The finding with edits to values of before in front of its own; that it has none is not said then."""
+    if not back:
+        return item
+    message = item.message if item.edits else re.split(f"; {_NO_CHANGE}|{NO_CHANGE}", item.message)[0]
+    return replace(item, message=message, edits=merged([*back, *item.edits], told_by)[:MOST_EDITS])
 
 
 def sets_of(fault: Fault) -> Mapping[str, str]:

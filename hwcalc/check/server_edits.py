@@ -7,7 +7,7 @@ is offered: as flags in the text, as the command that the user types in place of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER, gain_of
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER, as_before, gain_of, taken_back
 from hwcalc.check.file import Check
 from hwcalc.check.judge import EIGHT_BITS
-from hwcalc.check.result import Edit, figures_of
+from hwcalc.check.result import Edit, KeyChange, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
@@ -210,6 +210,36 @@ class ServerEdits(Check):
             effect = f"{seq:,} tokens a slot" if as_many else "the most slots that surely fit"
             edit = self._edit({"batch": str(most)}, self._slots_told(most, seq), effect)
             yield self._made(edit, typed(most), held(most))
+
+    def taken_back(self, changes: Sequence[KeyChange], replan: Callable[..., Plan]) -> list[Edit]:
+        """The edits to values that the text had in the baseline or the lock, with each of which it surely fits and nothing grows: alone, else together."""
+        # Slots and what they share are said as one, whatever users send.
+        as_one = {*NUMBERS} if self.engine.facts.slots_option else set[str]()
+        own = [change for change in changes if change.key in as_one or change.key.partition(".")[0] not in self.given]
+
+        def made(settings: Mapping[str, str | None], since: str) -> Edit | None:
+            # What was not set cannot be told.
+            unset = {key for key, value in settings.items() if value is None}
+            but = unset | (as_one if unset & as_one else set())
+            before = {key: value for key, value in settings.items() if value is not None and key not in but}
+            told = self._told_before(before, as_one)
+            held = self._held_with(told, {}, replan) if told else Held()
+            if not held.holds or held.accepting:
+                return None
+            effect = "; ".join(filter(None, (held.slower, as_before(since, len(told)))))
+            return self._made(self._edit(before, told, effect), {}, held)
+
+        return taken_back(own, made, as_one)
+
+    def _told_before(self, before: Mapping[str, str], as_one: Collection[str]) -> dict[str, str]:
+        """What the engine is told for options that a text had ``before``; slots and their tokens ``as_one``."""
+        of_engine = {key.partition(".")[2]: text for key, text in before.items() if "." in key}
+        options = {name: text for name, text in before.items() if "." not in name}
+        values = read_options({**self.asked, **options}).values
+        told = self._told(of_engine | {name: values[name] for name in options if name not in as_one})
+        if options.keys().isdisjoint(as_one):
+            return told
+        return told | self._slots_told(values.get("batch") or 1, values.get("seq") or 0, keep="batch" not in options)
 
     def _on_all_gpus(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""
@@ -417,6 +447,11 @@ def _written(word: Word) -> str:
 def slower(plan: Plan) -> str:
     """What lies in host memory, which makes it slower; empty where nothing does."""
     return f"{SLOWER}: {plan.places}" if plan.partly_on_host else ""
+
+
+def told_by(edit: Edit) -> object:
+    """What an edit tells the engine, in whichever order, or else what it says."""
+    return frozenset(edit.told.items()) if edit.flags else edit.yaml
 
 
 def once(edits: Iterable[Edit]) -> tuple[Edit, ...]:

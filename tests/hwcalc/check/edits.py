@@ -31,7 +31,12 @@ def applied(edits: list[dict[str, Any]], path: Path, words: list[str], capsys: C
         path.write_text(text, encoding="utf-8")
         gpus = re.search(r"with (\d+) GPUs", edit["effect"])
         more = ["--gpus", gpus[1]] if gpus is not None else []
-        status, document = checked(capsys, *([*shlex.split(command)] if command else [str(path), *words, *more]))
+        line = shlex.split(command) if command else [str(path), *words, *more]
+        if edit["accepting"]:
+            # It stands in the place of another limit.
+            allowed = line.index("--max-growth") if "--max-growth" in line else len(line)
+            line[allowed : allowed + 2] = edit["accepting"].split()
+        status, document = checked(capsys, *line)
         assert status == 0, (edit, document["checks"][0]["requirements"])
         made += 1
     path.write_text(before, encoding="utf-8")

@@ -1,0 +1,175 @@
+"""What ``kvplan check`` offers of a deployment that has changed: the values of the baseline or the lock, with which nothing has grown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.hwcalc.check.edits import POD, applied
+from tests.hwcalc.check.files import LLAMA_SERVER, checked, write
+from tests.hwcalc.command import Capture, run
+
+LONG: Final = "vllm serve Qwen/Qwen3-14B --max-model-len {}"
+"""Of which the model has 40,960 tokens."""
+
+
+def failing(found: dict[str, Any]) -> dict[str, Any]:
+    """The first finding of the only server."""
+    item: dict[str, Any] = next(item for item in found["checks"][0]["requirements"] if not (item["holds"] and item["certain"]))
+    return item
+
+
+@pytest.mark.parametrize("growth", [[], ["--max-growth", "5%"], ["--max-growth", "900%"]])
+@pytest.mark.parametrize(
+    ("before", "after", "words", "finding", "flags"),
+    [
+        # Longer than the model, whatever users send.
+        (LONG.format(20480), LONG.format(131072), ["--gpu", "h100"], "length", "--max-model-len 20480"),
+        (LONG.format(20480), LONG.format(131072), ["--gpu", "h100", "--seq", "8k"], "length", "--max-model-len 20480"),
+        # Less than users send.
+        (LONG.format(20480), LONG.format(8192), ["--gpu", "h100", "--seq", "16k"], "length", "--max-model-len 20480"),
+        # Half of the slots, each with twice the tokens.
+        (f"{LLAMA_SERVER} -c 32768 -np 4", f"{LLAMA_SERVER} -c 32768 -np 2", ["--gpu", "l4", "--users", "4"], "users", "-np 4"),
+        # Twice the slots, each with half of the tokens.
+        (f"{LLAMA_SERVER} -c 65536 -np 2", f"{LLAMA_SERVER} -c 65536 -np 4", ["--gpu", "l4", "--seq", "32k"], "length", "-np 2"),
+        (f"{LLAMA_SERVER} -c 32768 -np 4", f"{LLAMA_SERVER} -c 8192 -np 4", ["--gpu", "l4", "--seq", "8k"], "length", "-c 32768"),
+        # Seven of 16,384 tokens in eight bits are 8.75 GiB beside 27.5 of weights: in twice the length, or 16 bits, too much for an L40S.
+        (
+            f"{LONG.format(16384)} --kv-cache-dtype fp8",
+            LONG.format(32768),
+            ["--gpu", "l40s", "--users", "7"],
+            "fits",
+            "--max-model-len 16384 --kv-cache-dtype fp8",
+        ),
+        (
+            f"{LONG.format(16384)} --kv-cache-dtype fp8",
+            LONG.format(16384),
+            ["--gpu", "l40s", "--users", "7"],
+            "fits",
+            "--kv-cache-dtype fp8",
+        ),
+    ],
+)
+def test_the_value_of_the_baseline_comes_first(
+    before: str, after: str, words: list[str], finding: str, flags: str, growth: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    """It passed with it, so it passes again and nothing grows; each other edit passes too, and --fix writes the first."""
+    path, baseline = write(tmp_path / "serve.sh", f"{before}\n"), tmp_path / "before.json"
+    words = [str(path), *words]
+    status, document, _ = run(capsys, "check", *words, "--json")
+    assert status == 0
+    write(baseline, document)
+    write(path, f"{after}\n")
+    against = ["--baseline", str(baseline), *growth]
+    status, found = checked(capsys, *words, *against)
+    item = failing(found)
+    first, *others = item["edits"]
+
+    assert (status, item["name"], first["flags"], first["accepting"]) == (1, finding, flags, "")
+    assert f"as the baseline has {'them' if ' --' in flags else 'it'}" in first["effect"].split("; ")
+    assert "no single change" not in item["message"]
+    assert [edit for edit in others if edit["told"] == first["told"]] == []
+    assert applied(item["edits"], path, [*words[1:], *against], capsys) >= 1
+    status, _, said = run(capsys, "check", *words, *against, "--fix", "--write")
+    assert status == 0, said
+    assert checked(capsys, *words, *against)[1]["checks"][0]["changes"] == []
+
+
+def test_it_is_that_of_the_lock_where_there_is_no_baseline(tmp_path: Path, capsys: Capture) -> None:
+    """The check passed as it was locked."""
+    path = write(tmp_path / "serve.sh", LONG.format(20480))
+    assert checked(capsys, str(path), "--gpu", "h100", "--lock")[0] == 0
+    write(path, LONG.format(131072))
+    first = failing(checked(capsys, str(path), "--gpu", "h100")[1])["edits"][0]
+    assert (first["flags"], first["effect"]) == ("--max-model-len 20480", "as the lock has it")
+    write(path, LONG.format(20480))
+    assert checked(capsys, str(path), "--gpu", "h100")[0] == 0
+
+
+def test_it_stands_in_the_variable_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """--fix names the variable of .env that changed, and no other; that of a manifest is written where it is set."""
+    monkeypatch.chdir(tmp_path)
+    command = LLAMA_SERVER.removeprefix("llama-server ")
+    write(
+        Path("compose.yaml"),
+        f"services: {{local: {{image: 'ghcr.io/ggml-org/llama.cpp:server', command: '{command} -c ${{CTX}} -np ${{SLOTS}}'}}}}",
+    )
+    words = ["compose.yaml", "--set", "local.users=4", "--gpu", "l4"]
+    write(Path(".env"), "CTX=32768\nSLOTS=4\n")
+    write(Path("before.json"), run(capsys, "check", *words, "--json")[1])
+    write(Path(".env"), "CTX=32768\nSLOTS=2\n")
+    against = ["--baseline", "before.json"]
+    first, second, *_ = failing(checked(capsys, *words, *against)[1])["edits"]
+    said = run(capsys, "check", *words, *against)[1]
+    fixed = run(capsys, "check", *words, *against, "--fix")[2]
+
+    assert (first["flags"], first["effect"]) == ("-np 4", "SLOTS of .env; as the baseline has it")
+    assert (second["flags"], second["accepting"]) == ("-c 65536 -np 4", "--max-growth 100%")
+    # What the text says stands before what follows from it.
+    assert "  -np 4 -> 2, seq 8k -> 16k since the baseline\n" in said
+    assert ("SLOTS=4" in fixed, "CTX" in fixed) == (True, False)
+    write(Path(".env"), "CTX=32768\nSLOTS=4\n")
+    assert checked(capsys, *words, *against)[0] == 0
+
+
+def test_it_is_written_where_a_manifest_sets_its_variable(tmp_path: Path, capsys: Capture) -> None:
+    """The text is as it was."""
+    args = '"--model", "Qwen/Qwen3-14B", "--max-model-len", "$(MAX_LEN)"'
+    text = POD.format(args=args, gpus=1) + '    env: [{name: MAX_LEN, value: "20480"}]\n'
+    path, baseline = write(tmp_path / "pod.yaml", text), tmp_path / "before.json"
+    words = [str(path), "--gpu", "h100"]
+    write(baseline, run(capsys, "check", *words, "--json")[1])
+    write(path, text.replace("20480", "131072"))
+    words += ["--baseline", str(baseline), "--max-growth", "5%"]
+    first = failing(checked(capsys, *words)[1])["edits"][0]
+
+    assert (first["flags"], first["effect"]) == ("--max-model-len 20480", "MAX_LEN in line 9; as the baseline has it")
+    assert run(capsys, "check", *words, "--fix", "--write")[0] == 0
+    assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        (f"{LLAMA_SERVER} -c 32768 -np 4", ["--users", "4"], ["--users", "8"]),
+        (f"{LLAMA_SERVER} -c 32768 -np 4", ["--seq", "8k"], ["--seq", "16k"]),
+        (f"{LLAMA_SERVER} -c 32768 -np 4", [], ["--set", "llama.cpp bartowski/Meta-Llama-3.1-8B-Instruct-GGUF.users=8"]),
+        (LONG.format(16384), ["--seq", "8k"], ["--seq", "32k"]),
+        (LONG.format(16384), ["--users", "2"], ["--users", "400"]),
+        # What the engine has for its slots is no longer than the model.
+        (f"{LLAMA_SERVER} -c 524288 -np 2", ["--seq", "8k"], ["--seq", "200k"]),
+    ],
+)
+def test_a_load_that_changed_is_not_in_the_text(
+    text: str, before: list[str], after: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    """The text is that of the baseline, and nothing of it is to be taken back."""
+    path, baseline = write(tmp_path / "serve.sh", text), tmp_path / "before.json"
+    words = [str(path), "--gpu", "h100"]
+    write(baseline, run(capsys, "check", *words, *before, "--json")[1])
+    status, found = checked(capsys, *words, *after, "--baseline", str(baseline), "--max-growth", "5%")
+
+    assert status == 1
+    assert "as the baseline" not in str(found["checks"][0]["requirements"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # The first had as many as the second, each with a quarter.
+        (f"{LLAMA_SERVER} -c 32768", f"{LLAMA_SERVER} -c 32768 -np 4"),
+        (LONG.format(16384), f"{LONG.format(16384)} --tensor-parallel-size 16"),
+    ],
+)
+def test_what_was_not_set_is_not_told(before: str, after: str, tmp_path: Path, capsys: Capture) -> None:
+    """No flag says that there is none."""
+    path, baseline = write(tmp_path / "serve.sh", before), tmp_path / "before.json"
+    words = [str(path), "--gpu", "l40s", "--seq", "16k"]
+    write(baseline, run(capsys, "check", *words, "--json")[1])
+    write(path, after)
+    status, found = checked(capsys, *words, "--baseline", str(baseline), "--max-growth", "900%")
+
+    assert status == 1
+    assert "as the baseline" not in str(found["checks"][0]["requirements"])
