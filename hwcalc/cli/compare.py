@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.options import (
     MODELS,
     OPTIONAL_MODEL,
@@ -18,7 +20,7 @@ from hwcalc.cli.options import (
     reading,
     say_unreachable,
 )
-from hwcalc.cli.output import Answer, formatted, view_of, why_not
+from hwcalc.cli.output import Answer, formatted, on_terminal, output_lines, view_of, why_not
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import ROWS
 from hwcalc.text import shell_word
@@ -165,7 +167,7 @@ _CHOICE: Final = (
     ),
     Option("only_fits", ("--only-fits",), "", "Leave out models of which a part stays in the memory of the host.", "flag"),
     Option("min_speed", ("--min-speed",), "T", "At least so many tokens per second, as listed."),
-    Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 30."),
+    Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 30, or as many as the screen has room for."),
     Option("every", ("--all",), "", "Every model by itself, not the best three of a family.", "flag"),
 )
 
@@ -187,10 +189,16 @@ def fit(**options: Any) -> Answer:
     from hwcalc.library.fit import fit
 
     view, given = view_of(**options), given_options("fit", options)
+    from hwcalc.report.drawing import SCREEN
+    from hwcalc.report.fitting import BESIDE_MODELS, fit_csv, fit_text, models_left_out
+
     own = {option.name: options[option.name] for option in _CHOICE if options[option.name] not in (None, [])}
+    if "limit" not in own and on_terminal() and (view.format, view.detail) == ("table", "usual"):
+        # The first are at the top, which is not to go by.
+        own["limit"] = max(SCREEN[0], output_lines()) - BESIDE_MODELS
+        view = replace(view, detail="screen")
     with progress():
         result = fit(**own, **given)
-    from hwcalc.report.fitting import fit_csv, fit_text, models_left_out
 
     status = 0 if result.models else 1
     # A table has these lines itself.

@@ -321,8 +321,12 @@ def fit_csv(runnables: Runnables) -> str:
     return csv_text(_MODEL_COLUMNS, ([getattr(row, name) for name in _MODEL_COLUMNS] for row in runnables.models))
 
 
+BESIDE_MODELS: Final = 16
+"""Lines of a screen of 80 columns that the models of ``kvplan fit`` leave to the rest, at most."""
+
+
 def fit_text(runnables: Runnables, view: View) -> str:
-    """Text: the request, the models, what was left out and why; quiet, only the first two."""
+    """Text: the request, the models, what was left out and why; quiet, only the first two. A screen has what its columns mean, and how to see more."""
     engine = " ".join(filter(None, (runnables.engine, runnables.engine_version)))
     usable = "" if runnables.usable_bytes is None else f", {runnables.usable_bytes / GIB:,.2f} GiB may be used"
     what = (
@@ -351,9 +355,14 @@ def fit_text(runnables: Runnables, view: View) -> str:
         found = runnables.filtered < runnables.considered
         blocks.append(view.paragraphs(["Nothing runs on it." if found else "No model matches."]))
     lines = [f"{one.id}: {one.message}" for one in runnables.unread]
-    if not view.quiet:
+    if view.detail == "screen" and not view.quiet:
+        more = f"{runnables.more:,} more run. " if runnables.more else ""
+        more += "More of them, their order, and what is left out: --limit 30"
+        lines = [*_meaning(runnables.models, header), *lines, more]
+    elif not view.quiet:
         lines = [
             *_meaning(runnables.models, header),
+            *([_ORDER] if len(runnables.models) > 1 else []),
             *([left_out(dropped)] if dropped else []),
             *lines,
             *models_left_out(runnables),
@@ -387,7 +396,7 @@ def _model_row(row: Runnable) -> list[str]:
 
 
 def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
-    """Meanings of this header's columns, and the order."""
+    """Meanings of this header's columns."""
     if not models:
         return []
     # Of a machine without a GPU there is nothing but the host.
@@ -401,13 +410,11 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     if longest and not all(row.max_seq for row in models):
         out.append("longest with ~: expected, not sure; -: no length is expected to fit.")
     if any(row.also for row in models):
-        out.append("+N: the row stands for N more variants of the same size, such as the base model; --all lists each.")
+        out.append("+N: the row stands for N more variants of the same size; --all lists each.")
     if any(row.gpu_layers != row.all_layers for row in models):
         out.append("N of M: N layers are on the GPU, the others in host memory.")
     if any(row.gpu_layers == row.all_layers and row.host_experts for row in models):
-        out.append("experts of N: the experts of N layers are in host memory, all the rest is on the GPU.")
-    if len(models) > 1:
-        out.append(_ORDER)
+        out.append("experts of N: those of N layers are in host memory, the rest is on the GPU.")
     return out
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import pytest
 
 from hwcalc import compare, fit, plan
 from hwcalc.report.compare import comparison_text
 from hwcalc.report.fitting import fit_text
 from hwcalc.report.verdict import fit_lines
 from hwcalc.report.view import View
+from tests.hwcalc.command import Capture
+from tests.hwcalc.command import run as command
 
 CARD = "rtx-4060-ti-16gb"
 
@@ -86,6 +91,27 @@ def test_experts_on_the_host_are_no_whole_model() -> None:
     assert not row.whole
     for width in (160, 80):
         text = " ".join(fit_text(found, View(width=width)).split())
-        assert "the experts of N layers are in host memory" in text
+        assert "those of N layers are in host memory" in text
         assert "fits" in text.partition("openai/")[0]
     assert not fit("gpt-oss-120b", gpu=CARD, seq=8192, only_fits=True).models
+
+
+@pytest.mark.parametrize("lines", [24, 50])
+@pytest.mark.parametrize(
+    "words", [("--gpu", "rtx-4070-12gb"), ("--gpu", "h100", "--seq", "32k"), ("--gpu", "rtx-4090", "--ttft", "2s")]
+)
+def test_a_screen_holds_the_best_models(
+    words: tuple[str, ...], lines: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """The first are not gone by, and with them stands how to see the others."""
+    monkeypatch.setenv("COLUMNS", "80")
+    piped = command(capsys, "fit", *words, "--json")[1]
+    monkeypatch.setattr("hwcalc.cli.compare.on_terminal", lambda: True)
+    monkeypatch.setattr("hwcalc.cli.compare.output_lines", lambda: lines)
+    _, shown, _ = command(capsys, "fit", *words)
+
+    best = [row["id"].rpartition("/")[2] for row in json.loads(piped)["models"]]
+    assert shown.count("\n") < lines
+    assert all(name in shown for name in best[: lines - 16])
+    assert "what is left out: --limit 30" in shown
+    assert "Order" in command(capsys, "fit", *words, "--limit", "30")[1]
