@@ -321,7 +321,7 @@ def fit_csv(runnables: Runnables) -> str:
     return csv_text(_MODEL_COLUMNS, ([getattr(row, name) for name in _MODEL_COLUMNS] for row in runnables.models))
 
 
-BESIDE_MODELS: Final = 16
+BESIDE_MODELS: Final = 17
 """Lines of a screen of 80 columns that the models of ``kvplan fit`` leave to the rest, at most."""
 
 

@@ -112,6 +112,6 @@ def test_a_screen_holds_the_best_models(
 
     best = [row["id"].rpartition("/")[2] for row in json.loads(piped)["models"]]
     assert shown.count("\n") < lines
-    assert all(name in shown for name in best[: lines - 16])
+    assert all(name in shown for name in best[: lines - 17])
     assert "what is left out: --limit 30" in shown
     assert "Order" in command(capsys, "fit", *words, "--limit", "30")[1]
