@@ -47,7 +47,23 @@ _DROPPED: Final[Mapping[str, object]] = {
 BASELINE: Final = "baseline"
 """What changes are told since."""
 _LONGEST_NAME: Final = 200
-"""Characters of a file's name in a message."""
+"""Characters of a name in a message."""
+_NEW: Final = "No baseline has this check: nothing to compare its bytes with."
+_UNCERTAIN: Final = "The baseline has a check of this name in {}, and which of them it was is not certain: its bytes are compared with none of them."
+_NEW_NAMELESS: Final = (
+    f"{_NEW[:-1]}, nor what changed. It has no name, so that it is another check once what it plans changes: give it a name."
+)
+_NOT_IN_BASELINE: Final = "no baseline has this check, which --strict demands"
+_NAMED_KEEPS: Final = ". A check with a name keeps its baseline when what it plans changes"
+_NO_BASELINE: Final = Judged(
+    name=BASELINE,
+    unit="plans",
+    limit=1,
+    got=0,
+    holds=False,
+    certain=True,
+    message="",
+)
 
 
 class Growth(Record):
@@ -291,6 +307,69 @@ def compare(
     known = ((key, [item.figures[key] for item in same if key in item.figures]) for key in _FIGURES)
     before = {key: min(earlier) for key, earlier in known if earlier}
     return partial(_grown, before, growth), _changes(same[0], subject)
+
+
+def compared(
+    planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline], growth: Growth, *, strict: bool
+) -> list[tuple[Checked, Subject | None]]:
+    """The checks with a requirement for the growth of each figure, before they are judged. A check without a baseline gets a warning; ``strict`` fails it."""
+    # A check looks at those of its name and at single plans: thousands of checks may have thousands of baselines.
+    of_name: dict[str | None, list[Baseline]] = {}
+    subjects = [subject for _, subject in planned if subject is not None]
+    for item in baselines:
+        # A single plan is compared with the check that repeats it, if there is one.
+        repeats = any(same_request(item, subject) and item.setup == subject.setup for subject in subjects)
+        of_name.setdefault(item.name, []).append(replace(item, exact=item.name is None and repeats))
+    was = earlier([check for check, _ in planned], baselines)
+    kept = {(name, place) for (_, name), places in was.items() for place in places}
+    done = list[tuple[Checked, Subject | None]]()
+    for check, subject in planned:
+        if subject is None:
+            done.append((check, None))
+            continue
+        places = was.get((subject.file, subject.name), ())
+        grown = compare([*of_name.get(subject.name, ()), *of_name.get(None, ())], subject, growth, places)
+        if grown is None:
+            left = {str(item.file) for item in of_name.get(subject.name, ()) if (item.name, item.place) not in kept}
+            said = brief(" and ".join(map(printable, sorted(left))), _LONGEST_NAME)
+            message = _UNCERTAIN.format(said) if left else _NEW_NAMELESS if subject.check.nameless else _NEW
+            demanded = message if left else _NOT_IN_BASELINE + (_NAMED_KEEPS if subject.check.nameless else "")
+            failed = replace(_NO_BASELINE, message=demanded)
+            add = f" Add it: {growth.accept}" if growth.accept and not left else ""
+            note = Note(code="no-baseline", message=f"{message}{add}")
+            more = {"requirements": (*check.requirements, failed)} if strict else {"warnings": (*check.warnings, note)}
+            done.append((replace(check, **more), subject))
+            continue
+        figures, since = grown
+        # What the baseline says already is not said again of the lock.
+        told = {(change.key, change.before, change.after) for change in since}
+        changes = (*since, *(one for one in check.changes if (one.key, one.before, one.after) not in told))
+        done.append((replace(check, changes=changes), replace(subject, grown=figures)))
+    return done
+
+
+def gone(
+    read: Sequence[str], checks: Sequence[Checked], baselines: Sequence[Baseline], growth: Growth, *, strict: bool
+) -> list[Checked]:
+    """The checks of the baselines that no file has any more: of the files that were ``read``, and of files that are not there. ``strict`` fails them."""
+    was = earlier(checks, baselines)
+    kept = {(file, name) for (_, name), places in was.items() for _, file in places}
+    # A check that moved to another file, or may have, is not gone.
+    new = {check.name for check in checks if (check.file, check.name) not in was}
+    accept = f"; where that is meant: {growth.accept}" if growth.accept else ""
+    out = list[Checked]()
+    for item in dict.fromkeys((item.file, item.name, item.model) for item in baselines):
+        file, name, model = item
+        if file is None or name is None or (file, name) in kept or name in new or not read:
+            continue
+        if file in read or not os.path.lexists(file):
+            name, model, at = (brief(printable(text), _LONGEST_NAME) for text in (name, model, file))
+            said = f"the baseline has the check '{name}' of {at}, which is not there any more"
+            said += accept if strict else f". With --strict that fails{accept}"
+            judged = (replace(_NO_BASELINE, message=said),)
+            path, line = (file, 1) if file in read else (read[0], 0)
+            out.append(Checked(name=name, file=path, line=line, column=line, model=model, status="fail", requirements=judged))
+    return out
 
 
 def _grown(before: Mapping[str, int], growth: Growth, figures: Figures) -> tuple[Judged, ...]:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.check.baseline import (
-    BASELINE,
     Baseline,
     Grown,
     Growth,
@@ -21,11 +20,11 @@ from hwcalc.check.baseline import (
     accepted,
     accepting,
     comparable,
-    compare,
+    compared,
     earlier,
+    gone,
     parse_growth,
     read_baseline,
-    same_request,
     setup_of,
     versions_of,
 )
@@ -84,11 +83,6 @@ _LONGEST_NAME: Final = 200
 _ALIKE: Final = 0.8
 """How much a name that no file has resembles one that is meant: ``node`` is not ``code``."""
 _SETTINGS: Final = "model, gpu, gpus_per_replica, tp"
-_NEW: Final = "No baseline has this check: nothing to compare its bytes with."
-_UNCERTAIN: Final = "The baseline has a check of this name in {}, and which of them it was is not certain: its bytes are compared with none of them."
-_NEW_NAMELESS: Final = (
-    f"{_NEW[:-1]}, nor what changed. It has no name, so that it is another check once what it plans changes: give it a name."
-)
 
 
 class CheckOptions(Record):
@@ -362,12 +356,12 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
     if options.baselines is not None:
-        options = replace(options, baselines=comparable([check for check, _ in planned], options.baselines))
-        gone = _gone(made, planned, options)
-        planned = [*_compared(planned, options.baselines or (), options), *((check, None) for check in gone if options.strict)]
-        if not options.strict:
-            missed = [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in gone]
-            infos = [replace(info, notes=(*info.notes, *(note for file, note in missed if file == info.path))) for info in infos]
+        growth, strict, checks = options.growth, options.strict, [check for check, _ in planned]
+        baselines = comparable(checks, options.baselines)
+        lost = gone([printable(file.path) for file in made], checks, baselines, growth, strict=strict)
+        planned = [*compared(planned, baselines, growth, strict=strict), *((check, None) for check in lost if strict)]
+        missed = [] if strict else [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in lost]
+        infos = [replace(info, notes=(*info.notes, *(note for file, note in missed if file == info.path))) for info in infos]
     done = [check if subject is None else _judged(check, subject, options) for check, subject in planned]
     summary = summary_of(done, strict=options.strict)
     if not (options.accept and summary.exit_code):
@@ -643,81 +637,6 @@ def _unmade(file: CheckFile, check: Check) -> Checked:
     """The result of a check before it is made."""
     path, model = printable(file.path), printable(check.model)
     return Checked(name=check.name, file=path, line=check.line, column=check.column, model=model, server=check.document)
-
-
-def _compared(
-    planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline], options: CheckOptions
-) -> list[tuple[Checked, Subject | None]]:
-    """The checks with a requirement for the growth of each figure, before they are judged. A check without a baseline gets a warning; ``strict`` fails it."""
-    # A check looks at those of its name and at single plans: thousands of checks may have thousands of baselines.
-    of_name: dict[str | None, list[Baseline]] = {}
-    subjects = [subject for _, subject in planned if subject is not None]
-    for item in baselines:
-        # A single plan is compared with the check that repeats it, if there is one.
-        repeats = any(same_request(item, subject) and item.setup == subject.setup for subject in subjects)
-        of_name.setdefault(item.name, []).append(replace(item, exact=item.name is None and repeats))
-    was = earlier([check for check, _ in planned], baselines)
-    kept = {(name, place) for (_, name), places in was.items() for place in places}
-    done = list[tuple[Checked, Subject | None]]()
-    for check, subject in planned:
-        if subject is None:
-            done.append((check, None))
-            continue
-        places = was.get((subject.file, subject.name), ())
-        grown = compare([*of_name.get(subject.name, ()), *of_name.get(None, ())], subject, options.growth, places)
-        if grown is None:
-            left = {str(item.file) for item in of_name.get(subject.name, ()) if (item.name, item.place) not in kept}
-            said = brief(" and ".join(map(printable, sorted(left))), _LONGEST_NAME)
-            message = _UNCERTAIN.format(said) if left else _NEW_NAMELESS if subject.check.nameless else _NEW
-            demanded = message if left else _NOT_IN_BASELINE + (_NAMED_KEEPS if subject.check.nameless else "")
-            failed = replace(_NO_BASELINE, message=demanded)
-            add = f" Add it: {options.growth.accept}" if options.growth.accept and not left else ""
-            note = Note(code="no-baseline", message=f"{message}{add}")
-            more = {"requirements": (*check.requirements, failed)} if options.strict else {"warnings": (*check.warnings, note)}
-            done.append((replace(check, **more), subject))
-            continue
-        figures, since = grown
-        # What the baseline says already is not said again of the lock.
-        told = {(change.key, change.before, change.after) for change in since}
-        changes = (*since, *(one for one in check.changes if (one.key, one.before, one.after) not in told))
-        done.append((replace(check, changes=changes), replace(subject, grown=figures)))
-    return done
-
-
-def _gone(files: Sequence[CheckFile], planned: Sequence[tuple[Checked, Subject | None]], options: CheckOptions) -> list[Checked]:
-    """The checks of the baselines that no file has any more: of the files that were read, and of files that are not there. ``strict`` fails them."""
-    was = earlier([check for check, _ in planned], options.baselines or ())
-    kept = {(file, name) for (_, name), places in was.items() for _, file in places}
-    # A check that moved to another file, or may have, is not gone.
-    new = {check.name for check, _ in planned if (check.file, check.name) not in was}
-    read = [printable(file.path) for file in files]
-    accept = f"; where that is meant: {options.growth.accept}" if options.growth.accept else ""
-    out = list[Checked]()
-    for item in dict.fromkeys((item.file, item.name, item.model) for item in options.baselines or ()):
-        file, name, model = item
-        if file is None or name is None or (file, name) in kept or name in new or not read:
-            continue
-        if file in read or not os.path.lexists(file):
-            name, model, at = (brief(printable(text), _LONGEST_NAME) for text in (name, model, file))
-            said = f"the baseline has the check '{name}' of {at}, which is not there any more"
-            said += accept if options.strict else f". With --strict that fails{accept}"
-            judged = (replace(_NO_BASELINE, message=said),)
-            path, line = (file, 1) if file in read else (read[0], 0)
-            out.append(Checked(name=name, file=path, line=line, column=line, model=model, status="fail", requirements=judged))
-    return out
-
-
-_NOT_IN_BASELINE: Final = "no baseline has this check, which --strict demands"
-_NAMED_KEEPS: Final = ". A check with a name keeps its baseline when what it plans changes"
-_NO_BASELINE: Final = Judged(
-    name=BASELINE,
-    unit="plans",
-    limit=1,
-    got=0,
-    holds=False,
-    certain=True,
-    message="",
-)
 
 
 def _status(judged: Sequence[Judged], *, strict: bool) -> str:
