@@ -40,7 +40,8 @@ _LONGEST: Final = 160
 """Characters of a reason."""
 _COMMAND: Final = re.compile(r"(?:^|[.;] )[^.;]*: kvplan .*", re.DOTALL)
 """A command at the end of a message, with what leads to it."""
-_MORE_GPUS: Final = re.compile(r"with [\d,]+ GPUs in the file")
+_BESIDE: Final = re.compile(r"with [\d,]+ GPUs in the file|[\d,]+ tokens a slot")
+"""What is said beside what the user has to change."""
 _BETWEEN: Final = re.compile(r"[\s\\`^,\-\[\]]+")
 """What may stand between two words of a command or two items of a list."""
 _QUOTES: Final = "'\""
@@ -56,12 +57,14 @@ class _NoEditError(Exception):
 class _HeldElsewhereError(_NoEditError):
     """The value to change stands in a variable or an anchor, or is another server's too: that is for the user to change.
 
-    ``sets`` is the variable with the value that it would have to get, where there is one.
+    ``sets`` is the variable with the value that it would have to get, where there is one, and ``file`` where it is set. ``instead`` is what the user
+    may do; empty where no variable has the value.
     """
 
-    def __init__(self, said: str, way_out: str = "", sets: str = "") -> None:
+    def __init__(self, said: str, way_out: str = "", sets: str = "", file: str = "", instead: str = "") -> None:
         super().__init__(said + way_out)
-        self.said, self.sets = said, sets
+        self.said, self.sets, self.file = said, sets, file
+        self.instead = instead or (f"set {sets}{f' in {file}' if file else ''}" if sets else "")
 
 
 def mended(file: Deployment, checked: Sequence[Checked], judge: Judge) -> tuple[str, Fix]:
@@ -110,7 +113,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
     edits = [(item, edit) for item in items for edit in item.edits]
     why = "" if edits else _reason(items[0].message)
     by_hand = [f"{edit.yaml}{_said_of(edit)}" for _, edit in edits if edit.yaml and not edit.told]
-    held: _HeldElsewhereError | None = None
+    held, passed = list[_HeldElsewhereError](), ""
     for failing, edit in edits:
         if edit.told and edit.accepting:
             why = why or f"{edit.flags} needs {edit.accepting}"
@@ -125,7 +128,8 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
             after = _same_but(file, read_deployment(file.path, text, file.told), number, edit)
             _check_gpus(after.checks[number], edit.flags)
         except _HeldElsewhereError as error:
-            held = held or error
+            held.append(error)
+            passed = passed or f"or {error.instead or f'{edit.flags} by hand'}"
             continue
         except (_NoEditError, KvplanError) as error:
             why = why or str(error).rstrip(".")
@@ -139,10 +143,11 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         new = (note.message for note in now.warnings if note.code not in known and not note.message.endswith(AS_STARTED))
         told = next(new, "")
         if now.error is None and same and not worse and not told:
-            return after, now, edit.flags + _taken(file.checks[number], after.checks[number])
+            aside = [*filter(None, (_taken(file.checks[number], after.checks[number]), passed))]
+            return after, now, edit.flags + (f" ({'; '.join(aside)})" if aside else "")
         still = (told or "it still fails") if now.error is None else f"{now.error.message} {now.error.hint}"
         why = why or f"with {edit.flags} {still.rstrip(' .')}"
-    raise held or _NoEditError(why or _only(by_hand))
+    raise held[0] if held else _NoEditError(why or _only(by_hand))
 
 
 def _only(by_hand: Sequence[str]) -> str:
@@ -178,7 +183,7 @@ def _taken(before: ServerCheck, after: ServerCheck) -> str:
     said = [f"{gpus:,} -> {more:,} GPUs"] if gpus is not None and more is not None and more > gpus else []
     if 0 < shorter * 2 <= length:
         said.append(f"{length:,} -> {shorter:,} tokens")
-    return f" ({', '.join(said)})" if said else ""
+    return ", ".join(said)
 
 
 def _length_of(server: Server) -> int:
@@ -256,16 +261,18 @@ def edited(text: str, check: ServerCheck, edit: Edit) -> str:
 
 def _all_held(held: Mapping[str, _HeldElsewhereError], edit: Edit, check: ServerCheck) -> _HeldElsewhereError:
     """The reason with everything that the user has to change for an edit: half of it would not do."""
-    gpus = _MORE_GPUS.search(edit.effect)
-    more = "" if gpus is None else f", {gpus[0]}"
+    more = "".join(f", {each}" for each in _BESIDE.findall(edit.effect))
     if len(edit.told) == 1:
         [error] = held.values()
-        return _HeldElsewhereError(str(error), more)
+        return _HeldElsewhereError(str(error), more, error.sets, error.file, error.instead and error.instead + more)
     sets = dict.fromkeys(error.sets for error in held.values() if error.sets)
+    files = {error.file for error in held.values() if error.sets}
+    in_file = f" in {file}" if len(files) == 1 and (file := next(iter(files))) else ""
     rest = {name: value for name, value in edit.told.items() if name not in held or not held[name].sets}
     flags = " ".join(f"{written({name: value})}{_stands(check, name)}" for name, value in rest.items())
-    ways = [*([f"set {' and '.join(sets)}"] if sets else []), *([f"write {flags} in the file"] if rest else [])]
-    return _HeldElsewhereError("; ".join(error.said for error in held.values()), f": {', and '.join(ways)}{more}")
+    ways = [*([f"set {' and '.join(sets)}{in_file}"] if sets else []), *([f"write {flags} in the file"] if rest else [])]
+    instead = f"{', and '.join(ways)}{more}"
+    return _HeldElsewhereError("; ".join(error.said for error in held.values()), f": {instead}", instead=instead)
 
 
 def _stands(check: ServerCheck, name: str) -> str:
@@ -332,7 +339,7 @@ def _replacement(places: _Offsets, word: Word, name: str, value: str, check: Ser
             way_out = f", and --fix changes no such file: write {sets} there" if file else f": set {sets}"
             way_out += ", or change that default" if default else ""
         message = f"the value of {name} {said}"
-        raise _HeldElsewhereError(message, way_out, sets)
+        raise _HeldElsewhereError(message, way_out, sets, file)
     begin = len(bare) - len(word.text)
     if begin and bare[begin - 1] not in "='\" ":
         message = f"{name} is written as {shown(text, 40)}"

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tests.hwcalc.check.files import LLAMA_SERVER
 from tests.hwcalc.command import QWEN, Capture, run
 
 # 36 layers x 8 heads x 128 numbers x key and value x 2 bytes are 144 KiB a token. 1,152 MiB are 8,192 tokens in 512 blocks of 16, and vLLM keeps one
@@ -209,6 +210,36 @@ def test_a_change_in_place_of_one_that_is_held_elsewhere(text: str, tmp_path: Pa
 
     assert (status, new.count("8192"), new.count("fp8") - text.count("fp8")) == (0, 1, 1), err
     assert run(capsys, "check", str(path))[0] == 0
+    passed = re.search(r": --kv-cache-dtype fp8 \(or (?:--max-model-len |set LEN=)([0-9]+)( by hand)?\)\n", err)
+    assert passed is not None, err
+    # What was passed over mends it too.
+    assert bool(passed[2]) is ("{LEN:-" not in text)
+    path.write_text(text.replace("8192", passed[1]), encoding="utf-8")
+    assert run(capsys, "check", str(path))[0] == 0
+
+
+def test_what_the_file_of_variables_would_have_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Beside the change that --fix makes in its place, and where it makes none; with the tokens that each slot has then."""
+    monkeypatch.chdir(tmp_path)
+    env, slots = Path(".env"), LLAMA_SERVER.removeprefix("llama-server ")
+    for image, command, words, wrong, said in (
+        ("vllm/vllm-openai:v0.11.0", "--model Qwen/Qwen3-14B --max-model-len $A", ["--gpu", "l40s", "--users", "4"], "A=32768\n", r": --quantization fp8 \(or set A=(?P<A>\d+) in \.env\)\n"),
+        ("ghcr.io/ggml-org/llama.cpp:server", f"{slots} -c $A -np $B", ["--gpu", "rtx-4070"], "A=131072\nB=4\n", r": write A=(?P<A>\d+) there, (?P<each>[\d,]+) tokens a slot\.\n"),
+        ("ghcr.io/ggml-org/llama.cpp:server", f"{slots} -c $A -np $B", ["--gpu", "rtx-4070", "--users", "8"], "A=131072\nB=4\n", r": set A=(?P<A>\d+) and B=(?P<B>8) in \.env, (?P<each>[\d,]+) tokens a slot\.\n"),
+    ):  # fmt: skip
+        Path("compose.yaml").write_text(f"services: {{a: {{image: '{image}', command: {command}}}}}\n", encoding="utf-8")
+        env.write_text(wrong, encoding="utf-8")
+        _, _, err = run(capsys, "check", "compose.yaml", *words, "--fix")
+        told = re.search(said, err)
+        assert told is not None, err
+        values = {
+            **dict(line.split("=") for line in wrong.split()),
+            **{name: told[name] for name in "AB" if name in told.groupdict()},
+        }
+        env.write_text("".join(f"{name}={value}\n" for name, value in values.items()), encoding="utf-8")
+        assert run(capsys, "check", "compose.yaml", *words)[0] == 0
+        if "each" in told.groupdict():
+            assert int(told["each"].replace(",", "")) == int(values["A"]) // int(values["B"])
 
 
 def test_all_that_mends_a_server_without_flags_is_counted(
