@@ -61,7 +61,8 @@ def refuse_program(words: Sequence[str]) -> None:
     """Raise :class:`~hwcalc.errors.UsageError` for words that begin with the name of a server's program, or nearly so, and start none."""
     from difflib import get_close_matches
 
-    from hwcalc.launch.commands import all_flags, base_name
+    from hwcalc.launch.around import all_flags
+    from hwcalc.launch.commands import base_name
 
     programs = {
         each.words[0]: each.words

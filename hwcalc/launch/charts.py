@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
-from hwcalc.launch.commands import Around, all_flags, container_servers, finished, servers_with
+from hwcalc.launch.around import Around, all_flags, finished, servers_with
+from hwcalc.launch.commands import container_servers
 from hwcalc.launch.kubernetes import Cluster, Place, around_of, of_llm_configs
 from hwcalc.launch.server import CUT_FROM, Server
 from hwcalc.launch.values import at, container_words, filled, hub_name, mapping, mappings, number, rows, sizes_of, text, texts

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from hwcalc.launch.arguments import Reading, parse_json
-from hwcalc.launch.commands import Around, all_flags, container_servers, finished, modelfile, servers_of_script
+from hwcalc.launch.around import Around, all_flags, finished
+from hwcalc.launch.commands import container_servers, modelfile, servers_of_script
 from hwcalc.launch.server import Server
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import NOWHERE, Origin, SaidText, Spot, Word, words_of

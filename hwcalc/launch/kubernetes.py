@@ -11,16 +11,8 @@ from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import Reading
-from hwcalc.launch.commands import (
-    Around,
-    all_flags,
-    container_servers,
-    finished,
-    flags_called,
-    image_of,
-    program_at,
-    servers_with,
-)
+from hwcalc.launch.around import Around, all_flags, finished, image_of, servers_with
+from hwcalc.launch.commands import container_servers, flags_called, program_at
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.env_file import EnvFile, Named
 from hwcalc.launch.server import CUT_FROM, Server

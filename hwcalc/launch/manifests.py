@@ -12,8 +12,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
+from hwcalc.launch.around import Around
 from hwcalc.launch.charts import CHARTS
-from hwcalc.launch.commands import Around, container_servers, servers_of_script
+from hwcalc.launch.commands import container_servers, servers_of_script
 from hwcalc.launch.documents import Places, read_documents
 from hwcalc.launch.env_file import ALLOWS, MISSING, TOO_MANY, EnvFile, Named
 from hwcalc.launch.kubernetes import Cluster, Place, is_object, pod_specs, servers_of_object, servers_of_pod

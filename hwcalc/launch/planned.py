@@ -17,7 +17,7 @@ from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import gpu_named, instance_named
 from hwcalc.launch.arguments import variable_of
-from hwcalc.launch.commands import all_flags, image_of
+from hwcalc.launch.around import all_flags, image_of
 from hwcalc.launch.server import CUT_FROM, FILE_NAME, KEYS, Server
 from hwcalc.launch.told import key_of, written
 from hwcalc.launch.values import number

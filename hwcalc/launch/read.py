@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import gguf_format, scalar
-from hwcalc.launch.commands import Around, servers_of_script
+from hwcalc.launch.around import Around
+from hwcalc.launch.commands import servers_of_script
 from hwcalc.launch.env_file import TOO_MANY, EnvFile, Named, beside, is_secret, of_service, variables_in
 from hwcalc.launch.server import FILE_NAME, KEYS, Server, names_of
 from hwcalc.launch.shell import read_script
