@@ -31,8 +31,6 @@ _LONGEST: Final = 200
 """Characters of a value."""
 HARDWARE: Final = frozenset({"gpu", "gpus", "instance", "tp", "pp", "dp", "dcp", "ep"})
 """Options of hardware, and of how it is divided."""
-SLOWER: Final = "much slower"
-"""What is said of an edit that nobody wants unasked, such as weights in host memory."""
 
 
 def asked_of(check: Check) -> dict[str, str]:
@@ -106,14 +104,19 @@ def as_before(since: str, count: int) -> str:
     return f"as the {since} has {'it' if count == 1 else 'them'}"
 
 
+def joined(*said: str) -> str:
+    """What is said of an edit, each once."""
+    return "; ".join(filter(None, dict.fromkeys(said)))
+
+
 def merged(edits: Sequence[Edit], words: Callable[[Edit], object] = lambda edit: edit.yaml) -> tuple[Edit, ...]:
     """The edits, each once by its ``words``, with all that is said of it."""
     told: dict[object, Edit] = {}
     for one in edits:
         same = told.setdefault(words(one), one)
         if same is not one:
-            said = dict.fromkeys([*same.effect.split("; "), *one.effect.removeprefix(f"{PROBABLY}; ").split("; ")])
-            told[words(one)] = replace(same, effect="; ".join(filter(None, said)))
+            said = one.effect.removeprefix(f"{PROBABLY}; ")
+            told[words(one)] = replace(same, effect=joined(*same.effect.split("; "), *said.split("; ")))
     return tuple(told.values())
 
 

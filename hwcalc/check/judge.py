@@ -17,9 +17,9 @@ from hwcalc.check.changes import (
     MOST_EDITS,
     NUMBERS,
     PROBABLY,
-    SLOWER,
     as_before,
     edit,
+    joined,
     merged,
     number_edit,
     rounded,
@@ -439,7 +439,7 @@ def then_fail(one: Edit, still: Collection[str]) -> Edit:
     """The edit, with the names of what still fails then."""
     names = " and ".join(dict.fromkeys(still))
     said = f"then {names} still fail{'' if ' and ' in names else 's'}" if names else ""
-    return replace(one, effect="; ".join(filter(None, (one.effect, said))))
+    return replace(one, effect=joined(one.effect, said))
 
 
 def _is_mendable(judged: Judged) -> bool:
@@ -455,7 +455,7 @@ def _rule(name: str) -> str:
 def _is_on_this_machine(edit: Edit) -> bool:
     """True if an edit needs neither other hardware nor another checkpoint, and leaves nothing to the memory of the host."""
     keys = edit.settings.keys()
-    return keys.isdisjoint(HARDWARE) and ("weights" not in keys or bool(edit.flags)) and SLOWER not in edit.effect
+    return keys.isdisjoint(HARDWARE) and ("weights" not in keys or bool(edit.flags)) and not edit.is_slower
 
 
 class _Offers:
@@ -514,7 +514,7 @@ class _Offers:
         """
         made, changed = replace(edit(one.settings, one.effect, self.case.places), flags=one.flag), self._at(one.settings)
         if PROBABLY not in made.effect and not self._holds(one.settings, but, sure=True):
-            made = replace(made, effect="; ".join(filter(None, (PROBABLY, made.effect))))
+            made = replace(made, effect=joined(PROBABLY, made.effect))
         if changed is None or changed.figures.fit is None or not {"tp", "pp", "dp", "ep"}.isdisjoint(one.settings):
             return made
         layout, gpus = layout_text(changed.plan.request), changed.figures.fit.gpus
@@ -556,8 +556,8 @@ class _Offers:
         """The edit of these settings, which the baseline or the lock has; ``None`` where a requirement fails with it."""
         if not self._holds(settings):
             return None
-        said = [] if self._holds(settings, sure=True) else [PROBABLY]
-        return replace(edit(settings, "", self.case.places), effect="; ".join([*said, as_before(since, len(settings))]))
+        sure = "" if self._holds(settings, sure=True) else PROBABLY
+        return replace(edit(settings, "", self.case.places), effect=joined(sure, as_before(since, len(settings))))
 
     def _number(
         self, name: str, tries: Sequence[Try], but: Collection[str], beside: Mapping[str, str] = MappingProxyType({})

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.changes import SLOWER
 from hwcalc.check.deployed import Deployment, read_deployment
 from hwcalc.check.file import read_text
-from hwcalc.check.result import Checked, Edit, Fix
+from hwcalc.check.result import SLOWER, Checked, Edit, Fix
 from hwcalc.check.server import ServerCheck
 from hwcalc.check.server_edits import default_of
 from hwcalc.errors import KvplanError, UnwritableFileError
@@ -118,7 +117,7 @@ def _round(file: Deployment, number: int, result: Checked, judge: Judge) -> tupl
         if edit.told and edit.accepting:
             why = why or f"{edit.flags} needs {edit.accepting}"
             continue
-        if not edit.told or SLOWER in edit.effect:
+        if not edit.told or edit.is_slower:
             of_host = next((each for each in edit.effect.split("; ") if SLOWER in each), "")
             how = of_host.removeprefix(f"{SLOWER}: ").replace(f", {SLOWER}", "")
             why = why or (f"{edit.flags} makes it {SLOWER}: {how}" if edit.flags else "")

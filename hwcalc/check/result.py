@@ -20,6 +20,8 @@ from hwcalc.units import human_bytes
 
 GROWTH: Final = "growth."
 """What the names of requirements begin with that compare bytes with a baseline."""
+SLOWER: Final = "much slower"
+"""What is said of a plan that leaves a part of the model in the memory of the host."""
 
 
 class Edit(Record):
@@ -40,6 +42,11 @@ class Edit(Record):
     layout: str = ""
     settings: Mapping[str, str | None] = field(default_factory=dict)
     told: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_slower(self) -> bool:
+        """True for one that nobody wants unasked, such as weights in host memory."""
+        return SLOWER in self.effect
 
 
 class KeyChange(Record):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER, merged
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, joined, merged
 from hwcalc.check.file import Check, Fault, Place, Required
 from hwcalc.check.judge import FP8, NO_CHANGE, judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, KeyChange, figures_of
@@ -42,7 +42,6 @@ from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.advice import least_sensible
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.result import BEYOND
-from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engine_flags import Flag
 from hwcalc.profiles.hardware_file import NODE
@@ -56,8 +55,6 @@ OF_MODEL: Final = ("model", "repository", "file", "url")
 Planner = Callable[[Check], Callable[..., "Plan"]]
 """Gives what plans a check, with some options changed."""
 _NO_CHANGE: Final = "no change was found with which it holds them"
-_BLOCK: Final = 16
-"""Tokens by which a length that a server allows is told."""
 _FAULTS: Final = 4
 """Faults of one server that are mended together."""
 _MOST_OF_SIZE: Final = 2
@@ -184,7 +181,7 @@ class ServerCheck(ServerEdits):
         )
         found = placed_at(finding("flags", said_of.rstrip(" ."), holds=False), place_of(self.server, flag, word))
         first = [self._edit({}, told) for told in changes]
-        offered = [(edit, [*islice(self._edits_beside(edit, {}, planner), _MOST_OF_SIZE)]) for edit in first]
+        offered = [(edit, [*islice(self.edits_beside(edit, {}, planner), _MOST_OF_SIZE)]) for edit in first]
         # A change that is enough alone comes before one that needs another.
         offered.sort(key=lambda each: [edit.told for edit in each[1]] != [each[0].told])
         edits = once(edit for _, found_beside in offered for edit in found_beside)
@@ -238,9 +235,9 @@ class ServerCheck(ServerEdits):
         elif self.beyond is not None:
             first = self._beyond(plan, planner, search)
         failing = first or next((item for item in found if _is_of_size(item) and not (item.holds and item.certain)), None)
-        longer = bool(self.engine.facts.slots_option) and 0 < self._maximum(plan) < self._given("seq")
-        # No text serves what is longer than the model.
-        back = [] if failing is None or longer else self.taken_back(changes, replan)
+        # No text of slots serves what is longer than the model.
+        helps = failing is not None and not (self.engine.facts.slots_option and self._is_over_model(plan))
+        back = self.taken_back(changes, replan) if helps else []
         if first is not None:
             first = _with_back(first, back)
             if self.beyond is not None:
@@ -320,10 +317,10 @@ class ServerCheck(ServerEdits):
         """The edits with which the server surely fits on so many GPUs, which its sizes take and it has not got."""
         edit = self._edit({})
         if "gpus" in self.given:
-            yield from self._edits_beside(edit, {"gpus": str(gpus)}, planner)
+            yield from self.edits_beside(edit, {"gpus": str(gpus)}, planner)
             return
         other = replace(self, server=self._with({"gpus_per_replica": gpus}))
-        for each in other._edits_beside(edit, {}, planner):  # noqa: SLF001
+        for each in other.edits_beside(edit, {}, planner):
             alone = each.flags and "GPUs in the file" not in each.effect
             yield replace(each, yaml=f"{gpus:,} GPUs in the file, {each.flags}", flags="", told={}) if alone else each
 
@@ -362,7 +359,7 @@ class ServerCheck(ServerEdits):
                 if typed or not size
                 else self._most_slots(size, slots, replan, more_than=error.allowed if option == "batch" else 0)
             )
-            edits += self._edits_beside(self._edit({}, larger), typed, planner, more_than={option: error.allowed})
+            edits += self.edits_beside(self._edit({}, larger), typed, planner, more_than={option: error.allowed})
         smaller = {option: str(error.allowed)}
         held = self._held_with({}, smaller, replan)
         if held.holds and error.allowed >= least_sensible(error.sizes[option]):
@@ -372,13 +369,13 @@ class ServerCheck(ServerEdits):
             command = search(replace(self, options={**self.options, **load}))
             message += f"; {_NO_CHANGE}{f'. Search further: {command}' if command else ''}"
         # What holds all that is asked for comes first, and what makes it slower last.
-        edits.sort(key=lambda edit: (SLOWER in edit.effect, not edit.settings.keys().isdisjoint(NUMBERS)))
+        edits.sort(key=lambda edit: (edit.is_slower, not edit.settings.keys().isdisjoint(NUMBERS)))
         word = words_for(self.flags, self.server, option)[1]
         item = finding("length" if option == "seq" else "users", message, holds=False)
         place = None if word is None or not word.line else place_of(self.server, self.flags.flag_of.get(option), word)
         return replace(placed_at(item, place), edits=once(edits))
 
-    def _edits_beside(
+    def edits_beside(
         self, first: Edit, typed: Mapping[str, str], planner: Planner, more_than: Mapping[str, int] = MappingProxyType({})
     ) -> Iterator[Edit]:
         """The ``first`` edit if the server surely fits with it, else edits with which it does besides. One of ``seq`` or ``batch`` leaves ``more_than`` so many.
@@ -390,26 +387,37 @@ class ServerCheck(ServerEdits):
                 other = self._changed(first, typed)
                 replan = planner(other)
                 plan = replan(advise=True)
-                maximum = other._maximum(plan)  # noqa: SLF001
-                if 0 < maximum < other._given("seq"):  # noqa: SLF001
-                    typed = {**typed, "seq": str(maximum)}
-                elif other.beyond is not None:
-                    first = self._with_told(first, self._allowing(other.beyond))
-                elif other.refusal_of(plan):
-                    first = self._with_told(first, self._told({"seq": maximum}))
-                else:
+                lacks = other.lacks(plan)
+                if lacks is None:
                     break
+                told, load = lacks
+                first, typed = self._with_told(first, told), {**typed, **load}
             else:
                 return
             if plan.fit is None or plan.fit.verdict is Verdict.FITS:
-                yield from () if plan.fit is None or not plan.partly_on_host else other._all_on_gpu(replan)  # noqa: SLF001
-                yield self._made(replace(first, effect="; ".join(filter(None, (first.effect, slower(plan))))), typed)
+                yield from other.all_on_gpu(plan, replan)
+                yield self._made(replace(first, effect=joined(first.effect, slower(plan))), typed)
                 return
-            item, *_ = judge((_FITS,), plan, replan, self.places, sure=True, grown=self.grown)
-            for edit in other.blamed(item, plan, replan).edits:
+            for edit in other.fitting(plan, replan):
                 left = read_options({name: edit.settings[name] for name in more_than if edit.settings.get(name)}).values
                 if all(left[name] > least for name, least in more_than.items() if edit.settings.get(name)):
                     yield replace(edit, settings={**first.settings, **edit.settings})
+
+    def lacks(self, plan: Plan) -> tuple[Mapping[str, str], Mapping[str, str]] | None:
+        """What its engine has to be told, and what is to be typed, for a load that the text does not allow or a length that the engine refuses; ``None``
+        where it takes both.
+        """
+        maximum = self._maximum(plan)
+        if self._is_over_model(plan):
+            return {}, {"seq": str(maximum)}
+        if self.beyond is not None:
+            return self._allowing(self.beyond), {}
+        return (self._told({"seq": maximum}), {}) if self.refusal_of(plan) else None
+
+    def fitting(self, plan: Plan, replan: Callable[..., Plan]) -> Sequence[Edit]:
+        """The edits with which what does not fit surely does."""
+        item, *_ = judge((_FITS,), plan, replan, self.places, sure=True, grown=self.grown)
+        return self.blamed(item, plan, replan).edits
 
     def _changed(self, edit: Edit, typed: Mapping[str, str]) -> ServerCheck:
         """The check of the server once its engine is told what an edit says; without the load of the user where that is beyond what the text allows then."""
@@ -446,17 +454,20 @@ class ServerCheck(ServerEdits):
         """The longest sequence of the model; 0 where it is not known, and where the text stretches it."""
         return 0 if self._stretched else plan.model.max_position_embeddings or 0
 
+    def _is_over_model(self, plan: Plan) -> bool:
+        """True if users send longer requests than the model takes."""
+        return 0 < self._maximum(plan) < self._given("seq")
+
     def _asks_too_much(self, plan: Plan) -> bool:
-        """True if users send longer requests than the model takes to an engine that allows as many in its slots, and cuts them."""
-        maximum = self._maximum(plan)
-        by_text = self.beyond is not None and (self.beyond.option == "batch" or self.beyond.allowed < maximum)
-        return bool(self.engine.facts.slots_option) and not by_text and 0 < maximum < self._given("seq")
+        """True if that is sent to an engine that allows as many tokens in its slots, and cuts them."""
+        by_text = self.beyond is not None and (self.beyond.option == "batch" or self.beyond.allowed < self._maximum(plan))
+        return bool(self.engine.facts.slots_option) and not by_text and self._is_over_model(plan)
 
     def _over_model(self, plan: Plan, planner: Planner) -> Judged:
         """The finding of requests that are longer than the model takes, with its longest ones."""
         maximum = self._maximum(plan)
         message = f"{self._given('seq'):,} tokens is more than the model's maximum of {maximum:,}, whatever the text allows"
-        edits = once(self._edits_beside(self._edit({}), {"seq": str(maximum)}, planner))
+        edits = once(self.edits_beside(self._edit({}), {"seq": str(maximum)}, planner))
         return replace(placed_at(finding("length", message, holds=False), self.places.get("model")), edits=edits)
 
     def _within_model(self, item: Judged, plan: Plan, planner: Planner) -> tuple[Edit, ...]:
@@ -471,14 +482,14 @@ class ServerCheck(ServerEdits):
         ):
             return ()
         told = self._slots_told(plan.request.batch, maximum, keep=True) if maximum else {}
-        return once(self._edits_beside(self._edit({"seq": str(maximum)}, told), {}, planner)) if told else ()
+        return once(self.edits_beside(self._edit({"seq": str(maximum)}, told), {}, planner)) if told else ()
 
     def _in_smaller_slots(self, tokens: int, before: int, slots: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of more slots in the memory that there is: each of so many ``tokens``, which are what the user sends, or half of those ``before``."""
         if tokens >= (self._given("seq") or before // 2):
             told = self._told({self.engine.facts.users_option: slots})
             held = self._held_with(told, {}, replan)
-            effect = "; ".join(filter(None, (f"{tokens:,} tokens a slot" if tokens else "", held.slower)))
+            effect = joined(f"{tokens:,} tokens a slot" if tokens else "", held.slower)
             if held.holds:
                 yield self._made(self._edit({}, told, effect), {}, held)
 
@@ -495,7 +506,7 @@ class ServerCheck(ServerEdits):
                         edit = replace(edit, effect="if that fits")
                     # More GPUs are what the finding itself asks for.
                     yield from islice(
-                        (each for each in self._edits_beside(edit, {}, planner) if each.settings.keys().isdisjoint(hardware)),
+                        (each for each in self.edits_beside(edit, {}, planner) if each.settings.keys().isdisjoint(hardware)),
                         _MOST_OF_SIZE,
                     )
                     break
@@ -518,7 +529,7 @@ class ServerCheck(ServerEdits):
         fit = shorter.fit
         if fit is not None and fit.verdict is not Verdict.FITS:
             refused += f" With {longest:,} tokens: {verdict_on(shorter)}"
-            edits += self._edits_beside(edit, typed, planner)
+            edits += self.edits_beside(edit, typed, planner)
             most = fit.max_seq or 0
             if least_sensible(longest) <= most < longest:
                 of_longest = shorter
@@ -583,20 +594,6 @@ class ServerCheck(ServerEdits):
                 first = first if word is None else place_of(self.server, waiting, word)
         return replace(placed_at(item, first or self.places.get("model")), edits=edits)
 
-    def _longest_allowed(self, replan: Callable[..., Plan]) -> Edit | None:
-        """The edit to the longest sequence that a server may allow, to surely fit, where users send shorter ones; ``None`` where there is none."""
-        seq, allowed = self._given("seq"), number(self.server.settings.get("max_model_len"))
-        allowed = allowed or replan().model.max_position_embeddings or 0
-
-        def fits(blocks: int) -> bool:
-            return self._held_with(self._told({"seq": blocks * _BLOCK}), {}, replan).holds
-
-        least, most = -(-seq // _BLOCK), (allowed - 1) // _BLOCK
-        if not 0 < least <= most or not fits(least):
-            return None
-        tokens = _BLOCK * max(least, last_yes(fits, most, least))
-        return self._made(self._edit({"seq": str(tokens)}, self._told({"seq": tokens})), {}, Held(gpus=1))
-
     def _waiting(self, plan: Plan) -> Flag | None:
         """The flag of how many are served at once, where that is fewer than there are users; ``None`` where none of them waits for that."""
         facts, fit = self.engine.facts, plan.fit
@@ -648,7 +645,7 @@ class ServerCheck(ServerEdits):
 
         def gpus(edit: Edit) -> tuple[bool, int]:
             settings = {**self.server.settings, **settings_told(self.flags, edit.told)[0]}
-            return SLOWER in edit.effect, max(has, gpus_taken(settings) or 0)
+            return edit.is_slower, max(has, gpus_taken(settings) or 0)
 
         ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
         yield from (next(ordered) if edit.flags else edit for edit in edits)

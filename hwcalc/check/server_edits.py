@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, SLOWER, as_before, gain_of, taken_back
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, as_before, gain_of, joined, taken_back
 from hwcalc.check.file import Check
 from hwcalc.check.judge import EIGHT_BITS
-from hwcalc.check.result import Edit, KeyChange, figures_of
+from hwcalc.check.result import SLOWER, Edit, KeyChange, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
@@ -57,6 +57,8 @@ OF_HARDWARE: Final = {"gpu": "gpu", "gpus": "gpus_per_replica"}
 """Options of a plan, and the settings of servers that say the same."""
 OF_SERVER: Final = {**OF_HARDWARE, **{option: key for key, option in LOAD.items()}}
 """Options of a plan, and what ``--set`` calls those of one server."""
+_BLOCK: Final = 16
+"""Tokens by which a length that a server allows is told."""
 _STRETCHES: Final = re.compile(r"rope|overrid")
 """In the names of flags that change how long a model is."""
 
@@ -172,7 +174,7 @@ class ServerEdits(Check):
             effect = f"{each:,} tokens a slot" if slots > 1 and each else ""
         else:
             effect = f"surely; {expected:,} tokens expected" if expected > length else ""
-        return replace(edit, effect="; ".join(filter(None, (effect, edit.effect))))
+        return replace(edit, effect=joined(effect, edit.effect))
 
     def _given(self, name: str) -> int:
         """The length or the users that the user gave; 0 where none are given."""
@@ -211,6 +213,20 @@ class ServerEdits(Check):
             edit = self._edit({"batch": str(most)}, self._slots_told(most, seq), effect)
             yield self._made(edit, typed(most), held(most))
 
+    def _longest_allowed(self, replan: Callable[..., Plan]) -> Edit | None:
+        """The edit to the longest sequence that a server may allow, to surely fit, where users send shorter ones; ``None`` where there is none."""
+        seq, allowed = self._given("seq"), number(self.server.settings.get("max_model_len"))
+        allowed = allowed or replan().model.max_position_embeddings or 0
+
+        def fits(blocks: int) -> bool:
+            return self._held_with(self._told({"seq": blocks * _BLOCK}), {}, replan).holds
+
+        least, most = -(-seq // _BLOCK), (allowed - 1) // _BLOCK
+        if not 0 < least <= most or not fits(least):
+            return None
+        tokens = _BLOCK * max(least, last_yes(fits, most, least))
+        return self._made(self._edit({"seq": str(tokens)}, self._told({"seq": tokens})), {}, Held(gpus=1))
+
     def taken_back(self, changes: Sequence[KeyChange], replan: Callable[..., Plan]) -> list[Edit]:
         """The edits to values that the text had in the baseline or the lock, with each of which it surely fits and nothing grows: alone, else together."""
         # Slots and what they share are said as one, whatever users send.
@@ -226,7 +242,7 @@ class ServerEdits(Check):
             held = self._held_with(told, {}, replan) if told else Held()
             if not held.holds or held.accepting:
                 return None
-            effect = "; ".join(filter(None, (held.slower, as_before(since, len(told)))))
+            effect = joined(held.slower, as_before(since, len(told)))
             return self._made(self._edit(before, told, effect), {}, held)
 
         return taken_back(own, made, as_one)
@@ -266,8 +282,8 @@ class ServerEdits(Check):
             return self._made(edit, {"gpus": many}, held) if held.holds else None
         held = self._held_with(edit.told, {}, replan) if edit.told and many is None else Held()
         if held.holds:
-            slow = "" if SLOWER in edit.effect else held.slower
-            return self._made(replace(edit, effect="; ".join(filter(None, (slow, edit.effect)))), {}, held)
+            slow = "" if edit.is_slower else held.slower
+            return self._made(replace(edit, effect=joined(slow, edit.effect)), {}, held)
         free = () if edit.told else (*NUMBERS, *(() if counts else ("gpus",)))
         typed = {name: text for name, text in edit.settings.items() if text is not None and (name in self.given or name in free)}
         if not typed:
@@ -295,7 +311,7 @@ class ServerEdits(Check):
         gpu = settings.get("gpu")
         if gpu:
             said.append(f"{f'{many} x ' if many else ''}{self._as_labelled(gpu)} in the file")
-            effect = "; ".join(filter(None, (self._also("gpu"), effect)))
+            effect = joined(self._also("gpu"), effect)
         elif many and (self.engine.facts.splits_layers or not (edit.told and (of_text is None or of_text >= many))):
             said.append(f"{many:,} GPUs in the file")
         if many > max(NODE, of_text or 0) and not has_other_nodes(self.server):
@@ -305,7 +321,7 @@ class ServerEdits(Check):
             return None
         without = "".join(f" without {self.flags.flag_of[name].spelled}" for name in names if name in self.flags.flag_of)
         stands = self._stands_at({**self.beside, **edit.told})
-        effect = "; ".join(filter(None, (stands, effect)))
+        effect = joined(stands, effect)
         words = ", ".join(filter(None, (*said, self._whole(edit).flags)))
         return replace(edit, yaml=f"{words}{without}".strip(), effect=effect, flags="", told={})
 
@@ -330,20 +346,20 @@ class ServerEdits(Check):
         A value that a variable of the text has is to be written there.
         """
         edit, typed = self._whole(edit), {**self.typed, **typed}
-        edit = replace(edit, effect="; ".join(filter(None, (self._stands_at(edit.told), edit.effect))))
+        edit = replace(edit, effect=joined(self._stands_at(edit.told), edit.effect))
         given, gpus = self.given.get("gpus"), 0 if held is None else held.gpus
         edit = edit if held is None else replace(edit, accepting=held.accepting)
         if given is not None and gpus > int(given):
             typed = {**typed, "gpus": str(gpus)}
         elif isinstance(of_text := self.server.settings.get("gpus_per_replica"), int) and gpus > of_text:
-            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs in the file"))))
+            edit = replace(edit, effect=joined(edit.effect, f"with {gpus:,} GPUs in the file"))
         elif given is None and of_text is None and gpus > (gpus_taken(self.server.settings) or gpus):
-            edit = replace(edit, effect="; ".join(filter(None, (edit.effect, f"with {gpus:,} GPUs"))))
+            edit = replace(edit, effect=joined(edit.effect, f"with {gpus:,} GPUs"))
         return self._typed(edit, typed, held or Held()) if typed else edit
 
-    def _all_on_gpu(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
-        """The edit of a cache of eight bits with which nothing lies in the memory of the host."""
-        for dtype in EIGHT_BITS:
+    def all_on_gpu(self, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit of a cache of eight bits with which nothing lies in the memory of the host, where something does."""
+        for dtype in EIGHT_BITS if plan.partly_on_host else ():
             told = self._told({"dtype": dtype})
             held = self._held_with(told, {}, replan) if told else Held()
             if held.holds and not held.slower:
@@ -384,7 +400,7 @@ class ServerEdits(Check):
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""
         typed, stands = {**self.typed, **typed}, "" if edit.told else self._stands_at(self.beside)
-        edit = replace(edit, effect="; ".join(filter(None, (stands, edit.effect))))
+        edit = replace(edit, effect=joined(stands, edit.effect))
         sets = {f"{self.name}.{OF_SERVER[name]}": text for name, text in typed.items() if name in self.own}
         new = {name: text for name, text in typed.items() if name not in self.own}
         options = {**{name: value for name, value in self.shared.items() if name not in new}, **new}
