@@ -229,15 +229,17 @@ class ServerEdits(Check):
 
     def taken_back(self, changes: Sequence[KeyChange], replan: Callable[..., Plan]) -> list[Edit]:
         """The edits to values that the text had in the baseline or the lock, with each of which it surely fits and nothing grows: alone, else together."""
-        # Slots and what they share are said as one, whatever users send.
-        as_one = {*NUMBERS} if self.engine.facts.slots_option else set[str]()
+        facts = self.engine.facts
+        # Slots and what they share are said as one, whatever users send; the tokens of all where they are no multiple.
+        as_one = {*NUMBERS, *(f"engine_options.{name}" for name in (facts.slots_option, facts.users_option))}
+        as_one = as_one if facts.slots_option else set[str]()
         own = [change for change in changes if change.key in as_one or change.key.partition(".")[0] not in self.given]
 
         def made(settings: Mapping[str, str | None], since: str) -> Edit | None:
-            # What was not set cannot be told.
-            unset = {key for key, value in settings.items() if value is None}
-            but = unset | (as_one if unset & as_one else set())
-            before = {key: value for key, value in settings.items() if value is not None and key not in but}
+            # A single slot or GPU is not named among the keys; what else was not set cannot be told.
+            before = {key: "1" if value is None and key in ("batch", *LAYOUT) else value for key, value in settings.items()}
+            but = as_one if before.get("seq", "") is None else ()
+            before = {key: value for key, value in before.items() if value is not None and key not in but}
             told = self._told_before(before, as_one)
             held = self._held_with(told, {}, replan) if told else Held()
             if not held.holds or held.accepting:
@@ -252,10 +254,11 @@ class ServerEdits(Check):
         of_engine = {key.partition(".")[2]: text for key, text in before.items() if "." in key}
         options = {name: text for name, text in before.items() if "." not in name}
         values = read_options({**self.asked, **options}).values
-        told = self._told(of_engine | {name: values[name] for name in options if name not in as_one})
-        if options.keys().isdisjoint(as_one):
-            return told
-        return told | self._slots_told(values.get("batch") or 1, values.get("seq") or 0, keep="batch" not in options)
+        told = self._told({name: values[name] for name in options if name not in as_one})
+        if not options.keys().isdisjoint(as_one):
+            told |= self._slots_told(values.get("batch") or 1, values.get("seq") or 0, keep="batch" not in options)
+        told |= self._told(of_engine)
+        return {name: value for name, value in told.items() if not self._stands(name, value)}
 
     def _on_all_gpus(self, replan: Callable[..., Plan]) -> Iterator[Edit]:
         """The edit of the tensor-parallel size that takes all GPUs of the text, some of which are idle, where it fits so."""

@@ -35,13 +35,30 @@ def failing(found: dict[str, Any]) -> dict[str, Any]:
         # Twice the slots, each with half of the tokens.
         (f"{LLAMA_SERVER} -c 65536 -np 2", f"{LLAMA_SERVER} -c 65536 -np 4", ["--gpu", "l4", "--seq", "32k"], "length", "-np 2"),
         (f"{LLAMA_SERVER} -c 32768 -np 4", f"{LLAMA_SERVER} -c 8192 -np 4", ["--gpu", "l4", "--seq", "8k"], "length", "-c 32768"),
+        # One slot, which no key says.
+        (f"{LLAMA_SERVER} -c 32768 -np 1", f"{LLAMA_SERVER} -c 32768 -np 4", ["--gpu", "l4", "--seq", "16k"], "length", "-np 1"),
+        # No multiple of three slots.
+        (
+            f"{LLAMA_SERVER} -c 32768 -np 3",
+            f"{LLAMA_SERVER} -c 65536 -np 2",
+            ["--gpu", "l4", "--users", "3"],
+            "users",
+            "-c 32768 -np 3",
+        ),
+        (
+            f"{LLAMA_SERVER} -c 32768 -np 3",
+            f"{LLAMA_SERVER} -c 24576 -np 3",
+            ["--gpu", "l4", "--seq", "10k"],
+            "length",
+            "-c 32768",
+        ),
         # Seven of 16,384 tokens in eight bits are 8.75 GiB beside 27.5 of weights: in twice the length, or 16 bits, too much for an L40S.
         (
             f"{LONG.format(16384)} --kv-cache-dtype fp8",
             LONG.format(32768),
             ["--gpu", "l40s", "--users", "7"],
             "fits",
-            "--max-model-len 16384 --kv-cache-dtype fp8",
+            "--kv-cache-dtype fp8 --max-model-len 16384",
         ),
         (
             f"{LONG.format(16384)} --kv-cache-dtype fp8",
@@ -68,7 +85,7 @@ def test_the_value_of_the_baseline_comes_first(
     first, *others = item["edits"]
 
     assert (status, item["name"], first["flags"], first["accepting"]) == (1, finding, flags, "")
-    assert f"as the baseline has {'them' if ' --' in flags else 'it'}" in first["effect"].split("; ")
+    assert f"as the baseline has {'it' if len(first['told']) == 1 else 'them'}" in first["effect"].split("; ")
     assert "no single change" not in item["message"]
     assert [edit for edit in others if edit["told"] == first["told"]] == []
     assert applied(item["edits"], path, [*words[1:], *against], capsys) >= 1
@@ -158,15 +175,16 @@ def test_a_load_that_changed_is_not_in_the_text(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        # The first had as many as the second, each with a quarter.
-        (f"{LLAMA_SERVER} -c 32768", f"{LLAMA_SERVER} -c 32768 -np 4"),
-        (LONG.format(16384), f"{LONG.format(16384)} --tensor-parallel-size 16"),
+        # Fewer at once than there are users.
+        (LONG.format(8192), f"{LONG.format(8192)} --max-num-seqs 4"),
+        # All of the model's length, and now of more than a GPU has.
+        (LLAMA_SERVER, f"{LLAMA_SERVER} -c 1048576 -np 8"),
     ],
 )
 def test_what_was_not_set_is_not_told(before: str, after: str, tmp_path: Path, capsys: Capture) -> None:
     """No flag says that there is none."""
     path, baseline = write(tmp_path / "serve.sh", before), tmp_path / "before.json"
-    words = [str(path), "--gpu", "l40s", "--seq", "16k"]
+    words = [str(path), "--gpu", "l40s", *(["--users", "8"] if "vllm" in before else [])]
     write(baseline, run(capsys, "check", *words, "--json")[1])
     write(path, after)
     status, found = checked(capsys, *words, "--baseline", str(baseline), "--max-growth", "900%")
