@@ -415,14 +415,19 @@ def accepted(document: CheckDocument, path: str) -> CheckDocument:
     kept = [check for check in others if os.path.lexists(check.file)]
     gone = sorted({check.file for check in others} - {check.file for check in kept})
     files = (FileInfo(path=file, checks=count) for file, count in Counter(check.file for check in kept).items())
-    checks = (*document.checks, *kept)
+    # Each check stays where it is, so that the change of the file shows what has changed.
+    place = {(check.file, check.name): number for number, check in enumerate(before)}
+    checks = sorted((*document.checks, *kept), key=lambda check: place.get((check.file, check.name), len(place)))
+    first = {check.file: number for number, check in reversed([*enumerate(checks)])}
+    files = sorted((*document.files, *files), key=lambda info: first.get(info.path, len(checks)))
     summary = summary_of(checks, strict=document.summary.strict)
-    written = replace(document, files=(*document.files, *files), checks=checks, summary=summary)
+    written = replace(document, files=tuple(files), checks=tuple(checks), summary=summary)
     write_file(path, dumps(written.to_dict()).encode(), "--baseline", below=True)
     said = [f"Wrote {name} with {_checks(len(document.checks))}"]
     said += [f"as they were, {_checks(len(kept))} of other files"] if kept else []
     said += [f"left out, those of {brief(', '.join(gone), _LONGEST_NAME)}, not there any more"] if gone else []
-    return _noted(document, "accepted", f"{'; '.join(said)}.")
+    locks = ", and what was written of locks" if any(info.lock_written for info in document.files) else ""
+    return _noted(document, "accepted", f"{'; '.join(said)}. Commit it{locks}.")
 
 
 def _kept(path: str) -> tuple[Checked, ...]:

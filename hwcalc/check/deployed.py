@@ -24,7 +24,7 @@ from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER, default_of, given_
 from hwcalc.engines import find_engine
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.launch.env_file import NOTED, beside, is_secret
+from hwcalc.launch.env_file import NOTED, is_secret
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
     LAYOUT,
@@ -198,10 +198,11 @@ def typed_command(
 ) -> str:
     """The command that checks these files, with what the user says of their variables and servers, more values of ``--set``, and options of plans.
 
-    Where all of their ``servers`` are known, what is said of those of other files is left out. What looks like a secret is left out: a log shows the command, and no plan needs it. A file of variables is named where it takes the place of another.
+    Where all of their ``servers`` are known, what is said of those of other files is left out. What looks like a secret is left out: a log shows the command, and no plan needs it. A file of variables is
+    named, so that the command has what stands in it later; of a pipe the values are.
     """
     given = told.given
-    replacing = bool(given.file) and any(beside(path) is not None for path in paths)
+    named = os.path.isfile(given.file)
     names = (shell_word(f"./{path}" if path.startswith("-") and path != "-" else path) for path in paths)
     # What is new stands last, where it is seen.
     said = (
@@ -209,10 +210,10 @@ def typed_command(
         for name, value in {**{name: value for name, value in given.variables.items() if name not in sets}, **sets}.items()
         if (name in given.settings and (servers is None or name.rpartition(".")[0] in {"", *servers}))
         or name in sets
-        or (any(name in text for text in texts) and (name in given.sets or not replacing) and not is_secret(name, value))
+        or (any(name in text for text in texts) and (name in given.sets or not named) and not is_secret(name, value))
     )
     words = [f"--set {shell_word(pair)}" for pair in said if masked(pair) == pair]
-    words = [f"--env-file {shell_word(given.file)}", *words] if replacing else words
+    words = [f"--env-file {shell_word(given.file)}", *words] if named else words
     return " ".join(("kvplan check", *names, *words)) + _typed(options)
 
 
@@ -304,8 +305,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
         remarks=(*made.remarks, *warned(server)),
         server=server,
         command=command,
-        outside=frozenset({**told.given.variables, **told.given.beside}),
-        of_env_file=frozenset(told.given.beside),
+        outside=told.given.files_of,
         told=tuple(judged),
         without_gpu=without_gpu,
         fitted=made.fitted,

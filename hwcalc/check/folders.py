@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -18,14 +19,16 @@ from hwcalc.yaml_tree import LARGEST_MANIFEST
 
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Folders in which nobody keeps manifests of their own; those whose names begin with a dot are left out too."""
+_OF_VARIABLES: Final = re.compile(r"^\.env\.|\.env$")
+"""In the names of files of variables."""
 MOST_FILES: Final = 10_000
 """Files of a folder."""
 
 
-def files_in(paths: Sequence[str]) -> dict[str, bool]:
+def files_in(paths: Sequence[str], env_file: str = "") -> dict[str, bool]:
     """The files of these paths, each once, and whether it is merely one of a folder: those that match a pattern, and those of a folder that may
-    hold commands or manifests, by their names. Locks are no such files. A lock that is named stands for the file that it is of, and a ``.env`` for
-    the Compose files that read it: a hook is given what has changed.
+    hold commands or manifests, by their names. Locks are no such files. A lock that is named stands for the file that it is of, and a file of
+    variables, such as ``env_file`` of the user, for the Compose files beside it that read it: a hook is given what has changed.
 
     Raises :class:`~hwcalc.check.file.CheckFileError` for a folder of too many files.
     """
@@ -42,17 +45,20 @@ def files_in(paths: Sequence[str]) -> dict[str, bool]:
                 raise CheckFileError(f"{printable(path)} has more than {MOST_FILES:,} files.", hint="Name a folder in it.")
             out |= {name: True for name in walked if name not in out}
         else:
-            out |= dict.fromkeys(_read_with(path), False)
+            out |= dict.fromkeys(_read_with(path, env_file), False)
     return out
 
 
-def _read_with(path: str) -> Sequence[str]:
+def _read_with(path: str, env_file: str) -> Sequence[str]:
     """The files that are checked for a path: itself, or those that read it."""
     folder, name = os.path.split(path)
     of_lock = path.removesuffix(SUFFIX)
-    if name == ENV_FILE:
-        return [each for each in _yaml_in(folder) if _reads_env(each)] or [path]
-    return [of_lock if of_lock != path and os.path.isfile(of_lock) else path]
+    if of_lock != path and os.path.isfile(of_lock):
+        return [of_lock]
+    of_all = name == ENV_FILE or (bool(env_file) and os.path.normpath(path) == os.path.normpath(env_file))
+    if of_all or _OF_VARIABLES.search(name):
+        return [each for each in _yaml_in(folder) if _reads(each, "" if of_all else name)] or [path]
+    return [path]
 
 
 def _yaml_in(folder: str) -> Iterator[str]:
@@ -63,10 +69,11 @@ def _yaml_in(folder: str) -> Iterator[str]:
                 yield os.path.join(folder, name)
 
 
-def _reads_env(path: str) -> bool:
-    """True for a file of Compose, which reads the ``.env`` beside it by itself."""
+def _reads(path: str, name: str) -> bool:
+    """True for a file of Compose, which reads the ``.env`` beside it by itself, and others that it names."""
     with suppress(CheckFileError):
-        return is_compose(read_text(path, LARGEST_MANIFEST))
+        text = read_text(path, LARGEST_MANIFEST)
+        return name in text and is_compose(text)
     return False
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,7 +166,7 @@ def check(
     more = {"gpu": name, "gpus": gpus if count is None else count, "instance": instance, "seq": seq, "batch": batch}
     given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in read_variables(env).items()])
     named = {name: value for name, value in more.items() if value is not None}
-    found_in, allowed = files_in(paths), growth.text if growth.share else ""
+    found_in, allowed = files_in(paths, given.file), growth.text if growth.share else ""
     told = Told(given=given, options=named, baselines=tuple(baselines), growth=allowed, several=len(found_in) > 1)
     readers: dict[str, Callable[[], CheckFile | None]]
     readers = {path: partial(read_any, path, told, in_folder=in_folder) for path, in_folder in found_in.items()}
@@ -184,8 +185,7 @@ def check(
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
     if len(baselines) == 1:
-        texts_read = [file.text for file in read if isinstance(file, Deployment)]
-        made = typed_command(paths, texts_read, told, told.options)
+        made = _command(paths, read, told)
         growth = replace(growth, accept=f"{made} --baseline {shell_word(baselines[0])} --accept")
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
@@ -199,6 +199,16 @@ def check(
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
     return document
+
+
+def _command(paths: Sequence[str], read: Sequence[CheckFile | Unread], told: Told) -> str:
+    """The command of this run, with what counts for its files alone."""
+    deployed = [file for file in read if isinstance(file, Deployment)]
+    # A folder or a pattern stays one; a file of variables or a lock is the file that reads it.
+    files = (files_in([path], told.given.file) if os.path.isfile(path) else [path] for path in paths)
+    names = {check.name for file in deployed for check in file.checks}
+    texts_read = [file.text for file in deployed]
+    return typed_command([*dict.fromkeys(chain.from_iterable(files))], texts_read, told, told.options, servers=names)
 
 
 _MAPPING: Final = "check"
@@ -398,7 +408,8 @@ def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], 
             raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
         return Models(file.folder, None, mend=mend, access=options.access), info
     locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
-    models = Models(file.folder, locked, mend=mend, access=options.access, kept=kept)
+    # What the lock lacks, the baseline lacks too: one command adds it to both.
+    models = Models(file.folder, locked, mend=options.growth.accept or mend, access=options.access, kept=kept)
     if locked is None:
         return models, info
     note = Note(code="locked", message=f"Models are taken from {path}; no network is used.")

@@ -25,7 +25,6 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import variable_of
-from hwcalc.launch.env_file import NAME as ENV_FILE
 from hwcalc.launch.planned import (
     LAYOUT,
     flags_of,
@@ -84,7 +83,7 @@ class ServerEdits(Check):
 
     ``given`` are options of the user that count more than the text. ``command`` makes the command that checks the text with options and values of
     ``--set``, and without a limit of growth if another one is to be added; ``own`` are the options that ``--set`` says of this server alone, and
-    ``shared`` those that the user gave for all. Variables from ``outside`` have the values that the user gave, or, ``of_env_file``, those of a file beside the text. ``grown`` compares its figures with a
+    ``shared`` those that the user gave for all. ``outside`` has the variables that the text gets from elsewhere, each with the file that says it, empty where the user does. ``grown`` compares its figures with a
     baseline. What its engine is told ``beside`` the text, and what is ``typed`` for that, is a part of each edit. ``others`` names the servers for
     which the word of a setting counts as well.
     """
@@ -94,8 +93,7 @@ class ServerEdits(Check):
     command: Callable[..., str] = str
     own: Collection[str] = ()
     shared: Mapping[str, Any] = MappingProxyType({})
-    outside: frozenset[str] = frozenset()
-    of_env_file: frozenset[str] = frozenset()
+    outside: Mapping[str, str] = MappingProxyType({})
     grown: Grown = no_growth
     beside: Mapping[str, str] = MappingProxyType({})
     typed: Mapping[str, str] = MappingProxyType({})
@@ -391,14 +389,14 @@ class ServerEdits(Check):
     def given_at(self, word: Word) -> str:
         """The variable from outside the text that has the value of a word, and where it is given; empty where there is none."""
         name, file = self.file_of(word)
-        return f"{name} of {file or '--set or --env-file'}" if name else ""
+        return f"{name} of {file or '--set'}" if name else ""
 
     def file_of(self, word: Word) -> tuple[str, str]:
         """The variable from outside the text that has the value of a word, and the file beside the text that says it; empty without one."""
         if word.said is not None and word.said.file:
             return word.said.name, word.said.file
         name = given_in(word, self.outside)
-        return (name, ENV_FILE if name in self.of_env_file else "") if name else ("", "")
+        return (name, self.outside[name]) if name else ("", "")
 
     def _typed(self, edit: Edit, typed: Mapping[str, str], held: Held) -> Edit:
         """The edit as the command that checks the text with options that are ``typed`` beside what the user gave, and as what the text says then."""

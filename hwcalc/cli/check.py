@@ -244,8 +244,9 @@ def _view(*, json: bool, format_: str | None, **others: Any) -> View:
 def _remarks(document: CheckDocument) -> Iterator[str]:
     """Lines on what was changed or not, and what the checks say."""
     for fix in document.fixes:
-        yield from fix.changes
-        yield from fix.reasons
+        # Servers of several files may have one name.
+        of = f"{fix.path}: " if len(document.files) > 1 else ""
+        yield from (f"{of}{each}" for each in (*fix.changes, *fix.reasons))
         if fix.written:
             yield f"wrote {fix.path}."
 

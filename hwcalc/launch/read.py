@@ -15,7 +15,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import gguf_format, scalar
 from hwcalc.launch.around import Around
 from hwcalc.launch.commands import servers_of_script
-from hwcalc.launch.env_file import TOO_MANY, EnvFile, Named, beside, is_secret, of_service, variables_in
+from hwcalc.launch.env_file import NAME, TOO_MANY, EnvFile, Named, beside, is_secret, of_service, variables_in
 from hwcalc.launch.server import FILE_NAME, KEYS, Server, names_of
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE, EnvText, GivenText
@@ -124,6 +124,12 @@ class Given(Record):
                 settings[name] = value if key in ("model", "revision") else scalar(value)
         names = tuple(dict.fromkeys(each.partition("=")[0] for each in sets))
         return Given(variables=variables, settings=settings, sets=names, file=file)
+
+    @property
+    def files_of(self) -> dict[str, str]:
+        """The variables from outside a text, each with the file that says it; empty where the user does."""
+        of_user = {name: "" if name in self.sets else printable(self.file) for name in self.variables}
+        return {**dict.fromkeys(self.beside, NAME), **of_user}
 
     def with_beside(self, text: str, path: str) -> tuple[Given, tuple[str, ...]]:
         """The same with what files beside a text give it, and a sentence on each that says something to the text."""

@@ -113,6 +113,8 @@ def test_other_files_of_the_baseline_stay_as_they_are(ending: str, tmp_path: Pat
     assert status == 1
     status, said, _ = command(capsys, *accepting(said))
     assert (status, "as they were, 1 check of other files" in " ".join(said.split())) == (0, True)
+    # Each check stays where it was.
+    assert [file for file, _ in names()] == [f"a.{ending}", f"b.{ending}"]
     for file, options in (("a", first), ("b", other)):
         assert command(capsys, "check", f"{file}.{ending}", *options, "--baseline", "b.json", "--strict")[0] == 0
 
@@ -229,5 +231,57 @@ def test_no_command_shows_a_secret(tmp_path: Path, capsys: Capture) -> None:
     write(tmp_path / "e.env", f"{secrets}MAX_TOKENS=2048\n")
     said = " ".join(command(capsys, *typed)[1].split())
 
-    assert "kvplan check serve.sh --set MAX_TOKENS=2048 --gpu l4 --baseline b.json --accept" in said
+    assert "kvplan check serve.sh --env-file e.env --gpu l4 --baseline b.json --accept" in said
     assert not any(secret in said + Path("b.json").read_text(encoding="utf-8") for secret in ("abcdefgh", "ijklmnop", "qrstuvwx"))
+
+
+def test_what_a_lock_lacks_is_accepted_by_one_command(capsys: Capture) -> None:
+    """A server of another model is new to the lock and to the baseline."""
+    words = ("check", "serve.sh", "--gpu", "h100", "--set", "TP=1", "--users", "4")
+    text = SERVE.format("8192 --tensor-parallel-size $TP")
+    Path("serve.sh").write_text(text, encoding="utf-8")
+    assert command(capsys, *words, "--lock")[0] == 0
+    assert command(capsys, *words, "--baseline", "b.json", "--accept")[0] == 0
+    Path("serve.sh").write_text(text.replace(QWEN, "Qwen/Qwen3-4B"), encoding="utf-8")
+    status, said, _ = command(capsys, *words, "--baseline", "b.json")
+    assert status == 3
+    assert command(capsys, *accepting(said))[0] == 0
+    status, said, _ = command(capsys, *words, "--baseline", "b.json", "--strict")
+    assert (status, "since the" in said) == (0, False)
+
+
+def test_a_command_has_what_counts_for_its_files(capsys: Capture) -> None:
+    """A hook has one list of options for all files, and is given locks and files of variables beside them."""
+    Path("compose.yaml").write_text(COMPOSE, encoding="utf-8")
+    Path("prod.env").write_text("MAX_LEN=8192\n", encoding="utf-8")
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    options = (
+        "--env-file",
+        "prod.env",
+        "--set",
+        "chat.gpu=h100",
+        "--set",
+        "other.gpu=l4",
+        "--gpu",
+        "l40s",
+        "--baseline",
+        "b.json",
+    )
+    files = ("compose.yaml", "serve.sh")
+    assert command(capsys, "check", *files, *options[:-2], "--lock")[0] == 0
+    assert command(capsys, "check", *files, *options, "--accept")[0] == 0
+    Path("prod.env").write_text("MAX_LEN=16384\n", encoding="utf-8")
+    status, said, _ = command(capsys, "check", "prod.env", "compose.yaml.lock", *options)
+    assert status == 1
+    told = ["check", "compose.yaml", "--env-file", "prod.env", "--set", "chat.gpu=h100", "--gpu", "l40s", "--baseline", "b.json"]
+    assert accepting(said) == [*told, "--accept"]
+    assert command(capsys, *accepting(said))[0] == 0
+    assert command(capsys, "check", *files, *options, "--strict")[0] == 0
+
+
+COMPOSE = f"""\
+services:
+  chat:
+    image: vllm/vllm-openai:v0.33.0
+    command: --model {QWEN} --max-model-len ${{MAX_LEN}}
+"""

@@ -71,7 +71,8 @@ def test_what_is_left_open_is_set(compose: str, capsys: Capture) -> None:
     status, found = checked(capsys, compose, "--gpu", "l4", "--env-file", "env")
     assert status == 1
     assert [check["status"] for check in found["checks"]] == ["pass", "fail", "pass"]
-    assert hwcalc.check(compose, gpu="l4", env={"MODEL": QWEN, "TP": "2"}).to_dict() == found
+    _, typed = checked(capsys, compose, "--gpu", "l4", "--set", f"MODEL={QWEN}", "--set", "TP=2")
+    assert hwcalc.check(compose, gpu="l4", env={"MODEL": QWEN, "TP": "2"}).to_dict() == typed
 
 
 def test_a_model_of_ollama_that_is_not_here(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,7 +192,7 @@ def test_a_finding_stands_where_a_variable_is_set(text: str, tmp_path: Path, cap
 
     assert ("$LEN" if typed else "40960") in lines[item["line"] - 1]
     assert edit["flags"].startswith("--max-model-len ")
-    where = "LEN of --set or --env-file" if typed else f"{'A' if 'A=' in text else 'LEN'} in line {item['line']}"
+    where = "LEN of --set" if typed else f"{'A' if 'A=' in text else 'LEN'} in line {item['line']}"
     assert edit["effect"].partition("; ")[0] == where
     _, _, err = run(capsys, "check", str(path), "--gpu", "l4", *typed, "--fix")
     assert (f"the value of --max-model-len is {where}" in err) is bool(typed)
@@ -385,3 +385,31 @@ def test_the_command_that_searches_further_runs(text: str, words: list[str], tmp
     assert item["edits"] == []
     assert "max_num_seqs" not in command
     assert run(capsys, *shlex.split(command))[0] == 0, command
+
+
+def test_an_edit_of_a_file_of_variables_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Once the values are written there, the command that is offered holds: it reads the file, and repeats no old value."""
+    monkeypatch.chdir(tmp_path)
+    Path("compose.yaml").write_text(LLAMA_COMPOSE, encoding="utf-8")
+    Path("prod.env").write_text("CTX=262144\nSLOTS=4\n", encoding="utf-8")
+    words = ("compose.yaml", "--env-file", "prod.env", "--gpu", "l4", "--users", "4")
+    status, found = checked(capsys, *words)
+    edits = [edit for item in found["checks"][0]["requirements"] for edit in item["edits"]]
+    typed = [edit for edit in edits if re.match(r"-c \d+ -np \d+ in the file and kvplan check", edit["yaml"])]
+    assert status == 1
+    assert typed
+    for edit in typed:
+        assert "of prod.env" in edit["effect"]
+        tokens, slots = re.findall(r"-(?:c|np) (\d+)", edit["yaml"])
+        Path("prod.env").write_text(f"CTX={tokens}\nSLOTS={slots}\n", encoding="utf-8")
+        assert run(capsys, *shlex.split(edit["yaml"].partition("kvplan ")[2]))[0] == 0, edit
+    _, out, error = run(capsys, "check", *words, "--fix")
+    assert "prod.env" in out + error
+
+
+LLAMA_COMPOSE = """\
+services:
+  local:
+    image: ghcr.io/ggml-org/llama.cpp:server-cuda
+    command: -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M -c ${CTX} -np ${SLOTS} -ngl 99
+"""
