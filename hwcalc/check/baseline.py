@@ -414,12 +414,12 @@ def accepted(document: CheckDocument, path: str) -> CheckDocument:
     others = [check for check in before if check.file not in here]
     kept = [check for check in others if os.path.lexists(check.file)]
     gone = sorted({check.file for check in others} - {check.file for check in kept})
-    files = (FileInfo(path=file, checks=count) for file, count in Counter(check.file for check in kept).items())
+    of_others = (FileInfo(path=file, checks=count) for file, count in Counter(check.file for check in kept).items())
     # Each check stays where it is, so that the change of the file shows what has changed.
     place = {(check.file, check.name): number for number, check in enumerate(before)}
     checks = sorted((*document.checks, *kept), key=lambda check: place.get((check.file, check.name), len(place)))
     first = {check.file: number for number, check in reversed([*enumerate(checks)])}
-    files = sorted((*document.files, *files), key=lambda info: first.get(info.path, len(checks)))
+    files = sorted((*document.files, *of_others), key=lambda info: first.get(info.path, len(checks)))
     summary = summary_of(checks, strict=document.summary.strict)
     written = replace(document, files=tuple(files), checks=tuple(checks), summary=summary)
     write_file(path, dumps(written.to_dict()).encode(), "--baseline", below=True)
