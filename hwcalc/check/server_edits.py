@@ -235,9 +235,9 @@ class ServerEdits(Check):
 
         def made(settings: Mapping[str, str | None], since: str) -> Edit | None:
             # A single slot or GPU is not named among the keys; what else was not set cannot be told.
-            before = {key: "1" if value is None and key in ("batch", *LAYOUT) else value for key, value in settings.items()}
-            but = as_one if before.get("seq", "") is None else ()
-            before = {key: value for key, value in before.items() if value is not None and key not in but}
+            named = {key: "1" if value is None and key in ("batch", *LAYOUT) else value for key, value in settings.items()}
+            but = as_one if named.get("seq", "") is None else ()
+            before = {key: value for key, value in named.items() if value is not None and key not in but}
             told = self._told_before(before, as_one)
             held = self._held_with(told, {}, replan) if told else Held()
             if not held.holds or held.accepting:
