@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, Final
@@ -257,7 +257,10 @@ def earlier_files(files: Iterable[str], before: Iterable[str]) -> dict[str, str]
 
 
 def comparable(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> tuple[Baseline, ...]:
-    """The baselines without the checks of files that were not read and are there still, if a file that the baseline knows has one of that name."""
+    """The baselines without the checks of files that were not read and are there still, if a file that the baseline knows has one of that name.
+
+    The server of a script is called by its model: where that alone has changed, the earlier one has the new name.
+    """
     read, known, files = set[str](), {(item.document, item.file) for item in baselines}, dict[str | None, set[str]]()
     for check in checks:
         read.add(check.file)
@@ -268,7 +271,31 @@ def comparable(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> tupl
             return False
         return os.path.lexists(item.file)
 
-    return tuple(item for item in baselines if not is_of_another(item))
+    return tuple(_called_as_now(checks, [item for item in baselines if not is_of_another(item)]))
+
+
+def _called_as_now(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> Iterator[Baseline]:
+    """The baselines, in which the one server of a file that is gone has the name of the one that is new, if both are called by engine and model."""
+    now, before = dict[str, dict[str | None, Checked]](), dict[tuple[str, str | None], set[str | None]]()
+    for check in checks:
+        now.setdefault(check.file, {})[check.name] = check
+    for item in baselines:
+        before.setdefault(item.place, set()).add(item.name)
+    for item in baselines:
+        names = before[item.place]
+        new = [check for name, check in now.get(item.file or "", {}).items() if name not in names]
+        left = names - now.get(item.file or "", {}).keys()
+        named = len(new) == 1 and left == {item.name} and _by_model(new[0])
+        yield replace(item, name=new[0].name) if named and item.name == f"{_engine(new[0])} {item.model}" else item
+
+
+def _engine(check: Checked) -> str:
+    return str((check.server or {}).get("engine"))
+
+
+def _by_model(check: Checked) -> bool:
+    """True if a server has no name of its own in its text."""
+    return check.server is not None and check.name == f"{_engine(check)} {check.model}"
 
 
 def earlier(

@@ -285,3 +285,30 @@ services:
     image: vllm/vllm-openai:v0.33.0
     command: --model {QWEN} --max-model-len ${{MAX_LEN}}
 """
+
+
+@pytest.mark.parametrize("others", ["", "vllm serve Qwen/Qwen3-0.6B --port 2\n"])
+def test_a_script_with_another_model_is_compared(others: str, capsys: Capture) -> None:
+    """Its server is called by engine and model. What has changed is the model, and that has grown."""
+    text = SERVE.format(8192) + others
+    words = ("check", "serve.sh", "--gpu", "h100", "--baseline", "b.json")
+    Path("serve.sh").write_text(text, encoding="utf-8")
+    assert command(capsys, *words, "--accept")[0] == 0
+    Path("serve.sh").write_text(text.replace(QWEN, "Qwen/Qwen3-14B"), encoding="utf-8")
+    status, said, _ = command(capsys, *words)
+
+    assert status == 1
+    assert f"model {QWEN} -> Qwen/Qwen3-14B" in " ".join(said.split())
+    assert "not there any more" not in said
+    assert command(capsys, *accepting(said))[0] == 0
+    assert command(capsys, *words, "--strict")[0] == 0
+
+
+def test_two_scripts_with_other_models_are_new(capsys: Capture) -> None:
+    """Which was which is not certain."""
+    words = ("check", "serve.sh", "--gpu", "h100", "--baseline", "b.json")
+    Path("serve.sh").write_text(SERVE.format(8192) + "vllm serve Qwen/Qwen3-0.6B --port 2\n", encoding="utf-8")
+    assert command(capsys, *words, "--accept")[0] == 0
+    Path("serve.sh").write_text("vllm serve Qwen/Qwen3-14B\nvllm serve Qwen/Qwen3-1.7B --port 2\n", encoding="utf-8")
+    status, said, _ = command(capsys, *words)
+    assert (status, said.count("No baseline has this check")) == (0, 2)
