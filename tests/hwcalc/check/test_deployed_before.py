@@ -9,7 +9,7 @@ import pytest
 
 from tests.hwcalc.check.edits import POD, applied
 from tests.hwcalc.check.files import LLAMA_SERVER, checked, write
-from tests.hwcalc.command import Capture, run
+from tests.hwcalc.command import QWEN, Capture, run
 
 LONG: Final = "vllm serve Qwen/Qwen3-14B --max-model-len {}"
 """Of which the model has 40,960 tokens."""
@@ -191,3 +191,30 @@ def test_what_was_not_set_is_not_told(before: str, after: str, tmp_path: Path, c
 
     assert status == 1
     assert "as the baseline" not in str(found["checks"][0]["requirements"])
+
+
+def test_variables_and_parameters_of_ollama_are_called_as_the_text_calls_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Each slot has the tokens that are said, so what --fix takes of a length is the difference of the values."""
+    monkeypatch.chdir(tmp_path)
+    for name, text, keys in (
+        (
+            "compose.yaml",
+            "services: {o: {image: ollama/ollama, environment: [OLLAMA_NUM_PARALLEL=4, OLLAMA_CONTEXT_LENGTH=8192]}}",
+            {"OLLAMA_CONTEXT_LENGTH": ("8k", "64k"), "OLLAMA_NUM_PARALLEL": ("4", "2")},
+        ),
+        ("Modelfile", f"FROM {QWEN}\nPARAMETER num_ctx 8192\n", {"num_ctx": ("8k", "64k")}),
+    ):
+        path, baseline = write(tmp_path / name, text), tmp_path / "before.json"
+        words = [name, "--gpu", "l4", "--set", f"model={QWEN}", *(["--users", "4"] if name != "Modelfile" else [])]
+        write(baseline, run(capsys, "check", *words, "--json")[1])
+        write(path, text.replace("8192", "65536").replace("PARALLEL=4", "PARALLEL=2"))
+        words += ["--baseline", "before.json"]
+        check = checked(capsys, *words)[1]["checks"][0]
+        _, _, said = run(capsys, "check", *words, "--fix", "--write")
+
+        assert {one["key"]: (one["before"], one["after"]) for one in check["changes"]} == keys
+        assert failing({"checks": [check]})["edits"][0]["told"].keys() == keys.keys()
+        assert "(65,536 -> 8,192 tokens)" in said
+        assert path.read_text(encoding="utf-8") == text
