@@ -23,6 +23,8 @@ from hwcalc.text import printable
 MOST_EDITS: Final = 5
 NUMBERS: Final = ("seq", "batch")
 """Keys with a largest value that fits: the first edits to offer."""
+OF_SLOT: Final = "tokens a slot"
+"""What the length is called where a text says the tokens of all slots together."""
 PROBABLY: Final = "probably"
 """What is said of an edit that holds by the expected value alone."""
 _ROUNDED: Final = 8 * 1024
@@ -126,7 +128,7 @@ def as_written(changes: Sequence[KeyChange], check: Check) -> tuple[KeyChange, .
     What a deployment says itself stands before a load that follows from it.
     """
     written = [replace(change, key=check.word_for(change.key)) for change in changes]
-    return tuple(written if check.document is None else sorted(written, key=lambda change: change.key in NUMBERS))
+    return tuple(written if check.document is None else sorted(written, key=lambda change: change.key in (*NUMBERS, OF_SLOT)))
 
 
 def number_edit(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, joined, merged
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, OF_SLOT, joined, merged
 from hwcalc.check.file import Check, Fault, Place, Required
 from hwcalc.check.judge import FP8, NO_CHANGE, judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, KeyChange, figures_of
@@ -111,6 +111,8 @@ class ServerCheck(ServerEdits):
         if name == "seq" and self.engine.facts.longest_option:
             # What the text allows is another key.
             return key
+        if name == "seq" and name not in self.given and self.engine.facts.slots_option in self.flags.flag_of:
+            return OF_SLOT
         slots = self.flags.flag_of.get("slots") if name == "batch" else None
         # Of the flags of this name, such as --dtype, another one may be the option of a plan.
         flag = slots or next((each for each in self.flags.flags if each.option == key), None) or self.flags.flag_of.get(name)
@@ -253,13 +255,13 @@ class ServerCheck(ServerEdits):
                 return edit.yaml in whole or bool(edit.told and self._held_with(edit.told, {}, replan).holds)
 
             def left(item: Judged) -> Iterator[Edit]:
-                # Beside edits that mend all, nobody needs those that do not, but for the option that accepts a growth.
+                # Beside edits that mend all, nobody needs those that do not.
                 for edit in item.edits:
                     if told_by(edit) in map(told_by, back):
                         continue
                     if mends(edit):
                         yield edit
-                    elif not first.edits or not edit.settings:
+                    elif not first.edits:
                         yield then_fail(edit, [first.name])
 
             found = [first, *(replace(item, edits=tuple(left(item))) for item in found)]
@@ -451,7 +453,8 @@ class ServerCheck(ServerEdits):
         sizes = {**error.sizes, "seq": seq or error.sizes["seq"]}
         if self.engine.facts.slots_option:
             return self._slots_told(error.sizes["batch"] or 1, sizes["seq"], keep=error.option == "seq")
-        return self._told({error.option: sizes[error.option]})
+        told = self._told({error.option: sizes[error.option]})
+        return {name: value for name, value in told.items() if name in self.beside or not self._stands(name, value)}
 
     def _maximum(self, plan: Plan) -> int:
         """The longest sequence of the model; 0 where it is not known, and where the text stretches it."""

@@ -125,7 +125,7 @@ def test_it_stands_in_the_variable_that_has_it(tmp_path: Path, monkeypatch: pyte
     assert (first["flags"], first["effect"]) == ("-np 4", "SLOTS of .env; as the baseline has it")
     assert (second["flags"], second["accepting"]) == ("-c 65536 -np 4", "--max-growth 100%")
     # What the text says stands before what follows from it.
-    assert "  -np 4 -> 2, seq 8k -> 16k since the baseline\n" in said
+    assert "  -np 4 -> 2, tokens a slot 8k -> 16k since the baseline\n" in said
     assert ("SLOTS=4" in fixed, "CTX" in fixed) == (True, False)
     write(Path(".env"), "CTX=32768\nSLOTS=4\n")
     assert checked(capsys, *words, *against)[0] == 0
