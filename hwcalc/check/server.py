@@ -113,13 +113,14 @@ class ServerCheck(ServerEdits):
             return key
         if name == "seq" and name not in self.given and self.engine.facts.slots_option in self.flags.flag_of:
             return OF_SLOT
+        typed = "users" if name == "batch" and name in self.given else key
         slots = self.flags.flag_of.get("slots") if name == "batch" else None
         # Of the flags of this name, such as --dtype, another one may be the option of a plan.
         flag = slots or next((each for each in self.flags.flags if each.option == key), None) or self.flags.flag_of.get(name)
         if flag is None and name in NUMBERS:
             # A variable or a parameter says it, where the text has one.
-            return next((each for each in self._told({name: 1}) if self._word(each) is not None), key)
-        return key if flag is None or (flag is not slots and name == key and name in self.given) else flag.spelled
+            return next((each for each in self._told({name: 1}) if self._word(each) is not None), typed)
+        return typed if flag is None or (flag is not slots and name == key and name in self.given) else flag.spelled
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
