@@ -117,6 +117,10 @@ def no_growth(_: Figures) -> tuple[Judged, ...]:
     return ()
 
 
+JudgedWith = Callable[[tuple[Judged, ...], tuple[KeyChange, ...], Grown], Sequence[Judged]]
+"""Judges a check with its changes and the requirements beside its own."""
+
+
 class Subject(Record):
     """A check that was planned, its file, the names its model may have, its setup, and the figures to compare.
 
@@ -129,7 +133,7 @@ class Subject(Record):
     models: tuple[str, ...]
     setup: tuple[object, ...]
     figures: Figures
-    judged_with: Callable[[tuple[Judged, ...], tuple[KeyChange, ...], Grown], Sequence[Judged]]
+    judged_with: JudgedWith
     refused: Callable[[KvplanError], Checked]
     grown: Grown = no_growth
     asked: Mapping[str, str] = field(default_factory=dict)

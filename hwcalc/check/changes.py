@@ -127,8 +127,10 @@ def as_written(changes: Sequence[KeyChange], check: Check) -> tuple[KeyChange, .
 
     What a deployment says itself stands before a load that follows from it.
     """
-    written = [replace(change, key=check.word_for(change.key)) for change in changes]
-    return tuple(written if check.document is None else sorted(written, key=lambda change: change.key in (*NUMBERS, OF_SLOT)))
+    written = [replace(change, key=check.word_for(change.key)) for change in check.known(changes)]
+    if check.document is None:
+        return tuple(written)
+    return tuple(sorted(written, key=lambda change: change.key in (*NUMBERS, OF_SLOT, "users")))
 
 
 def number_edit(

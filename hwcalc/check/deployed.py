@@ -68,7 +68,8 @@ _NOTHING: Final = "starts no server that kvplan knows"
 
 class Told(Record):
     """What the user says of deployments: what they leave open, and options of plans: the load, which counts more than theirs, and accelerators for
-    texts that name none. ``baselines`` are what its results are compared with, and ``growth`` how much more is allowed. ``several`` says that there
+    texts that name none. ``baselines`` are what its results are compared with, ``growth`` how much more is allowed, and ``accept`` that they are what is
+    planned now. ``several`` says that there
     are other files beside one.
     """
 
@@ -76,6 +77,7 @@ class Told(Record):
     options: Mapping[str, Any]
     baselines: tuple[str, ...] = ()
     growth: str = ""
+    accept: bool = False
     several: bool = False
 
 
@@ -142,7 +144,7 @@ def read_deployment(path: str, text: str, told: Told) -> Deployment | None:
         return None
     checks, notes = list[ServerCheck](), list[Note]()
     names = {name for name, _ in servers}
-    against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines)
+    against = "".join(f" --baseline {shell_word(each)}" for each in told.baselines) + (" --accept" if told.accept else "")
 
     def command(options: Mapping[str, Any], sets: Mapping[str, Any], *, grows: bool = False) -> str:
         growth = f" --max-growth {told.growth}" if against and told.growth and not grows else ""

@@ -27,7 +27,7 @@ from hwcalc.check.fields import (
     SCHEMA_VERSION,
     UNPLANNED,
 )
-from hwcalc.check.result import Judged
+from hwcalc.check.result import Judged, KeyChange
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.files import decoded, standard_input
 from hwcalc.formulas.record import Record
@@ -233,6 +233,10 @@ class Check(Record):
         place = self.places.get(key)
         return key if place is None or place.counted is not None else place.word
 
+    def known(self, changes: Sequence[KeyChange]) -> Sequence[KeyChange]:
+        """The changes of the keys, as far as what was before is known."""
+        return changes
+
     @property
     def document(self) -> Mapping[str, Any] | None:
         """The server that is checked, as plain values; ``None`` for a check of a check file."""
@@ -246,8 +250,13 @@ class Check(Record):
         """An error of the plan, at its place."""
         return Fault(line=self.line, column=self.column, error=error)
 
-    def unplanned(self, planner: Callable[[Check], Callable[..., Plan]]) -> Sequence[Judged]:
-        """What is said where nothing is required. ``planner`` gives what plans a check like this."""
+    @property
+    def on_enough(self) -> Check:
+        """The check that is planned where nothing is required: of a server with too few GPUs the same on enough."""
+        return self
+
+    def unplanned(self, planner: Callable[[Check], Callable[..., Plan]], changes: Sequence[KeyChange] = ()) -> Sequence[Judged]:
+        """What is said where nothing is required. ``planner`` gives what plans a check like this, and ``changes`` are those since the baseline or the lock."""
         return self.told
 
     def refusal(self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]]) -> Judged | None:

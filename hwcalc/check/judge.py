@@ -481,7 +481,7 @@ class _Offers:
         cheaper = islice((one for one in self._cheaper() if self._holds(one.settings, may)), 1)
         changes = [self._then(self._edit(one, may), one.settings, but) for one in (*held, *cheaper)]
         grown = [self._then(each, {}, ()) for one in self.failed for each in one.edits] if alone else []
-        found = merged([*numbers[:1], *back, *numbers[1:], *changes][: MOST_EDITS - len(grown)] + grown)
+        found = (*merged([*numbers[:1], *back, *numbers[1:], *changes])[: MOST_EDITS - len(grown)], *grown)
         if but or any(map(_is_on_this_machine, found)):
             return found
         return (*islice(self._in_eight_bits(), 1), *found)[:MOST_EDITS]

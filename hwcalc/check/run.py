@@ -17,6 +17,7 @@ from hwcalc.check.baseline import (
     Baseline,
     Grown,
     Growth,
+    JudgedWith,
     Subject,
     accepted,
     accepting,
@@ -24,6 +25,7 @@ from hwcalc.check.baseline import (
     compared,
     earlier,
     gone,
+    no_growth,
     parse_growth,
     read_baseline,
     setup_of,
@@ -167,7 +169,7 @@ def check(
     given = env if isinstance(env, Given) else Given.of([f"{name}={value}" for name, value in read_variables(env).items()])
     named = {name: value for name, value in more.items() if value is not None}
     found_in, allowed = files_in(paths, given.file), growth.text if growth.share else ""
-    told = Told(given=given, options=named, baselines=tuple(baselines), growth=allowed, several=len(found_in) > 1)
+    told = Told(given=given, options=named, baselines=tuple(baselines), growth=allowed, accept=accept, several=len(found_in) > 1)
     readers: dict[str, Callable[[], CheckFile | None]]
     readers = {path: partial(read_any, path, told, in_folder=in_folder) for path, in_folder in found_in.items()}
     if isinstance(files, Mapping):
@@ -184,6 +186,7 @@ def check(
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
+    _check_names([file for file in read if isinstance(file, Deployment)], plans, given)
     if len(baselines) == 1:
         made = _command(paths, read, told)
         growth = replace(growth, accept=f"{made} --baseline {shell_word(baselines[0])} --accept")
@@ -271,6 +274,24 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
         )
     notes = (Note(code="set-without-effect", message=each) for each in said)
     return [replace(file, notes=(*file.notes, *notes)) if file is files[0] else file for file in read]
+
+
+def _check_names(files: Sequence[Deployment], baselines: Sequence[Baseline], given: Given) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if ``--set`` is for a server that a file had in a baseline and has no more: it would go on with what is said
+    of all servers, such as another accelerator, under its new name.
+    """
+    servers = {check.name for file in files for check in file.checks}
+    for file in files:
+        before = {item.name for item in baselines if item.file == printable(file.path)}
+        for name in given.settings:
+            server, _, key = name.rpartition(".")
+            if server in before - servers:
+                new = sorted(check.name for check in file.checks if check.name not in before)
+                renamed = [
+                    f"If it is called {each} now: --set {shell_word(f'{each}.{key}={given.variables[name]}')}" for each in new
+                ]
+                said = f"--set {brief(printable(name), _LONGEST_NAME)} is for a server that {printable(file.path)} does not have any more, and the baseline has."
+                raise UsageError(said, hint="; ".join([*renamed, "If it is gone, leave that out."]))
 
 
 def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:
@@ -408,8 +429,7 @@ def _models(file: CheckFile, options: CheckOptions, kept: dict[tuple[str, ...], 
             raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
         return Models(file.folder, None, mend=mend, access=options.access), info
     locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
-    # What the lock lacks, the baseline lacks too: one command adds it to both.
-    models = Models(file.folder, locked, mend=options.growth.accept or mend, access=options.access, kept=kept)
+    models = Models(file.folder, locked, mend=mend, access=options.access, kept=kept)
     if locked is None:
         return models, info
     note = Note(code="locked", message=f"Models are taken from {path}; no network is used.")
@@ -476,8 +496,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
     """A check with what is known of its lock, and what a baseline is compared with; where it could not be planned, why."""
     known = _unmade(file, check)
     if not check.required:
-        judged = list(check.unplanned(lambda other: _planner(other, models)[1]))
-        return replace(known, status=_status(judged, strict=options.strict), requirements=tuple(judged)), None
+        return _unplanned(known, check, models, options)
     try:
         spec, replan = _planner(check, models)
         planned = check.started(replan(advise=True), replan)
@@ -490,15 +509,13 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             # What is locked is no longer the model: figures of it would be of neither.
             failed = tuple(placed(lock, check, ()) for lock in locks)
             return replace(known, status="fail", source=spec.source, revision=spec.revision, requirements=failed), None
-        figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
+        figures, asked = figures_of(planned), asked_of(check)
     except KvplanError as error:
         return _refused(known, check, error, models), None
-    before = models.asked_before(check.name)
-    changes = () if before is None else changed_keys(before, asked, "lock")
     made = replace(
         known,
         asked=asked,
-        changes=changes,
+        changes=_since_lock(check, models, asked),
         verdict=verdict_of(planned),
         source=spec.source,
         revision=spec.revision,
@@ -529,18 +546,49 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             return server.settled(judged[:own], *plans, judged[own:], search, changes)
         return judged
 
-    versions = versions_of(figures.engine_version, spec.revision, __version__)
-    return made, Subject(
+    return made, _subject(made, check, models, planned, judged_with)
+
+
+def _since_lock(check: Check, models: Models, asked: Mapping[str, str]) -> tuple[KeyChange, ...]:
+    """The keys that are not as in the lock."""
+    before = models.asked_before(check.name)
+    return () if before is None else changed_keys(before, asked, "lock")
+
+
+def _subject(made: Checked, check: Check, models: Models, planned: Plan, judged_with: JudgedWith) -> Subject:
+    """What a baseline is compared with, of a check and its plan."""
+    figures, spec = figures_of(planned), planned.model
+    return Subject(
         check=check,
-        file=known.file,
-        models=names,
+        file=made.file,
+        models=(check.model, spec.id),
         setup=setup_of(planned),
         figures=figures,
-        asked=asked,
-        versions=versions,
+        asked=made.asked,
+        versions=versions_of(figures.engine_version, spec.revision, __version__),
         judged_with=judged_with,
-        refused=lambda error: _refused(known, check, error, models),
+        refused=lambda error: _refused(made, check, error, models),
     )
+
+
+def _unplanned(known: Checked, check: Check, models: Models, options: CheckOptions) -> tuple[Checked, Subject | None]:
+    """A check of which nothing is planned. A server with too few GPUs is compared as it would be on enough: what is offered of it may not grow."""
+
+    def planner(other: Check) -> Callable[..., Plan]:
+        return _planner(other, models)[1]
+
+    def judged_with(beside: tuple[Judged, ...], changes: tuple[KeyChange, ...], grown: Grown) -> Sequence[Judged]:
+        server = replace(check, grown=grown) if isinstance(check, ServerCheck) else check
+        return [*beside, *server.unplanned(planner, changes)]
+
+    if isinstance(check, ServerCheck) and check.few is not None:
+        with suppress(KvplanError):  # what the engine refuses on enough of them is told in its place
+            enough = check.on_enough
+            asked = {**asked_of(enough), "gpus": str(check.few.gpus)}
+            made = replace(known, asked=asked, changes=_since_lock(check, models, asked))
+            return made, _subject(made, check, models, planner(enough)(), judged_with)
+    judged = judged_with((), (), no_growth)
+    return replace(known, status=_status(judged, strict=options.strict), requirements=tuple(judged)), None
 
 
 def _on_host(plan: Plan) -> Iterator[Note]:

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from hwcalc.check.changes import MOST_EDITS, NUMBERS, OF_SLOT, joined, merged
 from hwcalc.check.file import Check, Fault, Place, Required
 from hwcalc.check.judge import FP8, NO_CHANGE, judge, then_fail, verdict_on
-from hwcalc.check.result import GROWTH, Edit, Judged, KeyChange, figures_of
+from hwcalc.check.result import GROWTH, Edit, Judged, KeyChange
 from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower, told_by
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.launch.planned import (
     LAYOUT,
     ON_SERVER,
     BeyondError,
+    Planned,
     TooFewGpusError,
     flags_of,
     gpus_taken,
@@ -113,7 +114,8 @@ class ServerCheck(ServerEdits):
             return key
         if name == "seq" and name not in self.given and self.engine.facts.slots_option in self.flags.flag_of:
             return OF_SLOT
-        typed = "users" if name == "batch" and name in self.given else key
+        # Where no slots are told, the users are those of the load.
+        typed = "users" if name == "batch" and not self.engine.facts.slots_option else key
         slots = self.flags.flag_of.get("slots") if name == "batch" else None
         # Of the flags of this name, such as --dtype, another one may be the option of a plan.
         flag = slots or next((each for each in self.flags.flags if each.option == key), None) or self.flags.flag_of.get(name)
@@ -121,6 +123,15 @@ class ServerCheck(ServerEdits):
             # A variable or a parameter says it, where the text has one.
             return next((each for each in self._told({name: 1}) if self._word(each) is not None), typed)
         return typed if flag is None or (flag is not slots and name == key and name in self.given) else flag.spelled
+
+    def known(self, changes: Sequence[KeyChange]) -> Sequence[KeyChange]:
+        if self.few is None:
+            return changes
+        # A server is not told its GPUs where it takes them all: with the same sizes it had as many as these take.
+        sizes_changed = any(change.key in LAYOUT for change in changes)
+        had = None if sizes_changed else str(self.few.taken)
+        of_gpus = (replace(change, before=change.before or had) for change in changes if change.key == "gpus")
+        return [*(change for change in of_gpus if change.before), *(change for change in changes if change.key != "gpus")]
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -211,6 +222,15 @@ class ServerCheck(ServerEdits):
             return self.server, self.given
         return self._with({"gpus_per_replica": None}), {**self.given, "gpus": None}
 
+    @property
+    def on_enough(self) -> ServerCheck:
+        """The check of a server with too few GPUs as it would be on as many as its sizes take."""
+        server, given = self._on_enough
+        made, beyond = _within(server, given)
+        return replace(
+            self, model=made.model, options=made.options, own_length=made.own_length, given=given, beyond=beyond, few=None
+        )
+
     # --- findings -----------------------------------------------------------------------------------------------------
 
     def settled(
@@ -288,7 +308,7 @@ class ServerCheck(ServerEdits):
         made = replan(advise=True, seq=longest)
         return replace(made, warnings=(*made.warnings, Note(code="short-pool", message=f"{message} {told}")))
 
-    def unplanned(self, planner: Planner) -> Sequence[Judged]:
+    def unplanned(self, planner: Planner, changes: Sequence[KeyChange] = ()) -> Sequence[Judged]:
         """The verdicts on the text itself. Too few GPUs are told with the verdict on enough, and with the largest sizes for which they are enough. What
         the engine refuses on enough of them is told instead.
         """
@@ -297,15 +317,11 @@ class ServerCheck(ServerEdits):
         *others, item = self.told
         enough, said = self.few.taken, self.few.message
         try:
-            server, given = self._on_enough
-            alone = {name: value for name, value in given.items() if name not in NUMBERS}
-            beyond = ""
-            try:
-                told = planned(server, given)
-            except BeyondError as error:
-                beyond, told = f"{error.message}.", planned(server, alone)
-            plan = planner(replace(self, model=told.model, options=told.options))()
-            fit, longer = plan.fit, beyond or self.refusal_of(plan)
+            other = self.on_enough
+            replan = planner(other)
+            plan = replan()
+            beyond = "" if other.beyond is None else f"{other.beyond.message}."
+            fit, longer, back = plan.fit, beyond or self.refusal_of(plan), other.taken_back(changes, replan)
         except KvplanError as error:
             refused = replace(self, told=tuple(others)).refusal(error, planner)
             if refused is not None:
@@ -316,7 +332,7 @@ class ServerCheck(ServerEdits):
                 verdict = fit.verdict.text if fit.fits else verdict_on(plan)
                 item = replace(item, message=f"{said} With {enough:,} GPUs: {longer or f'{verdict}.'}{hint}")
                 on_enough = () if fit.fits and not longer else islice(self._on_gpus(enough, planner), _MOST_OF_SIZE)
-                item = replace(item, edits=tuple(on_enough))
+                item = replace(item, edits=(*back, *on_enough))
         return self._beside(others, replace(item, edits=once((*item.edits, *self._fewer(self.few.gpus, planner)))))
 
     def _on_gpus(self, gpus: int, planner: Planner) -> Iterator[Edit]:
@@ -402,7 +418,9 @@ class ServerCheck(ServerEdits):
                 return
             if plan.fit is None or plan.fit.verdict is Verdict.FITS:
                 yield from other.all_on_gpu(plan, replan)
-                yield self._made(replace(first, effect=joined(first.effect, slower(plan))), typed)
+                yield self._made(
+                    replace(first, effect=joined(first.effect, slower(plan))), typed, Held(accepting=self.accepting(plan))
+                )
                 return
             for edit in other.fitting(plan, replan):
                 left = read_options({name: edit.settings[name] for name in more_than if edit.settings.get(name)}).values
@@ -429,11 +447,7 @@ class ServerCheck(ServerEdits):
         """The check of the server once its engine is told what an edit says; without the load of the user where that is beyond what the text allows then."""
         settings, extra = settings_told(self.flags, edit.told)
         server, given = replace(self._with(settings), extra={**self.server.extra, **extra}), {**self.given, **typed}
-        beyond = None
-        try:
-            made = planned(server, given)
-        except BeyondError as error:
-            beyond, made = error, planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
+        made, beyond = _within(server, given)
         changed = {
             "model": made.model,
             "options": made.options,
@@ -511,11 +525,9 @@ class ServerCheck(ServerEdits):
                     edit = self._edit({name: str(fewer)}, self._told({name: fewer}))
                     if planner(self._changed(edit, {}))().fit is None:
                         edit = replace(edit, effect="if that fits")
-                    # More GPUs are what the finding itself asks for.
-                    yield from islice(
-                        (each for each in self.edits_beside(edit, {}, planner) if each.settings.keys().isdisjoint(hardware)),
-                        _MOST_OF_SIZE,
-                    )
+                    # More GPUs are what the finding itself asks for; what keeps the load comes first.
+                    found = [each for each in self.edits_beside(edit, {}, planner) if each.settings.keys().isdisjoint(hardware)]
+                    yield from sorted(found, key=lambda each: not each.flags)[:_MOST_OF_SIZE]
                     break
 
     def _shorter(self, refused: str, plan: Plan, planner: Planner) -> Judged:
@@ -545,9 +557,8 @@ class ServerCheck(ServerEdits):
             else:
                 edit = replace(edit, effect=f"then: {fit.verdict.text}")
         if not edits or shorter.fit is None or shorter.fit.verdict is Verdict.FITS:
-            accepting = next((each.accepting for item in self.grown(figures_of(shorter)) for each in item.edits), "")
             # It is said beside the flag: the GPUs are those of the text.
-            edits.insert(0, self._made(edit, typed, Held(accepting=accepting)))
+            edits.insert(0, self._made(edit, typed, Held(accepting=self.accepting(shorter))))
         found = placed_at(finding("length", refused, holds=False), self.places.get("seq"))
         return replace(found, edits=once(edits))
 
@@ -555,7 +566,8 @@ class ServerCheck(ServerEdits):
         """The verdict at the first flag of the text that one of its edits changes, else at the server. Each edit holds as it is told."""
         if item.name.startswith(GROWTH):
             # Less than before is said by flags too; what accepts the growth is an option of the check.
-            tried = ((each, self._holding(self._in_engine(each), replan) if each.settings else each) for each in item.edits)
+            of_engine = ((each, self._with_expected(self._in_engine(each), plan)) for each in item.edits)
+            tried = ((each, self._holding(edit, replan) if each.settings else each) for each, edit in of_engine)
             # One that grows all the same is none.
             kept = (edit for each, edit in tried if edit is not None and (each.accepting or not edit.accepting))
             return replace(item, edits=tuple(kept))
@@ -669,6 +681,14 @@ def _with_back(item: Judged, back: Sequence[Edit]) -> Judged:
         return item
     message = item.message if item.edits else re.split(f"; {_NO_CHANGE}|{NO_CHANGE}", item.message)[0]
     return replace(item, message=message, edits=merged([*back, *item.edits], told_by)[:MOST_EDITS])
+
+
+def _within(server: Server, given: Mapping[str, Any]) -> tuple[Planned, BeyondError | None]:
+    """What a server is planned with; without the load that the user gave where that is beyond what the text allows, which is told then."""
+    try:
+        return planned(server, given), None
+    except BeyondError as error:
+        return planned(server, {name: value for name, value in given.items() if name not in NUMBERS}), error
 
 
 def sets_of(fault: Fault) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, as_before, gain_of, joined, taken_back
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, as_before, gain_of, joined, rounded, taken_back
 from hwcalc.check.file import Check
 from hwcalc.check.judge import EIGHT_BITS
 from hwcalc.check.result import SLOWER, Edit, KeyChange, figures_of
@@ -171,7 +171,9 @@ class ServerEdits(Check):
             each = of_all // slots if isinstance(of_all, int) else length
             effect = f"{each:,} tokens a slot" if slots > 1 and each else ""
         else:
-            effect = f"surely; {expected:,} tokens expected" if expected > length else ""
+            # Where more surely fits, it is the growth that limits the length.
+            by_memory = rounded(plan.fit.max_seq or 0) <= length < expected
+            effect = f"surely; {expected:,} tokens expected" if by_memory else ""
         return replace(edit, effect=joined(effect, edit.effect))
 
     def _given(self, name: str) -> int:
@@ -231,7 +233,9 @@ class ServerEdits(Check):
         # Slots and what they share are said as one, whatever users send; the tokens of all where they are no multiple.
         as_one = {*NUMBERS, *(f"engine_options.{name}" for name in (facts.slots_option, facts.users_option))}
         as_one = as_one if facts.slots_option else set[str]()
-        own = [change for change in changes if change.key in as_one or change.key.partition(".")[0] not in self.given]
+        # Where slots are not told, the users are the load; so is the length, if what the text allows is another option.
+        load = [] if facts.slots_option else ["batch", *(["seq"] if facts.longest_option else [])]
+        own = [change for change in changes if change.key in as_one or change.key.partition(".")[0] not in (*self.given, *load)]
 
         def made(settings: Mapping[str, str | None], since: str) -> Edit | None:
             # A single slot or GPU is not named among the keys; what else was not set cannot be told.
@@ -420,14 +424,17 @@ class ServerEdits(Check):
             changed = {**dict.fromkeys(self.options), **options}
             plan = replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
             if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
-                grown = (edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits)
                 many = gpus_taken(options) or 0
                 if many > max(NODE, gpus_taken(self.server.settings) or 0) and not has_other_nodes(self.server):
                     # One command starts a server on one node.
                     return Held()
-                accepting, refused = next(grown, ""), bool(self.refusal_of(plan))
-                return Held(gpus=many, accepting=accepting, slower=slower(plan), refused=refused)
+                refused = bool(self.refusal_of(plan))
+                return Held(gpus=many, accepting=self.accepting(plan), slower=slower(plan), refused=refused)
         return Held()
+
+    def accepting(self, plan: Plan) -> str:
+        """The option that accepts what a plan has grown; empty where nothing has grown more than is allowed."""
+        return next((edit.accepting for item in self.grown(figures_of(plan)) for edit in item.edits), "")
 
     def refusal_of(self, plan: Plan) -> str:
         """Why the engine refuses the length; empty if it takes it."""

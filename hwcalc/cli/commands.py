@@ -426,8 +426,8 @@ def help(*, words: list[str] | None, every: bool) -> Answer:  # noqa: A001 - the
 
 
 def _listed_by(name: str) -> str:
-    """The hint for the name of an engine, a dtype, a policy, an accelerator or an instance; else empty."""
-    for listing in ("engines", "dtypes", "policies", "gpus", "instances"):
+    """The hint for the name of an engine, a dtype, a policy, an accelerator, an instance or a document; else empty."""
+    for listing in ("engines", "dtypes", "policies", "gpus", "instances", "schema"):
         complete = next(option.complete for option in find_command(listing).options if not option.flags)
         if complete and name.lower() in getattr(completion, complete)(name.lower()):
             return f"See: kvplan {listing} {shell_word(name)}"

@@ -319,7 +319,7 @@ def check_annotations(document: CheckDocument) -> str:
             lines.append(_annotation("error" if here[0].fails else "warning", check, where, said))
     warned = (check for check in document.checks if check.warnings)
     lines += [
-        _annotation("notice", check, (check.line, check.column), [note.message for note in check.warnings]) for check in warned
+        _annotation("warning", check, (check.line, check.column), [note.message for note in check.warnings]) for check in warned
     ]
     # That a lock was used is no news on a change.
     told = ((info, note) for info in document.files for note in info.notes if note.code != "locked")

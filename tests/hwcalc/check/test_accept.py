@@ -235,19 +235,42 @@ def test_no_command_shows_a_secret(tmp_path: Path, capsys: Capture) -> None:
     assert not any(secret in said + Path("b.json").read_text(encoding="utf-8") for secret in ("abcdefgh", "ijklmnop", "qrstuvwx"))
 
 
-def test_what_a_lock_lacks_is_accepted_by_one_command(capsys: Capture) -> None:
-    """A server of another model is new to the lock and to the baseline."""
-    words = ("check", "serve.sh", "--gpu", "h100", "--set", "TP=1", "--users", "4")
+def test_what_a_lock_lacks_is_seen_before_it_is_accepted(capsys: Capture) -> None:
+    """A server of another model: once the lock has it, its growth is told, with the command that accepts that."""
+    words = ("check", "serve.sh", "--gpu", "h100", "--set", "TP=1", "--users", "4", "--baseline", "b.json")
     text = SERVE.format("8192 --tensor-parallel-size $TP")
     Path("serve.sh").write_text(text, encoding="utf-8")
-    assert command(capsys, *words, "--lock")[0] == 0
-    assert command(capsys, *words, "--baseline", "b.json", "--accept")[0] == 0
-    Path("serve.sh").write_text(text.replace(QWEN, "Qwen/Qwen3-4B"), encoding="utf-8")
-    status, said, _ = command(capsys, *words, "--baseline", "b.json")
-    assert status == 3
+    assert command(capsys, *words[:-2], "--lock")[0] == 0
+    assert command(capsys, *words, "--accept")[0] == 0
+    Path("serve.sh").write_text(text.replace(QWEN, "Qwen/Qwen3-14B"), encoding="utf-8")
+    status, said, _ = command(capsys, *words)
+    told = re.search(r"Add it: kvplan (check .*? --lock)", " ".join(said.split()))
+    assert (status, "--accept" in said, told is not None) == (3, False, True)
+    assert told is not None
+    assert command(capsys, *shlex.split(told[1]))[0] == 0
+    status, said, _ = command(capsys, *words)
+    assert (status, "grew since the baseline" in said) == (1, True)
     assert command(capsys, *accepting(said))[0] == 0
-    status, said, _ = command(capsys, *words, "--baseline", "b.json", "--strict")
-    assert (status, "since the" in said) == (0, False)
+    assert command(capsys, *words, "--strict")[0] == 0
+
+
+@pytest.mark.parametrize("accept", [(), ("--accept",)])
+def test_a_setting_of_a_server_that_is_gone_is_an_error(accept: tuple[str, ...], capsys: Capture) -> None:
+    """Under its new name the server would be checked on the accelerator of all others, and accepted so."""
+    words = ("check", "compose.yaml", "--gpu", "h100", "--set", "chat.gpu=l4", "--set", "MAX_LEN=8192", "--baseline", "b.json")
+    Path("compose.yaml").write_text(COMPOSE, encoding="utf-8")
+    assert command(capsys, *words, "--accept")[0] == 0
+    before = Path("b.json").read_bytes()
+    Path("compose.yaml").write_text(COMPOSE.replace("chat:", "agent:"), encoding="utf-8")
+    status, _, error = command(capsys, *words, *accept)
+    assert (status, "If it is called agent now: --set agent.gpu=l4" in " ".join(error.split())) == (2, True)
+    assert Path("b.json").read_bytes() == before
+    status, said, _ = command(capsys, *[word.replace("chat.", "agent.") for word in words])
+    assert status == 0
+    assert command(capsys, *accepting(said))[0] == 0
+    # Of a server that is gone it is left out.
+    Path("compose.yaml").write_text(COMPOSE.replace("chat:", "other:"), encoding="utf-8")
+    assert command(capsys, *words[:4], *words[6:])[0] == 0
 
 
 def test_a_command_has_what_counts_for_its_files(capsys: Capture) -> None:

@@ -369,10 +369,10 @@ def test_an_edit_that_grows_passes_with_the_option_that_it_names(tmp_path: Path)
     assert "gpus: 8" in {edit.yaml for edit in edits}
     for edit in edits:
         growth = edit.accepting.removeprefix("--max-growth ")
-        # The cache doubles, and nothing else grows more.
-        assert growth == "100%"
+        # The cache doubles; the weights may be fewer bytes.
+        assert growth == "100%" or "weights" in edit.yaml or "dtype" in edit.yaml
         assert checked(growth, **yaml.safe_load(edit.yaml)).status in {"pass", "warning"}, edit
-        assert checked("99%", **yaml.safe_load(edit.yaml)).status == "fail"
+        assert checked(f"{int(growth[:-1]) - 1}%", **yaml.safe_load(edit.yaml)).status == "fail"
 
 
 def test_every_edit_passes_when_it_is_typed(tmp_path: Path) -> None:

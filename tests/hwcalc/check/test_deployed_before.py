@@ -218,3 +218,78 @@ def test_variables_and_parameters_of_ollama_are_called_as_the_text_calls_them(
         assert failing({"checks": [check]})["edits"][0]["told"].keys() == keys.keys()
         assert "(65,536 -> 8,192 tokens)" in said
         assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve {model} --max-model-len {length}",
+        "python -m sglang.launch_server --model-path {model} --context-length {length}",
+    ],
+)
+def test_a_load_of_before_is_no_value_of_the_text(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """The lock knows that users sent 2,048 tokens to a server that allows 8,192: it is the latter that the text had."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "serve.sh", command.format(model=QWEN, length=8192))
+    words = ["serve.sh", "--gpu", "l40s"]
+    run(capsys, "check", *words, "--seq", "2k", "--users", "8", "--lock")
+    write(path, command.format(model=QWEN, length=65_536))
+    status, found = checked(capsys, *words)
+    back = [
+        edit["flags"]
+        for item in found["checks"][0]["requirements"]
+        for edit in item["edits"]
+        if "as the lock has" in edit["effect"]
+    ]
+
+    assert status == 1
+    assert [flags.split()[-1] for flags in back] == ["8192"]
+    assert {"users", "seq"} < {change["key"] for change in found["checks"][0]["changes"]}
+
+
+def test_what_a_server_with_too_few_gpus_had_before_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """It starts on none, and is compared as it would be on enough: no edit that is offered grows."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "serve.sh", f"vllm serve {QWEN} --max-model-len 8192 --tensor-parallel-size 1")
+    words = ["serve.sh", "--gpu", "l4", "--gpus", "2"]
+    write(tmp_path / "b.json", run(capsys, "check", *words, "--json")[1])
+    write(path, path.read_text(encoding="utf-8").replace("size 1", "size 4"))
+    words += ["--baseline", "b.json"]
+    status, found = checked(capsys, *words)
+    item = failing(found)
+
+    assert (status, item["name"]) == (1, "gpus")
+    assert "--tensor-parallel-size" in {change["key"] for change in found["checks"][0]["changes"]}
+    assert item["edits"][0]["told"] == {"--tensor-parallel-size": "1"}
+    assert "as the baseline has it" in item["edits"][0]["effect"]
+    assert applied(item["edits"], path, words, capsys) == len(item["edits"])
+    # In a manifest it is the number of GPUs that has changed.
+    args = f'"--model={QWEN}", "--max-model-len=16384", "--tensor-parallel-size=2"'
+    write(tmp_path / "pod.yaml", POD.format(args=args, gpus=2))
+    write(tmp_path / "p.json", run(capsys, "check", "pod.yaml", "--gpu", "l4", "--json")[1])
+    write(tmp_path / "pod.yaml", POD.format(args=args, gpus=1))
+    [check] = checked(capsys, "pod.yaml", "--gpu", "l4", "--baseline", "p.json")[1]["checks"]
+    assert [(one["key"], one["before"], one["after"]) for one in check["changes"]] == [("gpus", "2", "1")]
+
+
+def test_fewer_gpus_keep_the_load_where_they_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Eight bits of weights hold on one GPU what users send: to send less is not all that is offered."""
+    monkeypatch.chdir(tmp_path)
+    command = "--model Qwen/Qwen3-14B --max-model-len 16384 --tensor-parallel-size {size} --kv-cache-dtype fp8"
+    text = (
+        "services:\n  chat:\n    image: vllm/vllm-openai:v0.33.0\n"
+        f"    command: {command}\n"
+        "    deploy: {{resources: {{reservations: {{devices: [{{driver: nvidia, device_ids: ['0'], capabilities: [gpu]}}]}}}}}}\n"
+    )
+    path = write(tmp_path / "compose.yaml", text.format(size=2))
+    words = ["compose.yaml", "--gpu", "l40s", "--set", "chat.users=16", "--set", "chat.seq=16k"]
+    item = failing(checked(capsys, *words)[1])
+    edit = item["edits"][0]
+    assert (item["name"], edit["told"].get("--tensor-parallel-size"), "--quantization" in edit["told"]) == ("gpus", "1", True)
+    run(capsys, "check", *words, "--fix", "--write")
+    assert "--quantization fp8" in path.read_text(encoding="utf-8")
+    assert run(capsys, "check", *words)[0] == 0

@@ -345,12 +345,12 @@ def test_annotations(document: CheckDocument) -> None:
     """One workflow command a line, errors first; what is in a message cannot start another."""
     lines = check_report(document, View(format="github")).splitlines()
 
-    assert [line.partition(" ")[0] for line in lines] == [*("::error",) * 3, "::warning", "::notice", "::notice"]
+    assert [line.partition(" ")[0] for line in lines] == [*("::error",) * 3, "::warning", "::warning", "::notice"]
     for line in lines[:4]:
         match = re.fullmatch(r"::(?:error|warning) file=([^,:]*),line=(\d+),col=5,title=([^,:]*)::(.*)", line)
         assert match is not None
         assert match[1] == "ci/a file.yaml"
-    assert lines[4] == "::notice file=ci/a file.yaml,line=3,col=5,title=kvplan%3A good::a warning"
+    assert lines[4] == "::warning file=ci/a file.yaml,line=3,col=5,title=kvplan%3A good::a warning"
     assert "%25 | <x>" in lines[1]
     assert "a%2C b%3A 100%25" in lines[1]
     assert "line=8," in lines[1]

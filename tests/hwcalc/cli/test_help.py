@@ -236,6 +236,7 @@ def test_words_and_options_are_explained(capsys: Capture) -> None:
         ("SnapKV", "See: kvplan policies SnapKV"),
         ("sglang", "See: kvplan engines sglang"),
         ("h100", "See: kvplan gpus h100"),
+        ("check-file", "See: kvplan schema check-file"),
     ],
 )
 def test_words_of_servers_are_explained(capsys: Capture, word: str, says: str) -> None:
