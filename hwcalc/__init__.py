@@ -10,7 +10,7 @@ if isdir(join(dirname(__path__[0]), "formulas")) and not isdir(join(__path__[0],
 # Names are imported when they are first used: so the command can prepare for Ctrl-C before it imports anything else.
 if TYPE_CHECKING:
     from hwcalc._version import __version__
-    from hwcalc.check.run import check
+    from hwcalc.check.command import check
     from hwcalc.errors import KvplanError
     from hwcalc.explore.build import explore
     from hwcalc.fleet.run import fleet

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hwcalc.check.baseline import Grown, no_growth
 from hwcalc.check.changes import MOST_EDITS, NUMBERS, as_before, gain_of, joined, rounded, taken_back
 from hwcalc.check.file import Check
-from hwcalc.check.judge import EIGHT_BITS
+from hwcalc.check.judge import EIGHT_BITS, FP8
 from hwcalc.check.result import SLOWER, Edit, KeyChange, figures_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
@@ -44,7 +44,7 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.result import BEYOND, Plan
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
-from hwcalc.profiles.engine_flags import EngineFlags
+from hwcalc.profiles.engine_flags import EngineFlags, Flag
 from hwcalc.profiles.gpus import find_gpu, node_label
 from hwcalc.profiles.hardware_file import NODE
 from hwcalc.text import brief
@@ -226,6 +226,71 @@ class ServerEdits(Check):
             return None
         tokens = _BLOCK * max(least, last_yes(fits, most, least))
         return self._made(self._edit({"seq": str(tokens)}, self._told({"seq": tokens})), {}, Held(gpus=1))
+
+    def _in_smaller_slots(self, tokens: int, before: int, slots: int, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit of more slots in the memory that there is: each of so many ``tokens``, which are what the user sends, or half of those ``before``."""
+        if tokens >= (self._given("seq") or before // 2):
+            told = self._told({self.engine.facts.users_option: slots})
+            held = self._held_with(told, {}, replan)
+            effect = joined(f"{tokens:,} tokens a slot" if tokens else "", held.slower)
+            if held.holds:
+                yield self._made(self._edit({}, told, effect), {}, held)
+
+    def _waiting(self, plan: Plan) -> Flag | None:
+        """The flag of how many are served at once, where that is fewer than there are users; ``None`` where none of them waits for that."""
+        facts, fit = self.engine.facts, plan.fit
+        if facts.slots_option or fit is None or fit.fits:
+            return None
+        fewer = fit.expected_limiting == facts.users_option or 0 < self._at_once(plan) < plan.request.batch
+        return self.flags.flag_of.get(facts.users_option) if fewer else None
+
+    def _at_once(self, plan: Plan) -> int:
+        """The sequences that all replicas run at once, as the engine is told; 0 where it is told no number."""
+        return (number(self.options.get("engine_options", {}).get(self.engine.facts.users_option)) or 0) * plan.request.dp
+
+    def _more_at_once(self, flag: Flag, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edits that serve all users at once by this flag."""
+        users = self._given("batch") or plan.request.batch
+        slots = str(-(-users // plan.request.dp))
+        first = self._edit(
+            {f"engine_options.{self.engine.facts.users_option}": slots}, {flag.spelled: slots}, f"{users:,} at once"
+        )
+        return self._in_sizes(first, plan, replan)
+
+    def _in_sizes(self, first: Edit, plan: Plan, replan: Callable[..., Plan]) -> Iterator[Edit]:
+        """The edit with the smallest tensor-parallel sizes for which the server surely fits: as weights and cache are, and before that in eight bits,
+        where fewer GPUs hold it so.
+        """
+        size, most, taken = plan.request.tp, NODE // plan.request.pp, self.server.settings
+        bits = {"dtype": FP8} if "kv_cache_dtype" not in taken else {}
+        of_weights = {"weights": FP8} if not {"quantization", "weights"} & taken.keys() else {}
+        combined = (bits, of_weights, {**bits, **of_weights})
+        eight = [one for one in combined if one and all(self._told({name: value}) for name, value in one.items())]
+        for tp in (size << times for times in range(NODE.bit_length()) if size << times <= most):
+            layout = {} if tp == size else {"tp": tp}
+            for changed in ({}, *eight):
+                more = {**layout, **changed}
+                told = {**first.told, **self._told(more)}
+                held = self._held_with(told, {}, replan)
+                if held.holds and not held.slower:
+                    settings = {**dict(first.settings), **{name: str(value) for name, value in more.items()}}
+                    yield self._made(self._edit(settings, told, first.effect), {}, held)
+                    if not changed:
+                        return
+                    eight = []
+                    break
+
+    def _by_gpus(self, edits: Collection[Edit]) -> Iterator[Edit]:
+        """The edits, of which those that are flags alone have the fewest GPUs first, and behind them those that make it slower."""
+        given = self.server.settings.get("gpus_per_replica")
+        has = given if isinstance(given, int) else gpus_taken(self.server.settings) or 1
+
+        def gpus(edit: Edit) -> tuple[bool, int]:
+            settings = {**self.server.settings, **settings_told(self.flags, edit.told)[0]}
+            return edit.is_slower, max(has, gpus_taken(settings) or 0)
+
+        ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
+        yield from (next(ordered) if edit.flags else edit for edit in edits)
 
     def taken_back(self, changes: Sequence[KeyChange], replan: Callable[..., Plan]) -> list[Edit]:
         """The edits to values that the text had in the baseline or the lock, with each of which it surely fits and nothing grows: alone, else together."""

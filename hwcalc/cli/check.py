@@ -193,8 +193,8 @@ def check(
         raise UsageError("--write writes what --fix shows.", hint="Add: --fix")
     if fix and view.format not in ("table", "json"):
         raise UsageError(f"--fix shows a diff, and no {view.format}.", hint="Leave out --format, or use: --json")
+    from hwcalc.check.command import check
     from hwcalc.check.models import SUFFIX
-    from hwcalc.check.run import check
 
     told = {name: options[name] for name in OF_SERVERS if options[name] is not None}
     with progress():

@@ -140,7 +140,7 @@ Called = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 def functions() -> Mapping[str, Called]:
     """Name -> function of the library, positional arguments and keywords of a call that is answered soon."""
     import hwcalc
-    from hwcalc.check.run import check
+    from hwcalc.check.command import check
     from hwcalc.explore.build import explore
     from hwcalc.plot.build import plot
     from hwcalc.sweep.rows import sweep

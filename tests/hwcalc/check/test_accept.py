@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.check.run import check
+from hwcalc.check.command import check
 from hwcalc.errors import UsageError
 from hwcalc.report.check import FORMATS
 from tests.hwcalc.check.files import check_file, tiny_model, write
