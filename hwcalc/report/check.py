@@ -31,7 +31,7 @@ from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
 from hwcalc.report.drawing import SCREEN, in_style
 from hwcalc.report.styles import BAD, GOOD, UNSURE
-from hwcalc.report.text import broken, csv_text, escaped, markdown_table, with_commands
+from hwcalc.report.text import broken, csv_text, escaped, markdown_table, with_code, with_commands
 from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
@@ -78,8 +78,9 @@ def headline(check: Checked, wrong: Iterable[Finding] = ()) -> str:
 
 
 def _hint(hint: str) -> str:
-    """The hint of an error, cut to fit a log line; JSON has all of it."""
-    return hint if len(hint) <= _LONGEST_HINT else hint[: hint.rfind(" ", 0, _LONGEST_HINT)].rstrip(",") + " ..."
+    """The hint of an error, cut to fit a log line unless it says what to type; JSON has all of it."""
+    typed = "kvplan " in hint or "--" in hint
+    return hint if typed or len(hint) <= _LONGEST_HINT else hint[: hint.rfind(" ", 0, _LONGEST_HINT)].rstrip(",") + " ..."
 
 
 class Finding(Record):
@@ -139,7 +140,8 @@ def findings(check: Checked, document: CheckDocument) -> list[Finding]:
         # With fewer GPUs a server starts, and may then not fit.
         holds = {"fits": "fits", "gpus": "starts"}.get(item.name, "holds")
         starts = chain((f"{holds} with",), repeat("or"))
-        said = tuple(f"{start} {edit}" for start, edit in zip(starts, _edits(item, check), strict=False)) if fails else ()
+        edits = zip(starts, _edits(item, check), strict=False) if fails else ()
+        said = tuple(f"{start} {edit}".replace(" with without ", " without ", 1) for start, edit in edits)
         out.append(Finding(rule=rule, title=title, text=text, edits=said, fails=fails, line=place[0], column=place[1]))
     if check.error is not None:
         title = check.error.message.removeprefix(f"{check.name}: ")
@@ -274,8 +276,8 @@ def check_markdown(document: CheckDocument, view: View) -> str:
         if said:
             where = f" at {', '.join(map(escaped, places(check, wrong)))}" if wrong and check.line else ""
             lists.append(f"- {escaped(_WORDS[check.status])} {escaped(_called(check))}{where}\n")
-            lists += [f"  - {escaped(line)}\n" for line in said]
-    notes = [] if quiet else [f"- {escaped(note.message)}\n" for info in document.files for note in info.notes]
+            lists += [f"  - {with_code(line)}\n" for line in said]
+    notes = [] if quiet else [f"- {with_code(note.message)}\n" for info in document.files for note in info.notes]
     out += [text for text in ("".join(lists), "".join(notes), _definitions(document, view)) if text]
     return "\n".join(out)
 

@@ -24,12 +24,12 @@ _BOUND: Final = re.compile(
     r"|(?<=\d,) (?=[tpdce]{1,2}p \d)"  # the ranks of one layout
     r"|(?<![^\s(])\d(?:[\d,.]*\d)?[kM]? (?=(?:[KMGT]?i?B|%|[mb]illion|[A-Za-z]{0,9}s)(?![\w=-]))"  # a number, and its unit or what it counts
 )
-_COMMAND: Final = re.compile(
+_TYPED: Final = (
     r"^kvplan (?:\S+ )?--.*"  # a command to type, on a line of its own
     r"|(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)"  # one behind a sentence
     r"|\bkvplan check \S+ --.*?(?= \(| or |$)"  # one among other changes
-    r"|\bkvplan \S+"  # in other sentences the name with the word after it
 )
+_COMMAND: Final = re.compile(rf"{_TYPED}|\bkvplan \S+")  # in other sentences the name with the word after it
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
 
@@ -37,6 +37,23 @@ _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<
 def escaped(text: str) -> str:
     """Text with Markdown's special characters escaped, so that it can stand in a table too."""
     return clean(text).replace("\n", " ").translate(_SPECIAL)
+
+
+def with_code(text: str) -> str:
+    """Text :func:`escaped` for Markdown, with each command to type as code, which is copied as it stands.
+
+    >>> print(with_code("Add it: kvplan check *.yaml --lock"))
+    Add it: `kvplan check *.yaml --lock`
+    """
+    out, behind = list[str](), 0
+    for match in re.finditer(_TYPED, text):
+        command = clean(match[0].rstrip(".")).replace("\n", " ")
+        # Marks of code are longer than those in it, and stand apart from one at its end.
+        marks = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))
+        apart = " " if command.endswith("`") else ""
+        out += [escaped(text[behind : match.start()]), f"{marks}{apart}{command}{apart}{marks}"]
+        behind = match.start() + len(match[0].rstrip("."))
+    return "".join((*out, escaped(text[behind:])))
 
 
 def filled(text: str, width: int) -> str:

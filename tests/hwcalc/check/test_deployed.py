@@ -661,3 +661,25 @@ def test_what_does_not_fit_is_said_once(tmp_path: Path, capsys: Capture) -> None
 
     assert message.count("not fit") == 1
     assert message.endswith(f"; {short:.2f} GiB too much on the GPU")
+
+
+def test_what_is_to_be_typed_is_never_cut(compose: str, capsys: Capture) -> None:
+    """A baseline that is not there, and a model that a lock lacks: what is printed makes both, however long the command is."""
+    name = f"{'deploy-' * 12}baseline.json"
+    sets = ["--set", f"MODEL={QWEN}", "--set", "TP=1", "--set", f"open.served={'x' * 90}"]
+    run(capsys, "check", compose, "--gpu", "h100", *sets, "--lock")
+    Path(compose).write_text(
+        COMPOSE.replace("=${MODEL}", "=x").replace(f"--model={QWEN}", "--model=Qwen/Qwen3-4B"), encoding="utf-8"
+    )
+    targets = [f"--output={form}=out.{form}" for form in ("github", "sarif", "junit", "markdown")]
+    _, out, _ = run(capsys, "check", compose, "--gpu", "h100", *sets, "--baseline", name, *targets)
+
+    typed = re.findall(r"(?m): (kvplan check .*)$", out)
+    assert {each.split()[-1] for each in typed} == {"--lock", "--accept"}
+    for form in ("github", "sarif", "junit", "markdown"):
+        said = Path(f"out.{form}").read_text(encoding="utf-8")
+        assert all(each in said for each in typed)
+    for each in sorted(typed, key=lambda command: "--accept" in command):
+        assert run(capsys, *shlex.split(each)[1:])[0] == 0
+    assert Path(name).is_file()
+    assert f"`{typed[0]}`" in Path("out.markdown").read_text(encoding="utf-8")

@@ -448,6 +448,14 @@ def test_each_edit_has_a_line(document: CheckDocument) -> None:
     assert lines[first + 1] == "         or gpus: 2 (holds 8)"
 
 
+def test_a_key_to_leave_out_reads_as_a_sentence(document: CheckDocument) -> None:
+    """What the baseline did not have holds without it."""
+    one = replace(LIMIT, edits=(Edit(yaml="without gpus", effect="as the baseline has it"),))
+    said = check_report(replace(document, checks=(checked("long", "fail", 5, one),)), View(format="table", width=80))
+
+    assert "         holds without gpus (as the baseline has it)\n" in said
+
+
 def test_the_counts_stand_first_on_a_terminal_alone(document: CheckDocument) -> None:
     """Of an answer that is longer than a screen: a pipe gets each line once."""
     counts, long = (
