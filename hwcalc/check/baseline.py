@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, Final
@@ -260,12 +260,13 @@ def earlier_files(files: Iterable[str], before: Iterable[str]) -> dict[str, str]
     return out
 
 
-def comparable(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> tuple[Baseline, ...]:
-    """The baselines without the checks of files that were not read and are there still, if a file that the baseline knows has one of that name.
+def comparable(checks: Sequence[Checked], baselines: Sequence[Baseline], looked_at: Collection[str] = ()) -> tuple[Baseline, ...]:
+    """The baselines without the checks of files that were not looked at and are there still, if a file that the baseline knows has one of that name.
 
-    The server of a script is called by its model: where that alone has changed, the earlier one has the new name.
+    Where one server of a file has another name than in the baseline, and the same model, the earlier one has the new name. So it has where a server of a
+    script has another model, by which it is called.
     """
-    read, known, files = set[str](), {(item.document, item.file) for item in baselines}, dict[str | None, set[str]]()
+    read, known, files = {*looked_at}, {(item.document, item.file) for item in baselines}, dict[str | None, set[str]]()
     for check in checks:
         read.add(check.file)
         files.setdefault(check.name, set()).add(check.file)
@@ -279,7 +280,7 @@ def comparable(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> tupl
 
 
 def _called_as_now(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> Iterator[Baseline]:
-    """The baselines, in which the one server of a file that is gone has the name of the one that is new, if both are called by engine and model."""
+    """The baselines, in which the one server of a file that is gone has the name of the one that is new, if it has its model or both are called by theirs."""
     now, before = dict[str, dict[str | None, Checked]](), dict[tuple[str, str | None], set[str | None]]()
     for check in checks:
         now.setdefault(check.file, {})[check.name] = check
@@ -289,17 +290,15 @@ def _called_as_now(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> 
         names = before[item.place]
         new = [check for name, check in now.get(item.file or "", {}).items() if name not in names]
         left = names - now.get(item.file or "", {}).keys()
-        named = len(new) == 1 and left == {item.name} and _by_model(new[0])
-        yield replace(item, name=new[0].name) if named and item.name == f"{_engine(new[0])} {item.model}" else item
+        same = len(new) == 1 and left == {item.name} and new[0].server is not None and _is_same(item, new[0])
+        yield replace(item, name=new[0].name) if same else item
 
 
-def _engine(check: Checked) -> str:
-    return str((check.server or {}).get("engine"))
-
-
-def _by_model(check: Checked) -> bool:
-    """True if a server has no name of its own in its text."""
-    return check.server is not None and check.name == f"{_engine(check)} {check.model}"
+def _is_same(item: Baseline, check: Checked) -> bool:
+    """True if a server has the model of an earlier one, or if both are called by engine and model."""
+    engine = (check.server or {}).get("engine")
+    by_model = (item.name, check.name) == (f"{engine} {item.model}", f"{engine} {check.model}")
+    return by_model or item.model == check.model
 
 
 def earlier(
@@ -380,9 +379,17 @@ def compared(
 
 
 def gone(
-    read: Sequence[str], checks: Sequence[Checked], baselines: Sequence[Baseline], growth: Growth, *, strict: bool
+    read: Sequence[str],
+    checks: Sequence[Checked],
+    baselines: Sequence[Baseline],
+    growth: Growth,
+    *,
+    strict: bool,
+    looked_at: Collection[str] = (),
 ) -> list[Checked]:
-    """The checks of the baselines that no file has any more: of the files that were ``read``, and of files that are not there. ``strict`` fails them."""
+    """The checks of the baselines that no file has any more: of the files that were ``read``, or looked at, and of files that are not there. ``strict``
+    fails them.
+    """
     was = earlier(checks, baselines)
     kept = {(file, name) for (_, name), places in was.items() for _, file in places}
     # A check that moved to another file, or may have, is not gone.
@@ -393,7 +400,7 @@ def gone(
         file, name, model = item
         if file is None or name is None or (file, name) in kept or name in new or not read:
             continue
-        if file in read or not os.path.lexists(file):
+        if file in read or file in looked_at or not os.path.lexists(file):
             name, model, at = (brief(printable(text), _LONGEST_NAME) for text in (name, model, file))
             said = f"the baseline has the check '{name}' of {at}, which is not there any more"
             said += accept if strict else f". With --strict that fails{accept}"
@@ -429,8 +436,8 @@ def accepting(judged: Sequence[Judged], growth: Growth) -> list[Judged]:
     return [replace(item, message=item.message.rstrip(".") + said) if failed and item is failed[-1] else item for item in judged]
 
 
-def accepted(document: CheckDocument, path: str) -> CheckDocument:
-    """The result of a run with a note on its baseline, which is written with its checks, and with those of other files that it has.
+def accepted(document: CheckDocument, path: str, looked_at: Collection[str] = ()) -> CheckDocument:
+    """The result of a run with a note on its baseline, which is written with its checks, and with those that it has of files that were not looked at.
 
     Nothing is written where a check does not hold. Raises :class:`~hwcalc.check.file.BaselineError` for a file that is no baseline, and
     :class:`~hwcalc.errors.UnwritableFileError`.
@@ -441,16 +448,15 @@ def accepted(document: CheckDocument, path: str) -> CheckDocument:
             document, "not-accepted", f"{name} was not written, and no lock: what fails or cannot be checked is not accepted."
         )
     before = _kept(path) if os.path.lexists(path) else ()
-    here = {info.path for info in document.files}
+    here = {*looked_at, *(info.path for info in document.files)}
     others = [check for check in before if check.file not in here]
     kept = [check for check in others if os.path.lexists(check.file)]
     gone = sorted({check.file for check in others} - {check.file for check in kept})
-    of_others = (FileInfo(path=file, checks=count) for file, count in Counter(check.file for check in kept).items())
     # Each check stays where it is, so that the change of the file shows what has changed.
     place = {(check.file, check.name): number for number, check in enumerate(before)}
     checks = sorted((*document.checks, *kept), key=lambda check: place.get((check.file, check.name), len(place)))
-    first = {check.file: number for number, check in reversed([*enumerate(checks)])}
-    files = sorted((*document.files, *of_others), key=lambda info: first.get(info.path, len(checks)))
+    # Notes of the run would change with each of them, and meet in merges.
+    files = (FileInfo(path=file, checks=count) for file, count in Counter(check.file for check in checks).items())
     summary = summary_of(checks, strict=document.summary.strict)
     written = replace(document, files=tuple(files), checks=tuple(checks), summary=summary)
     write_file(path, dumps(written.to_dict()).encode(), "--baseline", below=True)

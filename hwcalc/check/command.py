@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -36,6 +36,7 @@ from hwcalc.check.result import (
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError
 from hwcalc.files import place_of
+from hwcalc.launch.planned import set_words
 from hwcalc.launch.read import Given, read_variables, used_in
 from hwcalc.launch.server import KEYS
 from hwcalc.launch.values import number
@@ -121,19 +122,24 @@ def check(
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
-    _check_names([file for file in read if isinstance(file, Deployment)], plans, given)
+    looked_at = frozenset(map(printable, found_in))
+    read += _stale(read, plans, given, looked_at)
     if len(baselines) == 1:
         made = _command(paths, read, told)
         growth = replace(growth, accept=f"{made} --baseline {shell_word(baselines[0])} --accept")
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
             name = file.path if file.path.endswith(".json") else "baseline.json"
-            file.faults[0].hint = f"Make one: {made} --baseline {shell_word(name)} --accept"
-    options = replace(options, growth=growth)
+            made_anew = f"{made} --baseline {shell_word(name)} --accept"
+            taken = (
+                f"Delete it, or take one side of a merge (git checkout --ours {shell_word(name)}), and write it anew: {made_anew}"
+            )
+            file.faults[0].hint = taken if os.path.lexists(name) else f"Make one: {made_anew}"
+    options = replace(options, growth=growth, looked_at=looked_at)
     read += unread
     document = run_checks(read, options)
     if accept:
-        return accepted(document, baselines[0])
+        return accepted(document, baselines[0], looked_at)
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
     return document
@@ -229,22 +235,27 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
     return [replace(file, notes=(*file.notes, *notes)) if file is files[0] else file for file in read]
 
 
-def _check_names(files: Sequence[Deployment], baselines: Sequence[Baseline], given: Given) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` if ``--set`` is for a server that a file had in a baseline and has no more: it would go on with what is said
-    of all servers, such as another accelerator, under its new name.
+def _stale(
+    read: Sequence[CheckFile | Unread], baselines: Sequence[Baseline], given: Given, looked_at: Collection[str]
+) -> Iterator[Unread]:
+    """A fault for each server that ``--set`` is for, a file had in a baseline, and has no more: under its new name it would go on with what is said of
+    all servers, such as another accelerator.
     """
-    servers = {check.name for file in files for check in file.checks}
-    for file in files:
-        before = {item.name for item in baselines if item.file == printable(file.path)}
-        for name in given.settings:
-            server, _, key = name.rpartition(".")
-            if server in before - servers:
-                new = sorted(check.name for check in file.checks if check.name not in before)
-                renamed = [
-                    f"If it is called {each} now: --set {shell_word(f'{each}.{key}={given.variables[name]}')}" for each in new
-                ]
-                said = f"--set {brief(printable(name), _LONGEST_NAME)} is for a server that {printable(file.path)} does not have any more, and the baseline has."
-                raise UsageError(said, hint="; ".join([*renamed, "If it is gone, leave that out."]))
+    files = {printable(file.path): file for file in read if isinstance(file, Deployment)}
+    servers = {check.name for file in files.values() for check in file.checks}
+    before = dict.fromkeys((item.file, item.name) for item in baselines if item.name not in servers and item.file is not None)
+    for path, name in before:
+        sets = [each for each in given.settings if each.rpartition(".")[0] == name]
+        if not sets or not (path in looked_at or not os.path.lexists(path)):
+            continue
+        known = {item.name for item in baselines if item.file == path}
+        new = [check.name for check in files[path].checks if check.name not in known] if path in files else []
+        words = [
+            " ".join(set_words(each.rpartition(".")[2], str(given.variables[each]), other) for each in sets) for other in new
+        ]
+        renamed = "".join(f"If it is called {other} now: {said}. " for other, said in zip(new, words, strict=True))
+        message = f"--set {brief(printable(', '.join(sets)), _LONGEST_NAME)} is for a server that the baseline has, and {path} does not have any more."
+        yield Unread(path=path, faults=(CheckUsageError(message, hint=f"{renamed}If it is gone, leave that out."),))
 
 
 def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:
@@ -280,7 +291,7 @@ def _fixed(read: Sequence[CheckFile | Unread], document: CheckDocument, options:
     from hwcalc.check.mend import write as write_mended
 
     fixes, now = list[Fix](), list(read)
-    options = replace(options, baselines=options.baselines and comparable(document.checks, options.baselines))
+    options = replace(options, baselines=options.baselines and comparable(document.checks, options.baselines, options.looked_at))
     was = earlier(document.checks, options.baselines or ())
 
     def tried(file: Deployment) -> Sequence[Checked]:

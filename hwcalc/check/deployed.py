@@ -17,7 +17,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.check.changes import NUMBERS
-from hwcalc.check.file import CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text
+from hwcalc.check.file import CheckFile, CheckFileError, Fault, Place, Required, parse_check_file, read_text, unreadable
+from hwcalc.check.models import SUFFIX
 from hwcalc.check.result import Judged
 from hwcalc.check.server import OF_MODEL, OpenError, ServerCheck, finding, place_of, placed_at, sets_of
 from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER, default_of, given_in
@@ -61,7 +62,10 @@ _TOP_KEY: Final = re.compile(r"(?m)^[\"']?([A-Za-z_][\w-]*)[\"']?[ \t]*:")
 _HEAD: Final = 64 * 1024
 _NEAR: Final = 0.8
 """How alike a key and one of a check file are where that is meant."""
-_PLAIN: Final = (".yaml", ".yml", ".json")
+_YAML: Final = (".yaml", ".yml")
+_NO_YAML: Final = ("{{", "```")
+"""Signs of a template, and of a page with YAML in it."""
+_PLAIN: Final = (*_YAML, ".json")
 """Endings of check files."""
 _NOTHING: Final = "starts no server that kvplan knows"
 
@@ -104,6 +108,10 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
     if written:
         if in_folder:
             return None
+        of_lock = path.removesuffix(SUFFIX)
+        if written[1] == "digest" and of_lock != path and not os.path.lexists(of_lock):
+            alone = f"{printable(path)} is the lock of {printable(of_lock)}, which is not there any more."
+            raise CheckFileError(alone, hint=f"Delete it: git rm {shell_word(path)}")
         is_ = "a lock" if written[1] == "digest" else "a result of kvplan, and may be a --baseline"
         raise CheckFileError(
             f"{printable(path)} is {is_}: there is nothing in it to check.", hint="Name the file that it was made of."
@@ -115,6 +123,12 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
         return None
     if in_folder and path.endswith(".json") and not is_json_manifest(text):
         return None
+    if path.endswith(_YAML) and _OF_MANIFEST.search(text) and not any(sign in text for sign in _NO_YAML):
+        try:
+            read_forest(text)
+        except TreeError as error:
+            # Servers behind that place would be left out in silence.
+            raise unreadable(error, printable(path), "Mend it: what deploys it cannot read it either.") from error
     given, said = told.given.with_beside(text, path)
     found = read_deployment(path, text, replace(told, given=given))
     if in_folder and (found is None or not (found.checks or len(found.notes) > 1)):

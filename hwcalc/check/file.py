@@ -138,17 +138,17 @@ def parse_tree(text: str, name: str, command: str = "check") -> Node:
     try:
         return read_tree(text)
     except TreeError as error:
-        line, column = error.line or 1, error.column or 1
-        if error.line is not None:
-            message = f"{name}:{line}:{column}: {error.problem}."
-        else:
-            message = f"{name}{':' if error.problem.startswith('not') else ''} {error.problem}."
-        raise CheckFileError(
-            message,
-            hint=error.hint or f"Write plain YAML or JSON. An example: kvplan {command} --example",
-            line=line,
-            column=column,
-        ) from error
+        raise unreadable(error, name, f"Write plain YAML or JSON. An example: kvplan {command} --example") from error
+
+
+def unreadable(error: TreeError, name: str, hint: str) -> CheckFileError:
+    """The error of a file of this name that cannot be read, at its place."""
+    line, column = error.line or 1, error.column or 1
+    if error.line is not None:
+        message = f"{name}:{line}:{column}: {error.problem}."
+    else:
+        message = f"{name}{':' if error.problem.startswith('not') else ''} {error.problem}."
+    return CheckFileError(message, hint=error.hint or hint, line=line, column=column)
 
 
 MOST_FAULTS: Final = 20

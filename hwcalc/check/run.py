@@ -68,7 +68,8 @@ if TYPE_CHECKING:
 class CheckOptions(Record):
     """How to run checks. ``lock`` is ``use`` (if there is one), ``write`` or ``ignore``; ``access`` says how models are fetched.
 
-    With ``accept``, locks that are there are written anew if all checks hold.
+    With ``accept``, locks that are there are written anew if all checks hold. ``looked_at`` are all files that were looked at, also those without a
+    server.
     """
 
     lock: str = "use"
@@ -77,6 +78,7 @@ class CheckOptions(Record):
     growth: Growth = Growth()
     access: Access = Access()
     accept: bool = False
+    looked_at: frozenset[str] = frozenset()
 
     def writes_lock(self, file: CheckFile) -> bool:
         """True if the lock of a file is written."""
@@ -121,8 +123,9 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
             planned += [] if check.faults else [_checked(file, check, models, options)]
     if options.baselines is not None:
         growth, strict, checks = options.growth, options.strict, [check for check, _ in planned]
-        baselines = comparable(checks, options.baselines)
-        lost = gone([printable(file.path) for file in made], checks, baselines, growth, strict=strict)
+        baselines = comparable(checks, options.baselines, options.looked_at)
+        read_files = [printable(file.path) for file in made]
+        lost = gone(read_files, checks, baselines, growth, strict=strict, looked_at=options.looked_at)
         planned = [*compared(planned, baselines, growth, strict=strict), *((check, None) for check in lost if strict)]
         missed = [] if strict else [(check.file, Note(code="gone", message=check.requirements[0].message)) for check in lost]
         infos = [replace(info, notes=(*info.notes, *(note for file, note in missed if file == info.path))) for info in infos]

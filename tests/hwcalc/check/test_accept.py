@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hwcalc.check.command import check
 from hwcalc.errors import UsageError
@@ -52,7 +53,10 @@ def test_what_has_grown_is_accepted(tmp_path: Path, capsys: Capture) -> None:
     assert accepting(said) == [*typed, "--baseline", "b.json", "--accept"]
     status, said, _ = command(capsys, *accepting(said))
     assert (status, "Wrote b.json with 1 check." in said) == (0, True)
-    assert Path("b.json").read_text(encoding="utf-8") == command(capsys, *typed, "--json")[1]
+    written, planned = json.loads(Path("b.json").read_text(encoding="utf-8")), json.loads(command(capsys, *typed, "--json")[1])
+    assert (written["checks"], written["summary"]) == (planned["checks"], planned["summary"])
+    # Notes of the run would meet in merges.
+    assert [file["notes"] for file in written["files"]] == [[]]
     assert command(capsys, *typed, "--baseline", "b.json")[0] == 0
 
 
@@ -262,15 +266,21 @@ def test_a_setting_of_a_server_that_is_gone_is_an_error(accept: tuple[str, ...],
     assert command(capsys, *words, "--accept")[0] == 0
     before = Path("b.json").read_bytes()
     Path("compose.yaml").write_text(COMPOSE.replace("chat:", "agent:"), encoding="utf-8")
-    status, _, error = command(capsys, *words, *accept)
-    assert (status, "If it is called agent now: --set agent.gpu=l4" in " ".join(error.split())) == (2, True)
+    status, said, _ = command(capsys, *words, *accept)
+    assert (status, "If it is called agent now: --set agent.gpu=l4" in " ".join(said.split())) == (2, True)
     assert Path("b.json").read_bytes() == before
-    status, said, _ = command(capsys, *[word.replace("chat.", "agent.") for word in words])
-    assert status == 0
-    assert command(capsys, *accepting(said))[0] == 0
+    renamed = [word.replace("chat.", "agent.") for word in words]
+    # It is the same server, and compared.
+    assert command(capsys, *renamed, "--strict")[0] == 0
+    assert command(capsys, *renamed, "--accept")[0] == 0
+    assert names() == [("compose.yaml", "agent")]
     # Of a server that is gone it is left out.
-    Path("compose.yaml").write_text(COMPOSE.replace("chat:", "other:"), encoding="utf-8")
+    Path("compose.yaml").write_text(COMPOSE.replace("chat:", "other:").replace(QWEN, "Qwen/Qwen3-0.6B"), encoding="utf-8")
+    assert command(capsys, *renamed)[0] == 2
     assert command(capsys, *words[:4], *words[6:])[0] == 0
+    Path("compose.yaml").unlink()
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    assert command(capsys, "check", "serve.sh", *renamed[2:])[0] == 2
 
 
 def test_a_command_has_what_counts_for_its_files(capsys: Capture) -> None:
@@ -335,3 +345,64 @@ def test_two_scripts_with_other_models_are_new(capsys: Capture) -> None:
     Path("serve.sh").write_text("vllm serve Qwen/Qwen3-14B\nvllm serve Qwen/Qwen3-1.7B --port 2\n", encoding="utf-8")
     status, said, _ = command(capsys, *words)
     assert (status, said.count("No baseline has this check")) == (0, 2)
+
+
+@pytest.mark.parametrize("text", ["vlm serve {}", "# vllm serve {}", ""])
+def test_a_file_of_a_folder_that_starts_nothing_any_more(text: str, capsys: Capture) -> None:
+    """Its server is gone, and not merely out of sight: with --strict that fails, and once it is accepted nothing is said."""
+    Path("deploy").mkdir()
+    for name in ("a", "b"):
+        Path(f"deploy/{name}.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    words = ("check", "deploy/", "--gpu", "h100", "--baseline", "bl.json")
+    assert command(capsys, *words, "--accept")[0] == 0
+    Path("deploy/b.sh").write_text(text.format(QWEN), encoding="utf-8")
+    status, said, _ = command(capsys, *words, "--strict")
+    assert (status, "deploy/b.sh, which is not there any more" in " ".join(said.split())) == (1, True)
+    assert command(capsys, *accepting(said))[0] == 0
+    assert names("bl.json") == [("deploy/a.sh", f"vllm {QWEN}")]
+    assert command(capsys, *words, "--strict")[0] == 0
+
+
+def test_a_merge_that_is_open_is_told_how_to_end(capsys: Capture) -> None:
+    """The command that would make a baseline writes over no other file: what is there is to be taken away first."""
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    words = ("check", "serve.sh", "--gpu", "h100", "--baseline", "b.json")
+    Path("b.json").write_text("<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> b\n", encoding="utf-8")
+    status, said, _ = command(capsys, *words)
+    assert (status, "git checkout --ours b.json" in " ".join(said.split())) == (3, True)
+    Path("b.json").unlink()
+    assert command(capsys, *accepting(said))[0] == 0
+    assert command(capsys, *words)[0] == 0
+
+
+def test_the_lock_of_a_file_that_is_gone(capsys: Capture) -> None:
+    """A hook is given the lock alone; it is of no use any more."""
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    assert command(capsys, "check", "serve.sh", "--gpu", "h100", "--lock")[0] == 0
+    Path("serve.sh").unlink()
+    status, said, _ = command(capsys, "check", "serve.sh.lock", "--gpu", "h100")
+    assert (status, "Delete it: git rm serve.sh.lock" in " ".join(said.split())) == (3, True)
+
+
+BROKEN = {
+    "two levels": COMPOSE + f" small:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model {QWEN}\n",
+    "a merge": COMPOSE.replace("  chat:", "<<<<<<< HEAD\n  chat:"),
+    "a bracket": COMPOSE + "    ports: [8000\n",
+    "no colon": COMPOSE.replace("    image:", "    restart\n    image:"),
+    "a tab": COMPOSE + "\tports: []\n",
+}
+
+
+@pytest.mark.parametrize("folder", [True, False])
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_a_manifest_that_is_no_yaml_is_an_error(text: str, folder: bool, capsys: Capture) -> None:
+    """Docker Compose does not read it, and servers behind the fault are not left out in silence."""
+    with pytest.raises(yaml.YAMLError):
+        yaml.safe_load(text)
+    Path("deploy").mkdir()
+    Path("deploy/compose.yaml").write_text(text, encoding="utf-8")
+    Path("deploy/serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    status, said, _ = command(
+        capsys, "check", "deploy" if folder else "deploy/compose.yaml", "--gpu", "h100", "--set", "MAX_LEN=4096"
+    )
+    assert (status, "deploy/compose.yaml:" in said, "not YAML" in said) == (3, True, True)
