@@ -152,7 +152,8 @@ def _lock_command(file: CheckFile) -> str:
     """The command that writes the lock of a file."""
     if isinstance(file, Deployment):
         # The lock has what was said of its servers too.
-        return f"{typed_command([file.path], [file.text], file.told, file.told.options)} --lock"
+        servers = {check.name for check in file.checks}
+        return f"{typed_command([file.path], [file.text], file.told, file.told.options, servers=servers)} --lock"
     return f"kvplan check --lock {operand(file.path)}"
 
 

@@ -213,7 +213,7 @@ def test_a_check_that_is_gone_is_said(tmp_path: Path, capsys: Capture, file: str
     (status, said), (strict_status, strict) = checked(), checked("--strict")
     assert (status, strict_status) == (0, 1)
     for text, rest in ((said, "With --strict that fails"), (strict, "where that is meant: kvplan check")):
-        words = " ".join(re.sub(r"&#?\w+;", "", text).split())
+        words = " ".join(re.sub(r"&#?\w+;|`", "", text).split())
         assert f"check 'two' of {file}, which is not there any more" in words
         assert rest in words
     if file == "gone.yaml" and format_ in ("text", "markdown", "github"):
