@@ -15,7 +15,7 @@ from hwcalc.check.changes import MOST_EDITS, NUMBERS, OF_SLOT, joined, merged
 from hwcalc.check.file import Check, Fault, Place, Required
 from hwcalc.check.judge import NO_CHANGE, judge, then_fail, verdict_on
 from hwcalc.check.result import GROWTH, Edit, Judged, KeyChange
-from hwcalc.check.server_edits import OF_HARDWARE, Held, ServerEdits, once, slower, told_by
+from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER, Held, ServerEdits, once, slower, told_by
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UncountedError, UnsupportedError, UsageError
 from hwcalc.launch.planned import (
     LAYOUT,
@@ -88,6 +88,11 @@ class ServerCheck(ServerEdits):
     beyond: BeyondError | None = None
 
     @property
+    def named_apart(self) -> str:
+        """The name by which a setting is given to this server alone; empty if it is the only one of its text."""
+        return self.name if self.own is OF_SERVER else ""
+
+    @property
     def document(self) -> Mapping[str, Any] | None:
         return self.server.to_dict()
 
@@ -138,7 +143,7 @@ class ServerCheck(ServerEdits):
     def failed(self, error: KvplanError) -> Fault:
         """An error at the model where that cannot be read, else at the server. A path that is not here is left open: it may be one of the server's."""
         here = Place(line=self.line, column=self.column, word="")
-        error = in_flags(error, self.server, self.given)
+        error = in_flags(error, self.server, self.given, self.named_apart)
         # The line is of a plan, which is no check of this text.
         error.hint = without_line(error.hint)
         place = self.places.get("model", here) if isinstance(error, (ModelNotFoundError, ConfigError)) else here
@@ -183,7 +188,7 @@ class ServerCheck(ServerEdits):
             return None
         flag, word = culprit
         changes = remedies(error, self.server)
-        error = in_flags(error, self.server, self.given)
+        error = in_flags(error, self.server, self.given, self.named_apart)
         hint = without_line(error.hint)
         starting = [*self._sizes(key_of(flag), planner)] if flag.option in LAYOUT else []
         sizes, asked = ", ".join(map(str, starting)), number(word.text) or 0

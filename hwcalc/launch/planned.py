@@ -21,7 +21,7 @@ from hwcalc.launch.around import all_flags, image_of
 from hwcalc.launch.server import CUT_FROM, FILE_NAME, KEYS, Server
 from hwcalc.launch.told import key_of, written
 from hwcalc.launch.values import number
-from hwcalc.launch.words import Word
+from hwcalc.launch.words import GivenText, Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.asked import counted_once, read_options
 from hwcalc.planner.options import ROWS
@@ -42,6 +42,7 @@ _OF_NODES: Final = re.compile(
 )
 """In the names of flags that a server on several nodes is given."""
 _KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
+_ENGINE: Final = re.compile(r"--engine ([a-z][a-z0-9-]*)(?:@([a-z0-9.]*[a-z0-9]))?(?![\w@-])")
 _LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
 _SHARED: Final = "kv_unified"
 """The engine option by which slots share a buffer."""
@@ -287,8 +288,11 @@ def _check_sizes(flags: EngineFlags, server: Server) -> None:
             raise UsageError(f"{flag.spelled} {said}, and {label} will not start.", hint="Give 1 or more.")
 
 
-def in_flags(error: KvplanError, server: Server, given: Container[str]) -> KvplanError:
-    """The error with the flags of the text in place of kvplan's options, but for those that the user has ``given``."""
+def in_flags(error: KvplanError, server: Server, given: Container[str], called: str | None = None) -> KvplanError:
+    """The error with the flags of the text in place of kvplan's options, but for those that the user has ``given``.
+
+    Where the server is ``called`` something, the command takes no ``--engine``, and ``--set`` gives the server of this name a release; an empty name is each server.
+    """
     hint = without_line(error.hint)
     line = error.hint.removeprefix(hint)
     with suppress(UsageError):
@@ -296,8 +300,23 @@ def in_flags(error: KvplanError, server: Server, given: Container[str]) -> Kvpla
         if "engine_options" not in given:
             hint = _KNOB.sub(lambda knob: written(said_as(flags, server, knob[1], knob[2])) or knob[0], hint)
         error.message, hint = (spelled(text, server, given) for text in (error.message, hint))
+    if called is not None:
+        hint = _ENGINE.sub(lambda named: _of_engine(named[0], server, called), hint)
     error.hint = f"{hint}{line}"
     return error
+
+
+def _of_engine(option: str, server: Server, called: str) -> str:
+    """What to do in place of ``--engine NAME`` or ``--engine NAME@VERSION`` for the server of a text, which has an engine of its own."""
+    name, _, version = option.removeprefix("--engine ").partition("@")
+    flags = next((each for each in all_flags() if each.engine == name), None)
+    if flags is None or name not in ENGINES:
+        # No program: the formulas alone.
+        model = server.settings.get("model")
+        return f"kvplan {shell_word(model)} {option}" if name in ENGINES and isinstance(model, str) else option
+    if flags.name != server.settings.get("engine"):
+        return f"{find_engine(name)[0].label} in the file"
+    return set_words("engine_version", version, called) if version else f"{find_engine(name)[0].label}'s newest release"
 
 
 def spelled(text: str, server: Server, given: Container[str]) -> str:
@@ -550,7 +569,12 @@ def _versioned(flags: EngineFlags, server: Server, remarks: list[str]) -> str:
     plain = version.partition("-")[0].partition("+")[0]
     try:
         rules.version(plain)
-    except UnknownNameError:
+    except UnknownNameError as error:
+        if isinstance(version, GivenText):
+            known = error.hint.partition(" Use: ")[0] if rules.versions else "Leave it out."
+            hint = f"{known} Of one server alone: --set SERVER.engine_version=VERSION"
+            message = f"--set engine_version={brief(version, 30)}: there are no rules for that release of {flags.name}."
+            raise UnknownNameError(message, option="engine_version", hint=hint) from error
         remarks.append(f"there are no rules for {flags.name} {brief(version, 30)}: it is planned as {rules.versions[0]}.")
         return flags.engine
     return f"{flags.engine}@{plain}"

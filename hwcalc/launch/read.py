@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import gguf_format, scalar
-from hwcalc.launch.around import Around
-from hwcalc.launch.commands import servers_of_script
+from hwcalc.launch.around import Around, all_flags
+from hwcalc.launch.commands import flags_called, servers_of_script
 from hwcalc.launch.env_file import NAME, TOO_MANY, EnvFile, Named, beside, is_secret, of_service, variables_in
 from hwcalc.launch.server import FILE_NAME, KEYS, Server, names_of
 from hwcalc.launch.shell import read_script
 from hwcalc.launch.words import MOST_VALUE, EnvText, GivenText
-from hwcalc.text import brief, operand, printable, shown
+from hwcalc.text import brief, did_you_mean, operand, printable, shell_word, shown
 
 LARGEST_TEXT: Final = 4 * 1024**2
 """Characters of a text. Rendered charts of large systems take a quarter of this."""
@@ -121,7 +121,7 @@ class Given(Record):
             variables[name] = value
             server, _, key = name.rpartition(".")
             if key in KEYS or (server and key in LOAD):
-                settings[name] = value if key in ("model", "revision") else scalar(value)
+                settings[name] = _setting(name, key, value)
         names = tuple(dict.fromkeys(each.partition("=")[0] for each in sets))
         return Given(variables=variables, settings=settings, sets=names, file=file)
 
@@ -218,6 +218,29 @@ class Given(Record):
     def load_of(self, server: str) -> dict[str, Any]:
         """The options of a plan that ``--set`` gives a server as its load."""
         return {option: self.settings[f"{server}.{key}"] for key, option in LOAD.items() if f"{server}.{key}" in self.settings}
+
+
+def _setting(name: str, key: str, value: str) -> Any:
+    """The value of a setting that ``--set`` gives it by this name, behind which its ``key`` stands.
+
+    Raises :class:`~hwcalc.errors.UnknownNameError` for an engine that is not known.
+    """
+    if key == "engine_version":
+        # 0.10 is no number, and what a user says is not passed over.
+        return GivenText(value)
+    if key != "engine":
+        return value if key in ("model", "revision") else scalar(value)
+    called, at, version = value.partition("@")
+    flags, said = flags_called(called), f"--set {shown(f'{name}={value}', 60)}"
+    if flags is None:
+        known = [each.name for each in all_flags()]
+        hint = f"{did_you_mean(called, known)}Known: {', '.join(known)}."
+        raise UnknownNameError(f"{said}: no such engine is known.", option=key, hint=hint)
+    if at:
+        written = shell_word(f"{name}_version={version or 'VERSION'}")
+        hint = f"Write: --set {written}"
+        raise UnknownNameError(f"{said} names an engine and its release, which is another setting.", option=key, hint=hint)
+    return flags.name
 
 
 def _with_files(given: Given, outside: Mapping[str, str], text: str, path: str) -> tuple[Given, list[str]]:

@@ -683,3 +683,47 @@ def test_what_is_to_be_typed_is_never_cut(compose: str, capsys: Capture) -> None
         assert run(capsys, *shlex.split(each)[1:])[0] == 0
     assert Path(name).is_file()
     assert f"`{typed[0]}`" in Path("out.markdown").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("more", ["", f"llama-server -hf {QWEN}-GGUF:Q8_0 -c 4096 -ngl 99\n"])
+def test_the_release_that_runs_on_an_accelerator_is_set(more: str, tmp_path: Path, capsys: Capture) -> None:
+    """The newest vLLM has no wheels for Volta: what is printed plans the one that has, and leaves other servers alone."""
+    path = tmp_path / "a.sh"
+    path.write_text(f"vllm serve {QWEN} --max-model-len 4096\n{more}", encoding="utf-8")
+    words = (str(path), "--gpu", "v100-sxm2-32gb")
+    hint = checked(capsys, *words)[1]["checks"][0]["error"]["hint"]
+    typed = re.findall(r"--set (?:'[^']+'|\S+)", hint)
+    status, found = checked(capsys, *words, *shlex.split(typed[0]))
+
+    assert ("--engine" in hint, len(typed), status) == (False, 1, 0)
+    assert {check["status"] for check in found["checks"]} == {"pass"}
+    with_option = hwcalc.plan(QWEN, engine=f"vllm@{typed[0].rpartition('=')[2].rstrip(chr(39))}", gpu="v100-sxm2-32gb", seq=4096)
+    assert found["checks"][0]["plan"]["engine_version"] == with_option.request.engine_version
+
+
+@pytest.mark.parametrize("version", ["0.10", "v0.10", "0.10.0", "0.10.2"])
+def test_a_release_is_no_number(version: str, tmp_path: Path, capsys: Capture) -> None:
+    """0.10 is not 0.1: what ``--set`` says is what ``--engine`` says."""
+    path = tmp_path / "a.sh"
+    path.write_text(f"vllm serve {QWEN} --max-model-len 4096\n", encoding="utf-8")
+    [check] = checked(capsys, str(path), "--gpu", "h100", "--set", f"engine_version={version}")[1]["checks"]
+
+    assert check["plan"]["engine_version"] == hwcalc.plan(QWEN, engine=f"vllm@{version}").request.engine_version
+
+
+@pytest.mark.parametrize(
+    ("said", "offered"),
+    [
+        ("engine=vlm", "Did you mean vllm?"),
+        ("engine=vllm@0.19", "Write: --set engine_version=0.19"),
+        ("fits.engine=vllm@0.19", "Write: --set fits.engine_version=0.19"),
+        ("engine_version=0.99", "--set SERVER.engine_version"),
+        ("engine_version=new", "Known: 0."),
+    ],
+)
+def test_an_engine_or_a_release_that_nobody_knows(said: str, offered: str, compose: str, capsys: Capture) -> None:
+    """Nothing would be checked, or another release: exit 2, with what is known."""
+    status, out, err = run(capsys, "check", compose, "--gpu", "h100", "--set", f"MODEL={QWEN}", "--set", "TP=1", "--set", said)
+
+    assert status == 2
+    assert offered in out + err
