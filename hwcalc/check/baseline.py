@@ -122,7 +122,7 @@ JudgedWith = Callable[[tuple[Judged, ...], tuple[KeyChange, ...], Grown], Sequen
 
 
 class Subject(Record):
-    """A check that was planned, its file, the names its model may have, its setup, and the figures to compare.
+    """A check, its file, the names its model may have, its setup, and the figures to compare; ``None`` where its engine refuses it, and nothing is planned.
 
     ``asked`` and ``versions`` are as in :class:`Baseline`. ``judged_with`` judges the check with its changes and the requirements beside its own,
     ``grown`` are those of figures that a baseline has, and ``refused`` is its result where that raises an error.
@@ -132,7 +132,7 @@ class Subject(Record):
     file: str
     models: tuple[str, ...]
     setup: tuple[object, ...]
-    figures: Figures
+    figures: Figures | None
     judged_with: JudgedWith
     refused: Callable[[KvplanError], Checked]
     grown: Grown = no_growth
@@ -238,7 +238,8 @@ def _from_plan(document: Mapping[str, Any]) -> Baseline:
 
 def same_request(item: Baseline, subject: Subject) -> bool:
     """True if a check plans the model, the length and the batch of an earlier plan."""
-    return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
+    figures = subject.figures
+    return figures is not None and item.model in subject.models and (item.seq, item.batch) == (figures.seq, figures.batch)
 
 
 def earlier_files(files: Iterable[str], before: Iterable[str]) -> dict[str, str]:
@@ -501,6 +502,10 @@ def _changes(baseline: Baseline, subject: Subject) -> tuple[KeyChange, ...]:
     """The differences from the baseline: in keys, or in what is known of them, and in versions that both know."""
     known = baseline.versions.keys() & subject.versions.keys()
     before, now = ({name: said[name] for name in known} for said in (baseline.versions, subject.versions))
-    asked = (baseline.asked, subject.asked) if baseline.asked else (baseline.planned, planned_of(to_builtins(subject.figures)))
-    keys = changed_keys(*asked, BASELINE) if baseline.asked or baseline.planned else ()
+    if baseline.asked:
+        keys = changed_keys(baseline.asked, subject.asked, BASELINE)
+    elif baseline.planned and subject.figures is not None:
+        keys = changed_keys(baseline.planned, planned_of(to_builtins(subject.figures)), BASELINE)
+    else:
+        keys = ()
     return (*keys, *changed_keys(before, now, BASELINE))

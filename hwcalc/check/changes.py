@@ -70,7 +70,9 @@ def changed_keys(before: Mapping[str, str], after: Mapping[str, str], since: str
 
 
 def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged:
-    """The requirement at its place in the file: the key that changed, else its own key, if it is written there."""
+    """The requirement at its place in the file: the key that changed, else its own key, if it is written there. One of a flag stays at the flag."""
+    if judged.name == "flags":
+        return judged
     own = "model" if judged.name == "lock" else judged.name
     keys = [own] if own == "model" or any(change.key == own for change in changes) else [change.key for change in changes]
     for key in (*keys, own):

@@ -259,10 +259,12 @@ class Check(Record):
         """What is said where nothing is required. ``planner`` gives what plans a check like this, and ``changes`` are those since the baseline or the lock."""
         return self.told
 
-    def refusal(self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]]) -> Judged | None:
+    def refusal(
+        self, error: KvplanError, planner: Callable[[Check], Callable[..., Plan]], changes: Sequence[KeyChange] = ()
+    ) -> Judged | None:
         """The requirement that fails where an error of the plan is one of the engine's at start; ``None`` where the check cannot be made.
 
-        ``planner`` gives what plans a check like this.
+        ``planner`` gives what plans a check like this. Values of before the ``changes`` are offered first.
         """
         return None
 

@@ -248,7 +248,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
             return replace(known, status="fail", source=spec.source, revision=spec.revision, requirements=failed), None
         figures, asked = figures_of(planned), asked_of(check)
     except KvplanError as error:
-        return _refused(known, check, error, models), None
+        return _not_started(known, check, error, models, options)
     made = replace(
         known,
         asked=asked,
@@ -278,7 +278,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         )
         own = len(check.required)
         if isinstance(check, ServerCheck):
-            server = replace(check, grown=grown)
+            server = replace(check, grown=grown, strict=options.strict)
             plans = (planned, lambda other: _planner(other, models)[1])
             return server.settled(judged[:own], *plans, judged[own:], search, changes)
         return judged
@@ -292,17 +292,18 @@ def _since_lock(check: Check, models: Models, asked: Mapping[str, str]) -> tuple
     return () if before is None else changed_keys(before, asked, "lock")
 
 
-def _subject(made: Checked, check: Check, models: Models, planned: Plan, judged_with: JudgedWith) -> Subject:
-    """What a baseline is compared with, of a check and its plan."""
-    figures, spec = figures_of(planned), planned.model
+def _subject(made: Checked, check: Check, models: Models, planned: Plan | None, judged_with: JudgedWith) -> Subject:
+    """What a baseline is compared with, of a check and its plan; of one that its engine refuses, only what changed."""
+    figures = None if planned is None else figures_of(planned)
+    version, revision = (None, None) if planned is None else (planned.request.engine_version, planned.model.revision)
     return Subject(
         check=check,
         file=made.file,
-        models=(check.model, spec.id),
-        setup=setup_of(planned),
+        models=(check.model,) if planned is None else (check.model, planned.model.id),
+        setup=() if planned is None else setup_of(planned),
         figures=figures,
         asked=made.asked,
-        versions=versions_of(figures.engine_version, spec.revision, __version__),
+        versions=versions_of(version, revision, __version__),
         judged_with=judged_with,
         refused=lambda error: _refused(made, check, error, models),
     )
@@ -315,17 +316,38 @@ def _unplanned(known: Checked, check: Check, models: Models, options: CheckOptio
         return _planner(other, models)[1]
 
     def judged_with(beside: tuple[Judged, ...], changes: tuple[KeyChange, ...], grown: Grown) -> Sequence[Judged]:
-        server = replace(check, grown=grown) if isinstance(check, ServerCheck) else check
+        server = replace(check, grown=grown, strict=options.strict) if isinstance(check, ServerCheck) else check
         return [*beside, *server.unplanned(planner, changes)]
 
     if isinstance(check, ServerCheck) and check.few is not None:
+        asked, planned = None, None
         with suppress(KvplanError):  # what the engine refuses on enough of them is told in its place
             enough = check.on_enough
             asked = {**asked_of(enough), "gpus": str(check.few.gpus)}
+            planned = planner(enough)()
+        if asked is not None:
             made = replace(known, asked=asked, changes=_since_lock(check, models, asked))
-            return made, _subject(made, check, models, planner(enough)(), judged_with)
+            return made, _subject(made, check, models, planned, judged_with)
     judged = judged_with((), (), no_growth)
     return replace(known, status=_status(judged, strict=options.strict), requirements=tuple(judged)), None
+
+
+def _not_started(
+    known: Checked, check: Check, error: KvplanError, models: Models, options: CheckOptions
+) -> tuple[Checked, Subject | None]:
+    """A check that cannot be made: of a server that its engine refuses to start, what changed is known, and what is offered of it may not grow."""
+    refused = _refused(known, check, error, models)
+    if refused.error is not None or not isinstance(check, ServerCheck):
+        return refused, None
+
+    def judged_with(beside: tuple[Judged, ...], changes: tuple[KeyChange, ...], grown: Grown) -> Sequence[Judged]:
+        server = replace(check, grown=grown, strict=options.strict)
+        found = server.refusal(error, lambda other: _planner(other, models)[1], changes)
+        return [*beside, *check.told, *([] if found is None else [found])]
+
+    asked = asked_of(check)
+    made = replace(known, asked=asked, changes=_since_lock(check, models, asked))
+    return made, _subject(made, check, models, None, judged_with)
 
 
 def _on_host(plan: Plan) -> Iterator[Note]:

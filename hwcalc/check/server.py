@@ -130,6 +130,7 @@ class ServerCheck(ServerEdits):
         return typed if flag is None or (flag is not slots and name == key and name in self.given) else flag.spelled
 
     def known(self, changes: Sequence[KeyChange]) -> Sequence[KeyChange]:
+        changes = [replace(change, after=self._said_of(change)) if change.after is None else change for change in changes]
         if self.few is None:
             return changes
         # A server is not told its GPUs where it takes them all: with the same sizes it had as many as these take.
@@ -137,6 +138,11 @@ class ServerCheck(ServerEdits):
         had = None if sizes_changed else str(self.few.taken)
         of_gpus = (replace(change, before=change.before or had) for change in changes if change.key == "gpus")
         return [*(change for change in of_gpus if change.before), *(change for change in changes if change.key != "gpus")]
+
+    def _said_of(self, change: KeyChange) -> str | None:
+        """What the text says of a key that has its default now; ``None`` where it says nothing, or what it said before."""
+        word = self._word(self.word_for(change.key))
+        return None if word is None or word.text == change.before else word.text
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -162,10 +168,10 @@ class ServerCheck(ServerEdits):
         without = [] if self.without_gpu is None else [self.without_gpu(sets)]
         return sorted((*others, *without), key=lambda fault: (fault.line, fault.column))
 
-    def refusal(self, error: KvplanError, planner: Planner) -> Judged | None:
+    def refusal(self, error: KvplanError, planner: Planner, changes: Sequence[KeyChange] = ()) -> Judged | None:
         """The finding at the first flag of the text without which the engine would start, or else refuse another one; ``None`` where there is none.
 
-        What kvplan does not know, and an option that the user gave, are none.
+        What kvplan does not know, and an option that the user gave, are none. What starts and holds with values of before the ``changes`` is offered these first.
         """
         if not isinstance(error, (UsageError, UnsupportedError)) or isinstance(error, (OpenError, UncountedError)):
             return None
@@ -187,7 +193,7 @@ class ServerCheck(ServerEdits):
         if culprit is None:
             return None
         flag, word = culprit
-        changes = remedies(error, self.server)
+        offers = remedies(error, self.server)
         error = in_flags(error, self.server, self.given, self.named_apart)
         hint = without_line(error.hint)
         starting = [*self._sizes(key_of(flag), planner)] if flag.option in LAYOUT else []
@@ -195,19 +201,23 @@ class ServerCheck(ServerEdits):
         asked = asked if self.few is None else asked * self.few.gpus // self.few.taken
         # The largest that takes no more GPUs first, then the next above.
         near = sorted(starting, key=lambda size: (size > asked, abs(size - asked)))
-        changes += [self._told({flag.option: size}) for size in near if flag.option is not None]
+        offers += [self._told({flag.option: size}) for size in near if flag.option is not None]
         # What the hint offers is planned, and stands among the edits if it holds.
-        hint = f"Sizes into which it can be split: {sizes}" if sizes else "" if changes else hint
+        hint = f"Sizes into which it can be split: {sizes}" if sizes else "" if offers else hint
         said_of = (
             f"{flag.spelled} {brief(word.text, 40)}: {self.engine.label} will not start. {error.message.rstrip('.')}. {hint}"
         )
         found = placed_at(finding("flags", said_of.rstrip(" ."), holds=False), place_of(self.server, flag, word))
-        first = [self._edit({}, told) for told in changes]
+        first = [self._edit({}, told) for told in offers]
         offered = [(edit, [*islice(self.edits_beside(edit, {}, planner), _MOST_OF_SIZE)]) for edit in first]
         # A change that is enough alone comes before one that needs another.
         offered.sort(key=lambda each: [edit.told for edit in each[1]] != [each[0].told])
         edits = once(edit for _, found_beside in offered for edit in found_beside)
-        return self._beside(self.told, replace(found, edits=edits))[-1]
+        back: Sequence[Edit] = ()
+        with suppress(KvplanError):  # what the engine refuses in any case
+            enough = self if self.few is None else self.on_enough
+            back = enough.taken_back(changes, planner(enough), sure=self.strict)
+        return self._beside(self.told, _with_back(replace(found, edits=edits), back))[-1]
 
     def _sizes(self, key: str, planner: Planner) -> Iterator[int]:
         """The values of a parallel size, of those on a node, with which the engine starts."""
@@ -265,10 +275,10 @@ class ServerCheck(ServerEdits):
             first = self._over_model(plan, planner)
         elif self.beyond is not None:
             first = self._beyond(plan, planner, search)
-        failing = first or next((item for item in found if _is_of_size(item) and not (item.holds and item.certain)), None)
+        failing = first or _failing(found)
         # No text of slots serves what is longer than the model.
         helps = failing is not None and not (self.engine.facts.slots_option and self._is_over_model(plan))
-        back = self.taken_back(changes, replan) if helps else []
+        back = self.taken_back(changes, replan, sure=self.strict or failing.holds) if failing is not None and helps else []
         if first is not None:
             first = _with_back(first, back)
             if self.beyond is not None:
@@ -326,9 +336,9 @@ class ServerCheck(ServerEdits):
             replan = planner(other)
             plan = replan()
             beyond = "" if other.beyond is None else f"{other.beyond.message}."
-            fit, longer, back = plan.fit, beyond or self.refusal_of(plan), other.taken_back(changes, replan)
+            fit, longer, back = plan.fit, beyond or self.refusal_of(plan), other.taken_back(changes, replan, sure=self.strict)
         except KvplanError as error:
-            refused = replace(self, told=tuple(others)).refusal(error, planner)
+            refused = replace(self, told=tuple(others)).refusal(error, planner, changes)
             if refused is not None:
                 return [*others, refused]
         else:
@@ -608,6 +618,14 @@ class ServerCheck(ServerEdits):
                 item = replace(item, name="users", unit="flag")
                 first = first if word is None else place_of(self.server, waiting, word)
         return replace(placed_at(item, first or self.places.get("model")), edits=edits)
+
+
+def _failing(found: Sequence[Judged]) -> Judged | None:
+    """The first finding that fails, else the first that probably holds, of those that other values of the text may mend; ``None`` if all hold."""
+    left = sorted(
+        (item for item in found if _is_of_size(item) and not (item.holds and item.certain)), key=lambda item: item.holds
+    )
+    return left[0] if left else None
 
 
 def _is_of_size(item: Judged) -> bool:

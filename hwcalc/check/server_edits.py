@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.check.baseline import Grown, no_growth
-from hwcalc.check.changes import MOST_EDITS, NUMBERS, as_before, gain_of, joined, rounded, taken_back
+from hwcalc.check.changes import MOST_EDITS, NUMBERS, PROBABLY, as_before, gain_of, joined, rounded, taken_back
 from hwcalc.check.file import Check
 from hwcalc.check.judge import EIGHT_BITS, FP8
 from hwcalc.check.result import SLOWER, Edit, KeyChange, figures_of
@@ -63,11 +63,12 @@ _STRETCHES: Final = re.compile(r"rope|overrid")
 
 
 class Held(Record):
-    """The GPUs that a server takes where it surely fits, 0 where it does not; the option that accepts what grows then, how much is on the host, and
-    whether the engine refuses the length all the same.
+    """The GPUs that a server takes where it fits, 0 where it does not, and whether it surely fits; the option that accepts what grows then, how much is
+    on the host, and whether the engine refuses the length all the same.
     """
 
     gpus: int = 0
+    certain: bool = True
     accepting: str = ""
     slower: str = ""
     refused: bool = False
@@ -75,6 +76,11 @@ class Held(Record):
     @property
     def holds(self) -> bool:
         """True if it surely fits, with a length that the engine takes."""
+        return self.probably_holds and self.certain
+
+    @property
+    def probably_holds(self) -> bool:
+        """True if it fits, surely or probably, with a length that the engine takes."""
         return bool(self.gpus) and not self.refused
 
 
@@ -84,7 +90,7 @@ class ServerEdits(Check):
     ``given`` are options of the user that count more than the text. ``command`` makes the command that checks the text with options and values of
     ``--set``, and without a limit of growth if another one is to be added; ``own`` are the options that ``--set`` says of this server alone, and
     ``shared`` those that the user gave for all. ``outside`` has the variables that the text gets from elsewhere, each with the file that says it, empty where the user does. ``grown`` compares its figures with a
-    baseline. What its engine is told ``beside`` the text, and what is ``typed`` for that, is a part of each edit. ``others`` names the servers for
+    baseline, and if it is ``strict``, what probably fits fails. What its engine is told ``beside`` the text, and what is ``typed`` for that, is a part of each edit. ``others`` names the servers for
     which the word of a setting counts as well.
     """
 
@@ -95,6 +101,7 @@ class ServerEdits(Check):
     shared: Mapping[str, Any] = MappingProxyType({})
     outside: Mapping[str, str] = MappingProxyType({})
     grown: Grown = no_growth
+    strict: bool = False
     beside: Mapping[str, str] = MappingProxyType({})
     typed: Mapping[str, str] = MappingProxyType({})
     others: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -292,8 +299,11 @@ class ServerEdits(Check):
         ordered = iter(sorted((edit for edit in edits if edit.flags), key=gpus))
         yield from (next(ordered) if edit.flags else edit for edit in edits)
 
-    def taken_back(self, changes: Sequence[KeyChange], replan: Callable[..., Plan]) -> list[Edit]:
-        """The edits to values that the text had in the baseline or the lock, with each of which it surely fits and nothing grows: alone, else together."""
+    def taken_back(self, changes: Sequence[KeyChange], replan: Callable[..., Plan], *, sure: bool) -> list[Edit]:
+        """The edits to values that the text had in the baseline or the lock, with each of which it fits and nothing grows: alone, else together.
+
+        One that probably fits was accepted before, and counts unless they are to be ``sure``.
+        """
         facts = self.engine.facts
         # Slots and what they share are said as one, whatever users send; the tokens of all where they are no multiple.
         as_one = {*NUMBERS, *(f"engine_options.{name}" for name in (facts.slots_option, facts.users_option))}
@@ -309,9 +319,9 @@ class ServerEdits(Check):
             before = {key: value for key, value in named.items() if value is not None and key not in but}
             told = self._told_before(before, as_one)
             held = self._held_with(told, {}, replan) if told else Held()
-            if not held.holds or held.accepting:
+            if not (held.holds if sure else held.probably_holds) or held.accepting:
                 return None
-            effect = joined(held.slower, as_before(since, len(told)))
+            effect = joined("" if held.certain else PROBABLY, held.slower, as_before(since, len(told)))
             return self._made(self._edit(before, told, effect), {}, held)
 
         return taken_back(own, made, as_one)
@@ -488,13 +498,14 @@ class ServerEdits(Check):
             options = planned(server, {**given, **typed}).options
             changed = {**dict.fromkeys(self.options), **options}
             plan = replan(**{name: value for name, value in changed.items() if name not in ("revision", "assume", "draft")})
-            if plan.fit is not None and plan.fit.verdict is Verdict.FITS:
+            if plan.fit is not None and plan.fit.fits:
                 many = gpus_taken(options) or 0
-                if many > max(NODE, gpus_taken(self.server.settings) or 0) and not has_other_nodes(self.server):
+                before = max(NODE, gpus_taken(self.server.settings) or 0, number(self.given.get("gpus")) or 0)
+                if max(many, number(options.get("gpus")) or 0) > before and not has_other_nodes(self.server):
                     # One command starts a server on one node.
                     return Held()
-                refused = bool(self.refusal_of(plan))
-                return Held(gpus=many, accepting=self.accepting(plan), slower=slower(plan), refused=refused)
+                held = Held(gpus=many, certain=plan.fit.verdict is Verdict.FITS, accepting=self.accepting(plan))
+                return replace(held, slower=slower(plan), refused=bool(self.refusal_of(plan)))
         return Held()
 
     def accepting(self, plan: Plan) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from math import prod
 from typing import Any, Final
 
@@ -289,10 +290,11 @@ def _check_sizes(flags: EngineFlags, server: Server) -> None:
 
 
 def in_flags(error: KvplanError, server: Server, given: Container[str], called: str | None = None) -> KvplanError:
-    """The error with the flags of the text in place of kvplan's options, but for those that the user has ``given``.
+    """A copy of the error with the flags of the text in place of kvplan's options, but for those that the user has ``given``.
 
     Where the server is ``called`` something, the command takes no ``--engine``, and ``--set`` gives the server of this name a release; an empty name is each server.
     """
+    error = copy(error)
     hint = without_line(error.hint)
     line = error.hint.removeprefix(hint)
     with suppress(UsageError):

@@ -293,3 +293,99 @@ def test_fewer_gpus_keep_the_load_where_they_can(tmp_path: Path, monkeypatch: py
     run(capsys, "check", *words, "--fix", "--write")
     assert "--quantization fp8" in path.read_text(encoding="utf-8")
     assert run(capsys, "check", *words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "before", "after"),
+    [
+        (f"vllm serve {QWEN} --max-model-len 8192 --tensor-parallel-size {{}}", "2", "3"),
+        # Two changes: the value of before does for the one that is refused.
+        (f"vllm serve {QWEN} --max-model-len 8192 --tensor-parallel-size {{}}", "2 --kv-cache-dtype fp8", "3"),
+        (f"python -m sglang.launch_server --model-path {QWEN} --context-length 8192 --tp-size {{}}", "4", "5"),
+    ],
+)
+@pytest.mark.parametrize("lock", [False, True])
+def test_what_a_server_that_is_refused_had_before_comes_first(
+    command: str, before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, lock: bool
+) -> None:
+    """Its engine starts with none of 32 heads in three or five parts: what changed is told, each edit holds with what is said of it, and --fix agrees."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "serve.sh", command.format(before))
+    words = ["serve.sh", "--gpu", "l4"]
+    if lock:
+        assert checked(capsys, *words, "--lock")[0] == 0
+    else:
+        write(tmp_path / "b.json", run(capsys, "check", *words, "--json")[1])
+        words += ["--baseline", "b.json"]
+    write(path, command.format(after))
+    status, found = checked(capsys, *words)
+    [check], since = found["checks"], "lock" if lock else "baseline"
+    item, flag = failing(found), command.split()[-2]
+    said = {one["key"]: (one["before"], one["after"]) for one in check["changes"]}
+
+    assert (status, item["name"], said[flag]) == (1, "flags", (before.split(maxsplit=1)[0], after))
+    first = item["edits"][0]
+    assert first["told"][flag] == before.split(maxsplit=1)[0]
+    assert f"as the {since} has {'it' if len(first['told']) == 1 else 'them'}" in first["effect"]
+    assert applied(item["edits"], path, words[1:], capsys) == len(item["edits"])
+    assert run(capsys, "check", *words, "--fix", "--write")[0] == 0
+    assert flag not in {one["key"] for one in checked(capsys, *words)[1]["checks"][0]["changes"]}
+
+
+@pytest.mark.parametrize("strict", [[], ["--strict"]])
+def test_a_value_that_probably_held_is_offered_where_that_passes(strict: list[str], tmp_path: Path, capsys: Capture) -> None:
+    """It passed with it; with --strict only what surely holds does. Beside it stands what surely holds."""
+    path, baseline = write(tmp_path / "serve.sh", "vllm serve Qwen/Qwen3-8B --max-model-len 16384"), tmp_path / "before.json"
+    words = [str(path), "--gpu", "l4"]
+    write(baseline, run(capsys, "check", *words, "--json")[1])
+    write(path, path.read_text(encoding="utf-8").replace("16384", "32768"))
+    words += ["--baseline", str(baseline), *strict]
+    item = failing(checked(capsys, *words)[1])
+    said = {edit["flags"]: edit["effect"] for edit in item["edits"]}
+
+    assert item["name"] == "fits"
+    assert (said.get("--max-model-len 16384"), item["edits"][0]["told"] == {"--max-model-len": "16384"}) == (
+        (None, False) if strict else ("probably; as the baseline has it", True)
+    )
+    assert applied(item["edits"], path, words[1:], capsys) >= 2
+    assert run(capsys, "check", *words, "--fix", "--write")[0] == 0
+    assert ("--max-model-len 16384" in path.read_text(encoding="utf-8")) is not bool(strict)
+
+
+def test_of_what_probably_holds_only_that_which_grew_is_taken_back(tmp_path: Path, capsys: Capture) -> None:
+    """17,000 tokens probably fit as well, and are more than before: the value of before belongs to that finding."""
+    path, baseline = write(tmp_path / "serve.sh", "vllm serve Qwen/Qwen3-8B --max-model-len 16384"), tmp_path / "before.json"
+    words = [str(path), "--gpu", "l4"]
+    write(baseline, run(capsys, "check", *words, "--json")[1])
+    write(path, path.read_text(encoding="utf-8").replace("16384", "17000"))
+    words += ["--baseline", str(baseline)]
+    [check] = checked(capsys, *words)[1]["checks"]
+    of_before = [item for item in check["requirements"] for edit in item["edits"] if "as the baseline has it" in edit["effect"]]
+
+    assert [(item["holds"], item["name"]) for item in of_before] == [(False, "growth.total_bytes")]
+    assert run(capsys, "check", *words, "--fix", "--write")[0] == 0
+    assert path.read_text(encoding="utf-8").split()[-1] == "16384"
+
+
+def test_a_default_that_the_text_says_is_told_as_it_says_it(tmp_path: Path, capsys: Capture) -> None:
+    """No key of the check says that there is one GPU; the text does."""
+    text = f"vllm serve {QWEN} --max-model-len 8192 --tensor-parallel-size 2"
+    path, baseline = write(tmp_path / "serve.sh", text), tmp_path / "before.json"
+    words = [str(path), "--gpu", "l4"]
+    write(baseline, run(capsys, "check", *words, "--json")[1])
+    for after, told in ((text.replace("size 2", "size 1"), "1"), (text.rpartition(" --tensor")[0], None)):
+        write(path, after)
+        [check] = checked(capsys, *words, "--baseline", str(baseline))[1]["checks"]
+        assert [(one["key"], one["before"], one["after"]) for one in check["changes"]] == [("--tensor-parallel-size", "2", told)]
+
+
+def test_no_number_of_gpus_that_is_typed_is_larger_than_a_node(tmp_path: Path, capsys: Capture) -> None:
+    """12 slots of 128k have 192 GiB of cache: 16 L4 would hold them, and no node has 16."""
+    path = write(tmp_path / "serve.sh", f"{LLAMA_SERVER} -c 1572864 -np 12")
+    words = ["--gpu", "l4", "--gpus", "4"]
+    edits = failing(checked(capsys, str(path), *words)[1])["edits"]
+    typed = [edit["yaml"].split("--gpus ")[1].split()[0] for edit in edits if "--gpus " in edit["yaml"]]
+
+    assert checked(capsys, str(path), "--gpu", "l4", "--gpus", "16")[0] == 0
+    assert [gpus for gpus in typed if int(gpus) > 8] == []
+    assert applied(edits, path, words, capsys) >= 1
