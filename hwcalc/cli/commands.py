@@ -415,9 +415,11 @@ def help(*, words: list[str] | None, every: bool) -> Answer:  # noqa: A001 - the
         return Answer(text=_all_words(columns))
     if said := _word_explained(name, columns):
         return Answer(text=said)
+    from hwcalc.report.cache_format import cache_text
     from hwcalc.report.weight_format import format_text
 
-    if said := format_text(name, columns):
+    # Some formats are those of weights and of a cache.
+    if said := "\n".join(filter(None, (format_text(name, columns), cache_text(name, columns)))):
         return Answer(text=said)
     near = command_meant(name) or _word_meant(name)
     said = _listed_by(name) or (f"Did you mean: kvplan help {near}" if near else _flag_meant(name))

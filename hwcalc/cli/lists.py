@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, command
 from hwcalc.cli.output import Answer, answer, answer_lists, view_of
 from hwcalc.documents import SCHEMA_VERSION, ErrorInfo, document_of
@@ -322,6 +324,7 @@ def _engine_infos(name: str | None) -> list[EngineInfo]:
     return out
 
 
+_OWN: Final = "Single engines have others: "
 _WEIGHTS: Final = "Weights (--weights) take others, from q1_0 to tq2_0 as llama-quantize names them: "
 
 
@@ -335,6 +338,7 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
     Bits per element with scales, the block that is stored, aliases, source.
     """
     from hwcalc.quantization.planned import weight_formats
+    from hwcalc.report.cache_format import cache_text, in_words
 
     view = view_of(**output)
     infos, weights = _dtype_infos(name), None
@@ -344,7 +348,8 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
 
         weights = weight_format(name)
         if weights is None:
-            hint = f"Known: {', '.join(dtype.name for dtype in _dtype_infos(None))}; of weights (--weights): {', '.join(weight_formats())}."
+            known = (*(dtype.name for dtype in _dtype_infos(None)), *_own_formats())
+            hint = f"Known: {', '.join(known)}; of weights (--weights): {', '.join(weight_formats())}."
             raise UsageError(f"dtype {shown(name, 40)} is not known.", hint=hint)
         if view.format == "table":
             return Answer(text=format_text(name, view.width))
@@ -356,6 +361,10 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
     if weights is not None:
         rows.append((weights.name, f"{weights.bits:g}", weights.mostly, ", ".join(weights.aliases), weights.made_by))
     for dtype in infos:
+        # Engines may store more than the block of a format, and may have formats of their own.
+        rows += [(dtype.name, f"{one.bits:g}", in_words(one), "", one.source) for one in dtype.engines if view.format != "table"]
+        if dtype.block_elements is None and not dtype.parts:
+            continue
         if dtype.block_elements is None or dtype.block_bytes is None:
             bits, stored = "", ", ".join(f"{role} in {part}" for role, part in dtype.parts.items())
         else:
@@ -365,14 +374,19 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
             stored = f"{dtype.block_bytes} B per {block}"
         rows.append((dtype.name, bits, stored, ", ".join(dtype.aliases), dtype.source))
     text = view.table(("dtype", "bits", "stored as", "aliases", "source"), rows, right=(1,))
+    if name is not None and view.format == "table":
+        said = "".join(cache_text(each.name, view.width) for each in infos)
+        text = f"{text}\n{said}" if rows and said else said or text
     if name is None and view.format == "table":
-        text += "\n" + view.paragraphs([f"{_WEIGHTS}{', '.join(weight_formats())}."])
+        own = f"{_OWN}{', '.join(_own_formats())}. What one is: kvplan dtypes NAME"
+        text += "\n" + view.paragraphs([f"{_WEIGHTS}{', '.join(weight_formats())}.", own])
     return Answer(text=text)
 
 
 def _dtype_infos(name: str | None) -> list[DTypeInfo]:
-    """All formats of a cache, or the one with this name or alias, if there is one."""
+    """All formats of a cache that several engines have, or the one with this name or alias, also of a single engine, if there is one."""
     from hwcalc.profiles.dtypes import dtype_file
+    from hwcalc.report.cache_format import engine_formats
     from hwcalc.report.records import DTypeInfo
 
     out, file = [], dtype_file()
@@ -383,7 +397,19 @@ def _dtype_infos(name: str | None) -> list[DTypeInfo]:
     if name is None:
         return out
     lowered = name.strip().lower()
-    return [dtype for dtype in out if lowered == dtype.name or lowered in dtype.aliases]
+    found, own = [dtype for dtype in out if lowered == dtype.name or lowered in dtype.aliases], engine_formats()
+    if not found and lowered in own:
+        sources = "; ".join(dict.fromkeys(one.source for one in own[lowered]))
+        found = [DTypeInfo(name=lowered, aliases=(), block_elements=None, block_bytes=None, parts={}, source=sources)]
+    return [replace(dtype, engines=tuple(own.get(dtype.name, ()))) for dtype in found]
+
+
+def _own_formats() -> list[str]:
+    """The names of formats of a cache that single engines have."""
+    from hwcalc.profiles.dtypes import find_dtype, find_packed
+    from hwcalc.report.cache_format import engine_formats
+
+    return [name for name in engine_formats() if find_dtype(name) is None and find_packed(name) is None]
 
 
 _POLICIES_HEADER: Final = (

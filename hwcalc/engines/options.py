@@ -37,6 +37,23 @@ def options_of(*rows: tuple[str, str, str, Callable[[str, str], object]]) -> Map
     )
 
 
+class CacheFormat(Record):
+    """A format of a cache by the name that an engine takes. With scales a value has so many ``bits`` in a head of :data:`HEAD` values, or
+    in what is ``stored`` otherwise. It came ``since`` a release and left ``until`` another; empty for one that all known releases have.
+    """
+
+    name: str
+    bits: float
+    stored: str
+    source: str
+    since: str = ""
+    until: str = ""
+
+
+HEAD: Final = 128
+"""Values of a head in which the bits of a format are counted: those of most models."""
+
+
 class Choices(Record):
     """What is offered of an engine where people look and choose: formats with other bytes than the default, those that people run.
 

@@ -6,7 +6,7 @@ An engine keeps its record beside its other rules, and says how its versions are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -35,14 +35,18 @@ class Rule(Struct, frozen=True):
         return next(value for first, value in self.entries if since(first) <= version)
 
 
+OLDEST: Final = "0.0"
+"""The version of the last entry of a rule, of releases."""
+
+
 def on(first: str, source: str) -> Rule:
     """A rule that holds since ``first``, and did not before."""
-    return Rule(((first, True), ("0.0", False)), source)
+    return Rule(((first, True), (OLDEST, False)), source)
 
 
 def off(first: str, source: str) -> Rule:
     """A rule that held until ``first``, and no longer does."""
-    return Rule(((first, False), ("0.0", True)), source)
+    return Rule(((first, False), (OLDEST, True)), source)
 
 
 def rules_in(kind: type[Struct]) -> dict[str, Rule]:

@@ -90,10 +90,25 @@ class EngineInfo(Record):
     """The accelerators that it runs on and the formats that need more, with source; empty for the formulas, which run nowhere."""
 
 
+class EngineDTypeInfo(Record):
+    """What an engine stores by the name of a format: ``bits`` a value, scales included, in a head of 128 values or the latent that it is for.
+
+    ``since`` and ``until`` are the first release with it and the first without; empty where all known releases have it.
+    """
+
+    engine: str
+    bits: float
+    stored: str
+    since: str
+    until: str
+    source: str
+
+
 class DTypeInfo(Record):
     """One storage format: ``block_elements`` numbers take ``block_bytes`` bytes, scales included.
 
-    A packed layout has no block of its own (null): ``parts`` names the format of each tensor role.
+    A packed layout has no block of its own (null): ``parts`` names the format of each tensor role. Nor has one of single ``engines``, which
+    are listed where it is asked for by its name.
     """
 
     name: str
@@ -102,6 +117,7 @@ class DTypeInfo(Record):
     block_bytes: int | None
     parts: dict[str, str]
     source: str
+    engines: tuple[EngineDTypeInfo, ...] = ()
 
 
 class DTypesDocument(Record):

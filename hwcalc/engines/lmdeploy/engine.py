@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Engine
 from hwcalc.engines.facts import Command, Facts, IdleRules, Rest, Told, WeightFormats
 from hwcalc.engines.lmdeploy.deployment import LmdeployDeployment, LmdeployOccupancy
-from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
+from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, cache_formats, parse_policy, read_format
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, SlidingAttention
@@ -144,6 +144,7 @@ class Lmdeploy(Engine):
     weights = WeightFormats(None, "fp8", "awq")
     command = LmdeployCommand()
     versions = ("0.18", "0.17", "0.16", "0.15", "0.14")
+    cache_formats = cache_formats(versions[0])
     source = "LMDeploy 0.14.0 to 0.18.0, pytorch/engine/cache_engine, executor/base.py"
     kinds = KINDS
     options = OPTIONS

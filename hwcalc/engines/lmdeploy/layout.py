@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.models import model_classes
-from hwcalc.engines.options import choice_option, integer_option, is_auto, is_on, options_of
+from hwcalc.engines.options import HEAD, CacheFormat, choice_option, integer_option, is_auto, is_on, options_of
 from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
 from hwcalc.engines.stored import check_heads
 from hwcalc.errors import UncountedError, UnknownNameError, UnsupportedError, UsageError
@@ -87,6 +87,29 @@ FORMATS: Final[Mapping[int, KvFormat]] = MappingProxyType(
 _NAMES: Final = {one.name: one for one in FORMATS.values()} | {"fp8_e4m3": FORMATS[16]}
 _OWN: Final = frozenset({"fp16", "bf16"})
 """Names of a cache that is not quantised: it is in the dtype that the model runs in."""
+
+
+def cache_formats(newest: str) -> tuple[CacheFormat, ...]:
+    """The formats of the cache, as the newest release has them."""
+    return tuple(
+        CacheFormat(
+            name=one.name,
+            # A scale is a number of the model's dtype, of 16 bits.
+            bits=(one.key_bits + one.value_bits) / 2 + 16 * (one.key_scales + one.value_scales) / (2 * HEAD),
+            stored=f"keys in {one.key_bits} bits, values in {one.value_bits}{_scales(one)}",
+            source=f"LMDeploy {newest}, messages.py QuantPolicy {one.policy}",
+        )
+        for one in FORMATS.values()
+        if one.key_bits is not None and one.value_bits is not None
+    )
+
+
+def _scales(form: KvFormat) -> str:
+    """Where the scales of a format lie."""
+    if not form.key_scales:
+        return ", and no scale in the cache"
+    numbers = f"{form.key_scales} numbers of the model's dtype for a key and {form.value_scales} for a value"
+    return f", and {numbers} of each token and head (here of {HEAD})"
 
 
 def parse_policy(name: str, value: str) -> int:

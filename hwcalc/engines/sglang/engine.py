@@ -20,7 +20,7 @@ from hwcalc.engines.pool import Allocation, PoolInfo, PoolShare
 from hwcalc.engines.setup import Load
 from hwcalc.engines.sglang.command import SglangCommand
 from hwcalc.engines.sglang.curve import buffer_of, page_rows, pool_curve
-from hwcalc.engines.sglang.layout import KINDS, SWA, PoolLayout, plan_layout, stage_spans
+from hwcalc.engines.sglang.layout import KINDS, SWA, PoolLayout, cache_formats, plan_layout, stage_spans
 from hwcalc.engines.sglang.pools import (
     EVICTION_INTERVAL,
     Demand,
@@ -700,6 +700,7 @@ class Sglang(GeneralEngine):
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = SglangCommand()
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    cache_formats = cache_formats(VERSIONS[0])
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS

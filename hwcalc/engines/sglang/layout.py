@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
+from hwcalc.engines.options import AUTO, CacheFormat
+from hwcalc.engines.sglang.rules import Rules
 from hwcalc.engines.sglang.settings import (
     BLACKWELL,
     FOUR_BITS,
@@ -21,6 +25,7 @@ from hwcalc.engines.sglang.settings import (
     is_sparse_latent,
     words_of,
 )
+from hwcalc.engines.versions import OLDEST, rules_in
 from hwcalc.errors import UncountedError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -116,6 +121,32 @@ def _row_bytes(elements: int, key: int, settings: SglangSettings, *, split: bool
         return elements // 2 + layouts * (elements // _FP4_BLOCK)
     # Pools that are split charge four bits a whole byte (``HybridSWAPoolConfigurator``).
     return elements * settings.element_bytes
+
+
+def cache_formats(newest: str) -> tuple[CacheFormat, ...]:
+    """The formats of the cache in all releases."""
+    rule = rules_in(Rules)["kv_dtypes"]
+    out = dict[str, CacheFormat]()
+    for place, (first, known) in enumerate(rule.entries):
+        since_ = "" if first == OLDEST else first
+        for name in known:
+            # The entries go from the newest to the oldest.
+            until = rule.entries[place - 1][0] if place else ""
+            bits, stored = _stored(name)
+            made = CacheFormat(
+                name=name, bits=bits, stored=stored, since=since_, until=until, source=f"SGLang {newest}, {rule.source}"
+            )
+            out[name] = made if name not in out else replace(out[name], since=since_)
+    return tuple(each for name, each in out.items() if name not in (AUTO, "bf16", "bfloat16"))
+
+
+def _stored(kv_dtype: str) -> tuple[float, str]:
+    """The bits of a value with its scale, and where that lies."""
+    if kv_dtype in FOUR_BITS:
+        return 4 + 8 / _FP4_BLOCK, f"4 bits, and a scale of a byte for each {_FP4_BLOCK} values"
+    if kv_dtype == "mxfp8":
+        return 8 + 8 / _MX_BLOCK, f"8 bits, and a scale of a byte for each {_MX_BLOCK} values"
+    return 8, "no scale in the cache, that of a layer is one of its weights"
 
 
 FULL: Final = "full"

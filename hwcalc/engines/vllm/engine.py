@@ -11,7 +11,7 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.facts import Command, Facts, IdleRules, RequestRules, Rest, Told, TradeOff, WeightFormats
 from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
-from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
+from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, cache_formats, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, VERSIONS, resolve
 from hwcalc.engines.vllm.settings import (
@@ -384,6 +384,7 @@ class Vllm(Engine):
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = VllmCommand()
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    cache_formats = cache_formats(NEWEST)
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS

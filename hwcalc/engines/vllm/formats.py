@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.models import known_dtype
+from hwcalc.engines.options import HEAD, CacheFormat
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -40,6 +41,7 @@ TURBOQUANT: Final = {
 PER_TOKEN_HEAD: Final = {"int4_per_token_head": 4, "int8_per_token_head": 8, "fp8_per_token_head": 8}
 _DS_MLA: Final = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 """KV dtype -> bytes per token of DeepSeek-V3.2's latent: 512 fp8 + 4 fp32 scales + 64 bf16, or 512 fp4 with scales + 64 fp8."""
+_DS_MLA_VALUES: Final = 512 + 64
 _ROCM: Final = frozenset({"octave_k3v4", "octave_k3v3", "octave_k3v3_compact", "ultraquant_4bit"})
 FLOAT_NAMES: Final = {"float16": "fp16", "bfloat16": "bf16", "fp16": "fp16", "bf16": "bf16", "half": "fp16"}
 LONG_NAMES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -132,6 +134,37 @@ def _turboquant(kv_dtype: str, width: int) -> tuple[int, int]:
     """Bytes of a key and of a value: the packed codes, two bytes for the norm of the key, and four for scale and zero of the value."""
     key, value = TURBOQUANT[kv_dtype]
     return (width if key == 8 else -(-width * key // 8) + 2), -(-width * value // 8) + 4
+
+
+def cache_formats(newest: str) -> tuple[CacheFormat, ...]:
+    """The formats of the cache, as the newest release has them."""
+    return tuple(
+        CacheFormat(
+            name=name,
+            bits=8 * _DS_MLA[name] / _DS_MLA_VALUES if name in _DS_MLA else 8 * row_bytes(name, HEAD, HEAD, 2) / (2 * HEAD),
+            stored=_stored(name),
+            since=SINCE.get(name, ""),
+            source=f"vLLM {newest}, config/cache.py CacheDType",
+        )
+        for name in KV_DTYPES
+        if name not in ("auto", *LONG_NAMES.values())
+    )
+
+
+def _stored(kv_dtype: str) -> str:
+    """How a format stores values, and where their scales lie."""
+    if kv_dtype in PER_TOKEN_HEAD:
+        bits = PER_TOKEN_HEAD[kv_dtype]
+        return f"{bits} bits, and a float32 scale for the key and one for the value of each token and head (here of {HEAD})"
+    if kv_dtype in NVFP4:
+        return "4 bits, and an fp8 scale for each 16 values"
+    if kv_dtype in TURBOQUANT:
+        bits, of_value = TURBOQUANT[kv_dtype]
+        norm = "" if bits == 8 else " and 2 bytes for the norm of each"
+        return f"keys in {bits} bits{norm}, values in {of_value} bits and 4 bytes for the scale and the zero of each, in a head of {HEAD}"
+    if kv_dtype in _DS_MLA:
+        return f"the latent of DeepSeek-V3.2, {_DS_MLA_VALUES} values, in {_DS_MLA[kv_dtype]} bytes a token"
+    return "no scale in the cache, that of a layer is one of its weights"
 
 
 def latent_row(kv_dtype: str, elements: int, element_bytes: int) -> int:

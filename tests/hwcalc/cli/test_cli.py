@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from hwcalc import load_model, plan
 from hwcalc.cli import output
 from hwcalc.cli import run as run_module
 from hwcalc.cli.options import COMMANDS, find_command
 from hwcalc.errors import OutputError
+from hwcalc.formulas import Role
+from hwcalc.planner.context import open_request
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 
 # 36 layers x 32,768 tokens x 8 heads x (128 + 128) x 1 byte.
@@ -383,6 +387,38 @@ def test_dtypes_say_what_is_stored(capsys: Capture) -> None:
 
     (bf16,) = json.loads(run(capsys, "dtypes", "bfloat16", "--json")[1])["dtypes"]
     assert bf16["name"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("engine", "named"), [("vllm", "int8_per_token_head"), ("sglang", "fp4_mx_block16"), ("lmdeploy", "turbo_quant")]
+)
+def test_every_format_that_an_engine_names_is_explained(engine: str, named: str, capsys: Capture) -> None:
+    """Each that the error of a wrong one lists, by both commands; the bits are those of its rows in a model with heads of 128."""
+    hint = json.loads(run(capsys, QWEN, "--engine", engine, "--dtype", "wrong", "--json")[1])["error"]["hint"]
+    floats = {"auto", "float16", "bfloat16", "fp16", "bf16"}
+    listed = [name for name in re.findall(r"[a-z]+[0-9]\w*|turbo\w+", hint.partition("Known: ")[2]) if name not in floats]
+    assert named in listed
+    for name in listed:
+        [found] = json.loads(run(capsys, "dtypes", name, "--json")[1])["dtypes"]
+        [own] = [one for one in found["engines"] if one["engine"] == engine] or [None]
+        assert run(capsys, "help", name)[0] == run(capsys, "dtypes", name)[0] == 0
+        if own is None:
+            continue
+        since = f" since {own['since']}" if own["since"] else ""
+        assert f"{since}: {own['bits']:g} bits a value" in run(capsys, "dtypes", name)[1]
+        model, roles = QWEN, (Role.KEY, Role.VALUE)
+        if name.endswith("_ds_mla"):
+            model, roles = "deepseek-ai/DeepSeek-V3.2", (Role.LATENT, Role.ROPE)
+        opened: Any = open_request(load_model(model), engine=engine, seq=4096, dtype=name)
+        numbers = [128, 128] if roles[0] is Role.KEY else [512, 64]
+        stored = [opened.dtypes.roles[role] for role in roles]
+        if engine == "lmdeploy":
+            # Its scales are pieces of their own: those of a whole cache of 36 layers with 8 heads are in its bytes.
+            total = plan(QWEN, engine=engine, seq=4096, dtype=name).cache.total_bytes
+            assert own["bits"] == pytest.approx(8 * total / (4096 * 36 * 8 * 256), abs=0.005)
+            continue
+        bits = sum(8 * each.block_bytes / each.block_elements * count for each, count in zip(stored, numbers, strict=True))
+        assert own["bits"] == pytest.approx(bits / sum(numbers), abs=0.005)
 
 
 def test_models_are_searched(capsys: Capture) -> None:
