@@ -25,6 +25,7 @@ from hwcalc.check.server_edits import OF_HARDWARE, OF_SERVER, default_of, given_
 from hwcalc.engines import find_engine
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.launch.documents import OF_MANIFEST, YAML_ENDINGS, fault_in
 from hwcalc.launch.env_file import NOTED, is_secret
 from hwcalc.launch.named import is_json_manifest, named_launch
 from hwcalc.launch.planned import (
@@ -56,16 +57,11 @@ _OF_CHECKS: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:schema_version|checks)[
 """A key that a check file has, at its beginning or at that of a line."""
 _WRITTEN: Final = re.compile(r"\A\{\s*\"schema_version\": *[^,]{1,20},\s*\"(digest|kvplan_version)\": *\"")
 """How a lock begins, and how a document of kvplan does, which is a baseline."""
-_OF_MANIFEST: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:apiVersion|services|kind)[\"']?[ \t]*:")
-"""A key of manifests, also of those that start no server."""
 _TOP_KEY: Final = re.compile(r"(?m)^[\"']?([A-Za-z_][\w-]*)[\"']?[ \t]*:")
 _HEAD: Final = 64 * 1024
 _NEAR: Final = 0.8
 """How alike a key and one of a check file are where that is meant."""
-_YAML: Final = (".yaml", ".yml")
-_NO_YAML: Final = ("{{", "```")
-"""Signs of a template, and of a page with YAML in it."""
-_PLAIN: Final = (*_YAML, ".json")
+_PLAIN: Final = (*YAML_ENDINGS, ".json")
 """Endings of check files."""
 _NOTHING: Final = "starts no server that kvplan knows"
 
@@ -123,12 +119,10 @@ def read_any(path: str, told: Told, *, in_folder: bool = False) -> CheckFile | N
         return None
     if in_folder and path.endswith(".json") and not is_json_manifest(text):
         return None
-    if path.endswith(_YAML) and _OF_MANIFEST.search(text) and not any(sign in text for sign in _NO_YAML):
-        try:
-            read_forest(text)
-        except TreeError as error:
-            # Servers behind that place would be left out in silence.
-            raise unreadable(error, printable(path), "Mend it: what deploys it cannot read it either.") from error
+    fault = fault_in(text, path)
+    if fault is not None:
+        # Servers behind that place would be left out in silence.
+        raise unreadable(fault, printable(path), "Mend it: what deploys it cannot read it either.")
     given, said = told.given.with_beside(text, path)
     found = read_deployment(path, text, replace(told, given=given))
     if in_folder and (found is None or not (found.checks or len(found.notes) > 1)):
@@ -258,7 +252,7 @@ def _meant_as_checks(path: str, text: str) -> bool:
     if not name.endswith(_PLAIN) or name.startswith("kvplan"):
         return name.startswith("kvplan") or not text.strip()
     keys = set(_TOP_KEY.findall(text[:_HEAD]))
-    if "{{" in text or _OF_MANIFEST.search(text):
+    if "{{" in text or OF_MANIFEST.search(text):
         return False
     if not keys or ("model" in keys and keys & {"engine", "gpu"}):
         return True

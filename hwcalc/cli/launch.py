@@ -65,6 +65,7 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
     Kubernetes, Helm values, SkyPilot, systemd, llama-swap, Slurm, Dockerfiles and Modelfiles. What the text leaves open is named; options of a
     plan change what it says. The exit status is 1 if one of the servers does not fit.
     """
+    from hwcalc.launch.documents import fault_in
     from hwcalc.report.plan import FORMATS
 
     view = view_of(**options, formats=FORMATS)
@@ -74,7 +75,11 @@ def launch(*, words: list[str] | None, sets: list[str] | None = None, env_file: 
     notes: list[str] = []
     for text, path in _texts(words or []):
         filled, more = said.with_beside(text, path) if path else (said, ())
-        notes += more
+        fault = fault_in(text, path)
+        where = "" if fault is None or fault.line is None else f":{fault.line}"
+        notes += (
+            more if fault is None else [*more, f"warning: {path}{where}: {fault.problem}. What stands behind that is not read."]
+        )
         found += [(called, server, said.load_of(called)) for called, server in filled.named(text, os.path.basename(path))]
     if not found:
         line = shown(" ".join(words or ()), 60)

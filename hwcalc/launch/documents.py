@@ -12,6 +12,11 @@ from hwcalc.formulas.record import Record
 from hwcalc.launch.words import Origin, Spot
 from hwcalc.yaml_tree import Node, TreeError, read_forest
 
+OF_MANIFEST: Final = re.compile(r"(?m)^(?:\{\s*)?[\"']?(?:apiVersion|services|kind)[\"']?[ \t]*:")
+"""A key of manifests, also of those that start no server."""
+YAML_ENDINGS: Final = (".yaml", ".yml")
+_NO_YAML: Final = ("{{", "```")
+"""Signs of a template, and of a page with YAML in it."""
 _MARK: Final = "kvplan-template-{}-"
 _MARKED: Final = re.compile(r"kvplan-template-(\d{1,6})-")
 _MOST_TRIES: Final = 6
@@ -86,6 +91,16 @@ class Places:
         spot = text.spot(items.get(key, node))
         shared = key not in items or id(items[key]) in self._shared
         return Spot(origin=Origin.on_line(spot.line)) if shared else spot
+
+
+def fault_in(text: str, path: str) -> TreeError | None:
+    """Why a manifest in a file of YAML is none: what deploys it cannot read it, and what stands behind that place is not read here; ``None`` for any other text."""
+    if path.endswith(YAML_ENDINGS) and OF_MANIFEST.search(text) and not any(sign in text for sign in _NO_YAML):
+        try:
+            read_forest(text)
+        except TreeError as error:
+            return error
+    return None
 
 
 def read_documents(text: str, places: Places | None = None, origin: Origin | None = None) -> list[Any]:

@@ -346,3 +346,17 @@ def test_a_load_beyond_the_text_is_cured_by_what_is_said(
     _, cured, _ = run(capsys, *words, *(word for each in told for word in shlex.split(each)))
     assert "not planned" in out
     assert "not planned" not in cured
+
+
+def test_a_manifest_that_stops_being_yaml(tmp_path: Path, capsys: Capture) -> None:
+    """What stands before that place is planned, and a warning says where it is."""
+    text = (
+        "services:\n  big:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model Qwen/Qwen3-8B\n"
+        " small:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model Qwen/Qwen3-0.6B\n"
+    )
+    (tmp_path / "compose.yaml").write_text(text, encoding="utf-8")
+    _, out, error = run(capsys, str(tmp_path / "compose.yaml"), "--gpu", "l40s")
+    assert "Qwen/Qwen3-8B" in out
+    assert "compose.yaml:5: not YAML" in error
+    (tmp_path / "compose.yaml").write_text(text.replace(" small", "  small"), encoding="utf-8")
+    assert "not YAML" not in run(capsys, str(tmp_path / "compose.yaml"), "--gpu", "l40s")[2]
