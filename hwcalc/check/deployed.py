@@ -274,7 +274,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
     stated = {key: value for key, value in server.settings.items() if key not in {OF_HARDWARE[option] for option in set_}}
     server, load = replace(server, settings=stated), told.given.load_of(name)
     places, judged = _places(server, flags), list(_told(server, flags))
-    faults = list(_open(server, flags, name))
+    faults = list(_open(server, flags, name, told.given.lacking))
     made = Planned(model=str(server.model or ""), options={})
     at = places.get("model") or Place(line=server.line, column=1, word="")
     required: tuple[Required, ...] = (Required(name="fits", limit=True, text="true"),)
@@ -287,7 +287,7 @@ def _check(server: Server, flags: EngineFlags, told: Told, name: str, command: C
             beyond = error
             made = probe = planned(server, {name: value for name, value in given.items() if name not in NUMBERS})
     except UnsetError as error:
-        hint, sets = error.hint_of(name), {set_name(error.setting, name): "ORG/NAME"}
+        hint, sets = error.hint_of(name, told.given.lacking), {set_name(error.setting, name): "ORG/NAME"}
         faults.append(Fault(line=at.line, column=at.column, error=OpenError(error.message, hint=hint, sets=sets)))
         with suppress(UsageError):  # it is said once the model is known
             probe = planned(replace(server, settings={**server.settings, "model": "ORG/NAME"}), given)
@@ -386,10 +386,10 @@ def _told(server: Server, flags: EngineFlags) -> Iterator[Judged]:
         )
 
 
-def _open(server: Server, flags: EngineFlags, name: str) -> Iterator[Fault]:
+def _open(server: Server, flags: EngineFlags, name: str, lacking: Mapping[str, str]) -> Iterator[Fault]:
     """The options of a plan, but for the model, whose values the text of the server of this name leaves open."""
     for left in left_open(server, flags):
         message = f"{left.flag.spelled} is left open: {brief(left.word.text, 60)}."
-        error = OpenError(message, hint=left.hint_of(name), sets={set_name(left.name, name): "VALUE"})
+        error = OpenError(message, hint=left.hint_of(name, lacking), sets={set_name(left.name, name): "VALUE"})
         place = place_of(server, left.flag, left.word)
         yield Fault(line=place.line, column=place.column, error=error)

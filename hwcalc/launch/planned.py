@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from math import prod
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -68,6 +69,11 @@ def set_words(setting: str, value: str, server: str = "") -> str:
     return f"--set {shell_word(f'{set_name(setting, server)}={value}')}"
 
 
+def _or_written(variable: str, lacking: Mapping[str, str]) -> str:
+    """Where else a value can be written; empty for what no file beside the text is lacking."""
+    return f", or write it to {lacking[variable]}" if variable in lacking else ""
+
+
 class UnsetError(UsageError):
     """A text leaves open what a plan needs: the ``setting`` or the variable of this name, to which ``--set`` gives a value. Exit 2."""
 
@@ -75,9 +81,9 @@ class UnsetError(UsageError):
         self.setting = setting
         super().__init__(message, hint=self.hint_of())
 
-    def hint_of(self, server: str = "") -> str:
-        """The hint, for one server alone where it is named."""
-        return f"Add: {set_words(self.setting, 'ORG/NAME', server)}"
+    def hint_of(self, server: str = "", lacking: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The hint, for one server alone where it is named; of a variable that the file of variables beside the text is ``lacking``, with that file."""
+        return f"Add: {set_words(self.setting, 'ORG/NAME', server)}{_or_written(self.setting, lacking)}"
 
 
 class Left(Record):
@@ -87,9 +93,9 @@ class Left(Record):
     word: Word
     name: str
 
-    def hint_of(self, server: str = "") -> str:
-        """What to add, for one server alone where it is named."""
-        return f"Add: {set_words(self.name, 'VALUE', server)}"
+    def hint_of(self, server: str = "", lacking: Mapping[str, str] = MappingProxyType({})) -> str:
+        """What to add, for one server alone where it is named; of a variable that the file of variables beside the text is ``lacking``, with that file."""
+        return f"Add: {set_words(self.name, 'VALUE', server)}{_or_written(self.name, lacking)}"
 
 
 class Planned(Record):

@@ -99,7 +99,7 @@ class Given(Record):
 
     A setting of one server has its name in front: ``chat.model``; so has its load, :data:`LOAD`. ``sets`` are the names that ``--set`` gives a value,
     and ``file`` is the file of variables that the user names. ``beside`` are those of one beside the text, which count less, and ``env_files``
-    the files beside it that its services name.
+    the files beside it that its services name. ``lacking`` are the variables that the text uses and the file that Compose reads does not have, with the path of that.
     """
 
     variables: Mapping[str, str]
@@ -108,6 +108,7 @@ class Given(Record):
     file: str = ""
     beside: Mapping[str, str] = MappingProxyType({})
     env_files: Mapping[Named, EnvFile] = MappingProxyType({})
+    lacking: Mapping[str, str] = MappingProxyType({})
 
     @staticmethod
     def of(sets: Sequence[str], lines: str = "", file: str = "") -> Given:
@@ -159,7 +160,8 @@ class Given(Record):
             return self, f"{file} is not read, as Docker Compose would: {found.fault}. Name a file of variables: --env-file FILE"
         own = {name: EnvText(value) for name, value in found.variables.items() if name in used and not is_secret(name, value)}
         said = f"{file} is read, as Docker Compose does: {brief(', '.join(sorted(own)), _LONGEST_LIST)}."
-        return replace(self, beside=own), said if own else ""
+        lacking = dict.fromkeys(sorted(used - found.variables.keys()), file)
+        return replace(self, beside=own, lacking=lacking), said if own else ""
 
     def _changing(self, more: Mapping[str, str], text: str, file: str) -> Iterator[str]:
         """The names of the variables which change a server of the text if the user gives them too."""

@@ -29,6 +29,7 @@ from hwcalc.documents import dumps
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
+from hwcalc.model import Note
 from hwcalc.report.drawing import SCREEN, in_style
 from hwcalc.report.styles import BAD, GOOD, UNSURE
 from hwcalc.report.text import broken, csv_text, escaped, markdown_table, with_code, with_commands
@@ -186,6 +187,11 @@ def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
     return [check for check in document.checks if not (quiet and check.status == "pass" and not check.warnings)]
 
 
+def _notes(document: CheckDocument, *, quiet: bool) -> list[Note]:
+    """The notes of the files: ``quiet`` leaves them out, but not why nothing at all was checked."""
+    return [] if quiet and document.checks else [note for info in document.files for note in info.notes]
+
+
 def _called(check: Checked) -> str:
     """The name of a check; that of a server with its model, if the name does not say it."""
     model = check.model or ""
@@ -237,7 +243,7 @@ def check_table(document: CheckDocument, view: View) -> str:
         if not passed and check.line and not check.name.startswith(f"{place(check, check.line)}:"):
             below.append(f"at {', '.join(cut(where, LONGEST_WORD) for where in places(check, wrong))}")
         lines += [line for text in below for line in _wrapped(clean(text), width, " " * _INDENT, 2)]
-    notes = [] if quiet else [note.message for info in document.files for note in info.notes]
+    notes = [note.message for note in _notes(document, quiet=quiet)]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
     lines += _definitions(document, view).splitlines()
     counts = colored(document.headline(), "pass" if document.summary.exit_code == 0 else "fail")
@@ -277,7 +283,7 @@ def check_markdown(document: CheckDocument, view: View) -> str:
             where = f" at {', '.join(map(escaped, places(check, wrong)))}" if wrong and check.line else ""
             lists.append(f"- {escaped(_WORDS[check.status])} {escaped(_called(check))}{where}\n")
             lists += [f"  - {with_code(line)}\n" for line in said]
-    notes = [] if quiet else [f"- {with_code(note.message)}\n" for info in document.files for note in info.notes]
+    notes = [f"- {with_code(note.message)}\n" for note in _notes(document, quiet=quiet)]
     out += [text for text in ("".join(lists), "".join(notes), _definitions(document, view)) if text]
     return "\n".join(out)
 

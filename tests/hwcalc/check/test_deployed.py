@@ -727,3 +727,48 @@ def test_an_engine_or_a_release_that_nobody_knows(said: str, offered: str, compo
 
     assert status == 2
     assert offered in out + err
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "value"),
+    [
+        (f"--model {QWEN} --max-model-len ${{CHAT_LEN}}", "CHAT_LEN", "4096"),
+        ("--model $CHAT_MODEL --max-model-len 4096", "CHAT_MODEL", QWEN),
+    ],
+)
+def test_a_variable_that_the_file_beside_compose_lost(
+    command: str, variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """What is printed can be written to the file that it names; a shell in the container does not read that, and nobody does without the file."""
+    monkeypatch.chdir(tmp_path)
+    text = f"services:\n  chat:\n    image: vllm/vllm-openai:v0.11.0\n    command: {command}\n"
+    Path("deploy").mkdir()
+    Path("deploy/compose.yaml").write_text(text, encoding="utf-8")
+
+    def hint() -> str:
+        found: str = checked(capsys, "deploy/compose.yaml", "--gpu", "h100")[1]["checks"][0]["error"]["hint"]
+        return found
+
+    assert "write it" not in hint()
+    Path("deploy/.env").write_text("OTHER=1\n", encoding="utf-8")
+    named = hint().partition(", or write it to ")[2]
+    with Path(named).open("a", encoding="utf-8") as file:
+        file.write(f"{variable}={value}\n")
+    assert checked(capsys, "deploy/compose.yaml", "--gpu", "h100")[0] == 0
+
+    Path("deploy/.env").write_text("OTHER=1\n", encoding="utf-8")
+    Path("deploy/compose.yaml").write_text(text.replace("$", "$$"), encoding="utf-8")
+    assert "write it" not in hint()
+
+
+def test_that_nothing_is_checked_is_said_to_the_quiet(tmp_path: Path, capsys: Capture) -> None:
+    """A hook that is given a file without a server passes, and says why; beside one with a server it is silent."""
+    (tmp_path / "values.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", encoding="utf-8")
+    (tmp_path / "a.sh").write_text(f"vllm serve {QWEN} --max-model-len 4096\n", encoding="utf-8")
+    files = [str(tmp_path / "values.yaml"), str(tmp_path / "a.sh")]
+
+    for form in ("table", "markdown"):
+        status, out, _ = run(capsys, "check", "-q", files[0], "--format", form)
+        assert (status, "nothing is checked" in out) == (0, True)
+        status, out, _ = run(capsys, "check", "-q", *files, "--gpu", "h100", "--format", form)
+        assert (status, "nothing is checked" in out) == (0, False)
