@@ -269,9 +269,12 @@ class ServerEdits(Check):
         where fewer GPUs hold it so.
         """
         size, most, taken = plan.request.tp, NODE // plan.request.pp, self.server.settings
-        bits = {"dtype": FP8} if "kv_cache_dtype" not in taken else {}
+        gpu = None if plan.fit is None or plan.fit.gpu is None else find_gpu(plan.fit.gpu)
+        # What it computes on this GPU, and fp8 where a release has no such cache, or not of this model.
+        caches = dict.fromkeys((self.engine.facts.eight_bits(gpu), FP8)) if "kv_cache_dtype" not in taken else {}
+        bits = [{"dtype": dtype} for dtype in caches]
         of_weights = {"weights": FP8} if not {"quantization", "weights"} & taken.keys() else {}
-        combined = (bits, of_weights, {**bits, **of_weights})
+        combined = (*bits, of_weights, *({**cache, **of_weights} for cache in bits))
         eight = [one for one in combined if one and all(self._told({name: value}) for name, value in one.items())]
         for tp in (size << times for times in range(NODE.bit_length()) if size << times <= most):
             layout = {} if tp == size else {"tp": tp}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 
+from hwcalc.engines.devices import computes_fp8
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import shown
@@ -144,6 +145,8 @@ class Facts(Record):
     """The engine option for the tokens of all its sequences together, where each has a part of them from the start; empty if it has none."""
     default_users: int | None = None
     """Sequences that its server runs at once by default, where each has its memory from the start; ``None`` where they share a pool."""
+    int8_cache: str = ""
+    """The KV dtype of eight bits for GPUs that do not compute in fp8; empty where that is fp8 too."""
     chunk_option: str = ""
     """The engine option for how many tokens of prompts a step computes at most; empty if it has none."""
     shared_experts_option: str = ""
@@ -156,6 +159,10 @@ class Facts(Record):
     """What it does with models that nobody uses."""
     utilization_of_server: bool = False
     """True if ``memory_utilization`` is a share of the whole memory for this server alone, whatever others on the GPU take."""
+
+    def eight_bits(self, gpu: Gpu | None) -> str:
+        """The KV dtype of eight bits to advise on a GPU."""
+        return self.int8_cache if self.int8_cache and not computes_fp8(gpu) else "fp8"
 
 
 class Told(Record):

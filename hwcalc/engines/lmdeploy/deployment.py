@@ -497,7 +497,7 @@ class LmdeployOccupancy(PooledOccupancy):
         if settings.sparse and not settings.fp8_rows:
             yield Saving(Cost.CACHE, "FlashMLA's fp8 rows", {"dtype": "fp8"})
         if not settings.form.policy and not settings.sparse:
-            eight = "fp8" if settings.pytorch and computes_fp8(gpu) else "int8"
+            eight = self.engine.facts.eight_bits(gpu) if settings.pytorch else "int8"
             yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})
             yield Saving(Cost.FEW_CACHE_BITS, "int4 cache", {"dtype": "int4"})
         if computes_fp8(gpu):

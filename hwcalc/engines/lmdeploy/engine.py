@@ -129,6 +129,7 @@ class Lmdeploy(Engine):
         # QuantizationConfig of pytorch/config.py, and turbomind/converter.py.
         foreign_formats=(),
         users_option="max_batch_size",
+        int8_cache="int8",
         chunk_option="max_prefill_token_num",
         cache_is="blocks of the planned sequences, and all slots of states",
         pool_is="num_gpu_blocks x block_size",

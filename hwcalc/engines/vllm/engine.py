@@ -360,6 +360,7 @@ class Vllm(Engine):
         utilization_of_server=True,
         states_option="mamba_ssm_cache_dtype",
         users_option="max_num_seqs",
+        int8_cache="int8_per_token_head",
         chunk_option="max_num_batched_tokens",
         trade_offs=MappingProxyType(
             {

@@ -487,7 +487,7 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     if settings.sequences > replica_batch:
         change = {"engine_options": {"max_num_seqs": str(replica_batch)}}
         yield Saving(Cost.NOTHING, f"a server for {replica_batch} at once", change)
-    kv_dtype = "fp8" if computes_fp8(gpu) else "int8_per_token_head"
+    kv_dtype = occupancy.engine.facts.eight_bits(gpu)
     yield Saving(Cost.CACHE, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if computes_fp8(gpu):
         yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})

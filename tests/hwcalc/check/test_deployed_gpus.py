@@ -356,3 +356,20 @@ def test_too_few_gpus_and_too_long_keep_the_size(tmp_path: Path, capsys: Capture
     assert edits[0]["yaml"].startswith("--max-model-len 40960 in the file and kvplan check ")
     assert edits[0]["yaml"].endswith(" --gpus 4")
     assert applied(edits, path, words, capsys) == len(edits) > 1
+
+
+@pytest.mark.parametrize(("version", "dtypes"), [("0.31", {"int8_per_token_head"}), ("0.17", {"fp8"})])
+def test_one_cache_of_eight_bits_for_a_gpu(version: str, dtypes: set[str], tmp_path: Path, capsys: Capture) -> None:
+    """An A100 has no arithmetic of fp8: whatever the text says of the sequences at once, the same format is offered, and releases without it have fp8."""
+    path = tmp_path / "serve.sh"
+    words = ["--gpu", "a100-sxm-80gb", "--users", "24", "--set", f"engine_version={version}"]
+    told = []
+    for slots in (8, 24):
+        path.write_text(
+            f"vllm serve mistralai/Devstral-Small-2505 --max-model-len 32768 --max-num-seqs {slots}\n", encoding="utf-8"
+        )
+        edits = checked(capsys, str(path), *words)[1]["checks"][0]["requirements"][0]["edits"]
+        assert applied(edits, path, words, capsys) > 1
+        told.append({edit["told"]["--kv-cache-dtype"] for edit in edits if "--kv-cache-dtype" in edit["told"]})
+    assert told[0] | told[1] == dtypes
+    assert told[0] == dtypes
