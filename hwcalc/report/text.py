@@ -27,7 +27,7 @@ _BOUND: Final = re.compile(
 _TYPED: Final = (
     r"^kvplan (?:\S+ )?--.*"  # a command to type, on a line of its own
     r"|(?<=: )kvplan .*?(?=\. [A-Z]|\? |; |, (?:or )?kvplan |$)"  # one behind a sentence
-    r"|\bkvplan check \S+ --.*?(?= \(| or |$)"  # one among other changes
+    r"|\bkvplan check (?:\S*[^\s;:,.] ){1,40}?--.*?(?= \(| or |$)"  # one among other changes
 )
 _COMMAND: Final = re.compile(rf"{_TYPED}|\bkvplan \S+")  # in other sentences the name with the word after it
 _BILLION, _MILLION = 10**9, 10**6

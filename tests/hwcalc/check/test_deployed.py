@@ -772,3 +772,19 @@ def test_that_nothing_is_checked_is_said_to_the_quiet(tmp_path: Path, capsys: Ca
         assert (status, "nothing is checked" in out) == (0, True)
         status, out, _ = run(capsys, "check", "-q", *files, "--gpu", "h100", "--format", form)
         assert (status, "nothing is checked" in out) == (0, False)
+
+
+def test_a_command_among_the_edits_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """In the summary of a job what accepts the growth of several files, one with a blank in its name, is copied as it stands."""
+    monkeypatch.chdir(tmp_path)
+    names = ("a.sh", "b c.sh")
+    for name in names:
+        Path(name).write_text(f"vllm serve {QWEN} --max-model-len 4096\n", encoding="utf-8")
+    words = (*names, "--gpu", "h100", "--baseline", "base.json")
+    run(capsys, "check", *words, "--accept")
+    Path("b c.sh").write_text(f"vllm serve {QWEN} --max-model-len 8192\n", encoding="utf-8")
+    status, out, _ = run(capsys, "check", *words, "--format", "markdown")
+
+    [typed] = {each for each in re.findall(r"`(kvplan check [^`]*)`", out) if each.endswith("--accept")}
+    assert status == 1
+    assert run(capsys, *shlex.split(typed)[1:])[0] == run(capsys, "check", *words)[0] == 0
