@@ -32,6 +32,7 @@ from hwcalc.engines.mistral_rs.pool import FIRST_SLOTS, SPARE_TOKENS, MistralPoo
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import (
     AUTO,
+    CacheFormat,
     CommandInput,
     check_one_replica,
     choice_option,
@@ -556,6 +557,10 @@ class MistralRs(GeneralEngine):
     source = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
     kinds = frozenset(RULES)
     options = _OPTIONS
+    cache_formats = tuple(
+        CacheFormat(name=name, bits=8, stored="in pages, and no scale in the cache", source="mistral.rs 0.9.2, --pa-cache-type")
+        for name in _FP8
+    )
 
 
 _FLAGS: Final = engine_flags("mistral-rs")

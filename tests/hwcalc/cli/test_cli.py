@@ -421,6 +421,15 @@ def test_every_format_that_an_engine_names_is_explained(engine: str, named: str,
         assert own["bits"] == pytest.approx(bits / sum(numbers), abs=0.005)
 
 
+def test_the_word_of_one_engine_for_eight_bits_is_explained(capsys: Capture) -> None:
+    """What mistral.rs calls f8e4m3 takes a byte a value, as in its plan."""
+    [found] = json.loads(run(capsys, "dtypes", "f8e4m3", "--json")[1])["dtypes"]
+    opened: Any = open_request(load_model(QWEN), engine="mistral-rs", seq=4096, dtype="f8e4m3", gpu="h100")
+
+    assert [one["bits"] / 8 for one in found["engines"]] == [opened.dtypes.roles[Role.KEY].block_bytes]
+    assert run(capsys, "help", "f8e4m3")[0] == 0
+
+
 def test_models_are_searched(capsys: Capture) -> None:
     """Every word must occur; nothing found is an error on paper and an empty list in JSON."""
     document = json.loads(run(capsys, "models", "qwen3", "8b", "--json")[1])
