@@ -100,7 +100,8 @@ class ServerCheck(ServerEdits):
     def asked(self) -> Mapping[str, Any]:
         """The options that are asked for: the load of the user, and what the text allows, also where it allows less and that is planned."""
         asked, knob = dict(self.options), self.engine.facts.longest_option
-        allowed = asked.get("engine_options", {}).get(knob) or asked.get("seq")
+        # What users send is no length of a text that names none.
+        allowed = asked.get("engine_options", {}).get(knob) or (None if self.own_length else asked.get("seq"))
         if self.beyond is not None:
             option = self.beyond.option
             allowed = self.beyond.allowed if option == "seq" else allowed

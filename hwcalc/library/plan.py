@@ -128,7 +128,7 @@ def with_own_length(options: Mapping[str, Any], name: str, longest: int | None) 
         not name
         or name in knobs
         or longest is None
-        or (read_options({"seq": options.get("seq")}).values["seq"] or longest) >= longest
+        or (read_options({"seq": options.get("seq")}).values.get("seq") or longest) >= longest
     ):
         return options
     return {**options, "engine_options": {**knobs, name: str(longest)}}

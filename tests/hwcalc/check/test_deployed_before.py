@@ -389,3 +389,19 @@ def test_no_number_of_gpus_that_is_typed_is_larger_than_a_node(tmp_path: Path, c
     assert checked(capsys, str(path), "--gpu", "l4", "--gpus", "16")[0] == 0
     assert [gpus for gpus in typed if int(gpus) > 8] == []
     assert applied(edits, path, words, capsys) >= 1
+
+
+def test_what_users_send_is_no_length_of_a_text_without_one(tmp_path: Path, capsys: Capture) -> None:
+    """The text lost its length, and another size is refused: its own is that of the model, whatever is sent."""
+    text = f"vllm serve {QWEN} --max-model-len 8192 --tensor-parallel-size 2"
+    path, baseline = write(tmp_path / "serve.sh", text), tmp_path / "before.json"
+    words = [str(path), "--gpu", "l40s", "--seq", "4k", "--users", "2"]
+    write(baseline, run(capsys, "check", *words, "--json")[1])
+    write(path, f"vllm serve {QWEN} --tensor-parallel-size 3")
+    words += ["--baseline", str(baseline)]
+    [check] = checked(capsys, *words)[1]["checks"]
+    item = failing({"checks": [check]})
+
+    assert item["name"] == "flags"
+    assert [(one["before"], one["after"]) for one in check["changes"] if one["key"] == "--max-model-len"] == [("8192", None)]
+    assert applied(item["edits"], path, words[1:], capsys) == len(item["edits"]) > 1
