@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -24,6 +24,7 @@ from hwcalc.check.file import (
     CheckFile,
     CheckFileError,
     CheckUsageError,
+    Fault,
     Unread,
     parse_check_file,
 )
@@ -118,15 +119,16 @@ def check(
     found_in, allowed = files_in(paths, given.file), growth.text if growth.share else ""
     told = Told(given=given, options=named, baselines=tuple(baselines), growth=allowed, accept=accept, several=len(found_in) > 1)
     read = _read(files, found_in, told)
-    read = _without_options(_with_idle(read, given), told, named=found_in.keys() <= {*paths})
+    looked_at = frozenset(map(printable, found_in))
+    read, stale = _with_stale(read, plans, given, looked_at)
+    read = _without_options(_with_idle(read, given, stale), told, named=found_in.keys() <= {*paths})
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
-    looked_at = frozenset(map(printable, found_in))
-    read += _stale(read, plans, given, looked_at)
     if len(baselines) == 1:
         made = _command(paths, read, told)
-        growth = replace(growth, accept=f"{made} --baseline {shell_word(baselines[0])} --accept")
+        # What is said of a server under another name is mended before anything is accepted.
+        growth = replace(growth, accept="" if stale else f"{made} --baseline {shell_word(baselines[0])} --accept")
         for file in unread:
             # What is no JSON may be a file of something else, which nothing is to be written over.
             name = file.path if file.path.endswith(".json") else "baseline.json"
@@ -188,8 +190,8 @@ def _of_mapping(content: Mapping[str, Any]) -> CheckFile:
     return parse_check_file(text, _MAPPING)
 
 
-def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFile | Unread]:
-    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect.
+def _with_idle(read: Sequence[CheckFile | Unread], given: Given, stale: Collection[str]) -> list[CheckFile | Unread]:
+    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect, but for ``stale`` ones.
 
     Names that the files do not know, and that resemble none of theirs, have one note together: a hook is given those of all files, and runs for some.
     """
@@ -197,7 +199,7 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
     idle = [
         name
         for name in given.sets
-        if not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
+        if name not in stale and not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
     ]
     if not files or not idle:
         return [*read]
@@ -235,27 +237,37 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given) -> list[CheckFi
     return [replace(file, notes=(*file.notes, *notes)) if file is files[0] else file for file in read]
 
 
-def _stale(
+def _with_stale(
     read: Sequence[CheckFile | Unread], baselines: Sequence[Baseline], given: Given, looked_at: Collection[str]
-) -> Iterator[Unread]:
-    """A fault for each server that ``--set`` is for, a file had in a baseline, and has no more: under its new name it would go on with what is said of
-    all servers, such as another accelerator.
+) -> tuple[list[CheckFile | Unread], frozenset[str]]:
+    """The files with a fault for each server that ``--set`` is for, a file had in a baseline, and has no more; and those names of ``--set``.
+
+    Under its new name it would go on with what is said of all servers, such as another accelerator: the fault stands at that server.
     """
     files = {printable(file.path): file for file in read if isinstance(file, Deployment)}
     servers = {check.name for file in files.values() for check in file.checks}
     before = dict.fromkeys((item.file, item.name) for item in baselines if item.name not in servers and item.file is not None)
+    gone, stale = list[Unread](), set[str]()
     for path, name in before:
         sets = [each for each in given.settings if each.rpartition(".")[0] == name]
         if not sets or not (path in looked_at or not os.path.lexists(path)):
             continue
+        stale |= {*sets}
         known = {item.name for item in baselines if item.file == path}
-        new = [check.name for check in files[path].checks if check.name not in known] if path in files else []
-        words = [
-            " ".join(set_words(each.rpartition(".")[2], str(given.variables[each]), other) for each in sets) for other in new
-        ]
-        renamed = "".join(f"If it is called {other} now: {said}. " for other, said in zip(new, words, strict=True))
+        new = [check for check in files[path].checks if check.name not in known] if path in files else []
+        hint = "If it is gone, leave that out."
+        for other in new[::-1]:
+            words = " ".join(set_words(each.rpartition(".")[2], str(given.variables[each]), other.name) for each in sets)
+            hint = f"If it is called {other.name} now: {words}. {hint}"
         message = f"--set {brief(printable(', '.join(sets)), _LONGEST_NAME)} is for a server that the baseline has, and {path} does not have any more."
-        yield Unread(path=path, faults=(CheckUsageError(message, hint=f"{renamed}If it is gone, leave that out."),))
+        if not new:
+            gone.append(Unread(path=path, faults=(CheckUsageError(message, hint=hint),)))
+            continue
+        line, column = new[0].line, new[0].column
+        fault = Fault(line=line, column=column, error=CheckUsageError(message, hint=hint, line=line, column=column))
+        renamed = replace(new[0], faults=(*new[0].faults, fault))
+        files[path] = replace(files[path], checks=tuple(renamed if check is new[0] else check for check in files[path].checks))
+    return [*(files.get(printable(file.path), file) for file in read), *gone], frozenset(stale)
 
 
 def _without_options(read: Sequence[CheckFile | Unread], told: Told, *, named: bool) -> list[CheckFile | Unread]:

@@ -251,7 +251,7 @@ def _remarks(document: CheckDocument) -> Iterator[str]:
             yield f"wrote {fix.path}."
 
     told = any(fix.diff and not fix.written for fix in document.fixes)
-    yield f"{document.headline()}.{' Nothing is written without --write.' if told else ''}"
+    yield f"{document.headline()}.{' Nothing is changed without --write.' if told else ''}"
 
 
 def _targets(outputs: list[str], view: View) -> dict[str, str]:

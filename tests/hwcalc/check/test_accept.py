@@ -268,6 +268,9 @@ def test_a_setting_of_a_server_that_is_gone_is_an_error(accept: tuple[str, ...],
     Path("compose.yaml").write_text(COMPOSE.replace("chat:", "agent:"), encoding="utf-8")
     status, said, _ = command(capsys, *words, *accept)
     assert (status, "If it is called agent now: --set agent.gpu=l4" in " ".join(said.split())) == (2, True)
+    # It stands at that server, and nothing else is said of it, nor is anything to be accepted.
+    assert ("compose.yaml:3" in said, "1 check: 1 could not be checked" in said, "changed nothing" in said) == (True, True, False)
+    assert not re.search(r"--accept|o baseline has", said)
     assert Path("b.json").read_bytes() == before
     renamed = [word.replace("chat.", "agent.") for word in words]
     # It is the same server, and compared.

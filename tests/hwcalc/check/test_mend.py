@@ -150,7 +150,7 @@ def test_a_change_in_the_spelling_of_the_text(
     lines = unified_diff(text.splitlines(keepends=True), wanted.splitlines(keepends=True), f"a/{name}", f"b/{name}")
     assert out.splitlines() == "".join(lines).splitlines()
     assert f"--max-model-len {LONGEST}" in err
-    assert "Nothing is written without --write." in err
+    assert "Nothing is changed without --write." in err
 
     status, _, err = run(capsys, "check", name, "--fix", "--write")
     assert (status, path.read_bytes()) == (0, wanted.encode())
