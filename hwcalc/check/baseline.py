@@ -455,7 +455,11 @@ def accepted(document: CheckDocument, path: str, looked_at: Collection[str] = ()
     gone = sorted({check.file for check in others} - {check.file for check in kept})
     # Each check stays where it is, so that the change of the file shows what has changed.
     place = {(check.file, check.name): number for number, check in enumerate(before)}
-    checks = sorted((*document.checks, *kept), key=lambda check: place.get((check.file, check.name), len(place)))
+    end = {check.file: number for number, check in enumerate(before)}
+    checks = sorted(
+        (*document.checks, *kept),
+        key=lambda check: (end.get(check.file, len(place)), place.get((check.file, check.name), len(place))),
+    )
     # Notes of the run would change with each of them, and meet in merges.
     files = (FileInfo(path=file, checks=count) for file, count in Counter(check.file for check in checks).items())
     summary = summary_of(checks, strict=document.summary.strict)

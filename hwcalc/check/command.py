@@ -37,7 +37,6 @@ from hwcalc.check.result import (
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError
 from hwcalc.files import place_of
-from hwcalc.launch.planned import set_words
 from hwcalc.launch.read import Given, read_variables, used_in
 from hwcalc.launch.server import KEYS
 from hwcalc.launch.values import number
@@ -121,7 +120,10 @@ def check(
     read = _read(files, found_in, told)
     looked_at = frozenset(map(printable, found_in))
     read, stale = _with_stale(read, plans, given, looked_at)
-    read = _without_options(_with_idle(read, given, stale), told, named=found_in.keys() <= {*paths})
+    # A hook is given those of all files, and runs for some.
+    elsewhere = {item.name for item in plans if item.file is not None and item.file not in looked_at}
+    known = stale | {name for name in given.settings if name.rpartition(".")[0] in elsewhere}
+    read = _without_options(_with_idle(read, given, known), told, named=found_in.keys() <= {*paths})
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
@@ -190,8 +192,8 @@ def _of_mapping(content: Mapping[str, Any]) -> CheckFile:
     return parse_check_file(text, _MAPPING)
 
 
-def _with_idle(read: Sequence[CheckFile | Unread], given: Given, stale: Collection[str]) -> list[CheckFile | Unread]:
-    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect, but for ``stale`` ones.
+def _with_idle(read: Sequence[CheckFile | Unread], given: Given, known: Collection[str]) -> list[CheckFile | Unread]:
+    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect, but for those that are ``known``.
 
     Names that the files do not know, and that resemble none of theirs, have one note together: a hook is given those of all files, and runs for some.
     """
@@ -199,7 +201,7 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given, stale: Collecti
     idle = [
         name
         for name in given.sets
-        if name not in stale and not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
+        if name not in known and not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
     ]
     if not files or not idle:
         return [*read]
@@ -257,7 +259,8 @@ def _with_stale(
         new = [check for check in files[path].checks if check.name not in known] if path in files else []
         hint = "If it is gone, leave that out."
         for other in new[::-1]:
-            words = " ".join(set_words(each.rpartition(".")[2], str(given.variables[each]), other.name) for each in sets)
+            pairs = (f"{other.name}.{each.rpartition('.')[2]}={given.variables[each]}" for each in sets)
+            words = " ".join(f"--set {shell_word(pair)}" for pair in pairs)
             hint = f"If it is called {other.name} now: {words}. {hint}"
         message = f"--set {brief(printable(', '.join(sets)), _LONGEST_NAME)} is for a server that the baseline has, and {path} does not have any more."
         if not new:

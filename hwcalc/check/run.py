@@ -104,7 +104,8 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 raise
             read = Unread(path=file.path + SUFFIX, faults=(error,))
         if isinstance(read, Unread):
-            infos.append(FileInfo(path=printable(read.path), checks=0))
+            known = any(info.path == printable(read.path) for info in infos)
+            infos += [] if known else [FileInfo(path=printable(read.path), checks=0)]
             planned += [(fault, None) for fault in _faults(read)]
             continue
         assert not isinstance(file, Unread)

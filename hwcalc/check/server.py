@@ -102,7 +102,8 @@ class ServerCheck(ServerEdits):
         asked, knob = dict(self.options), self.engine.facts.longest_option
         # What users send is no length of a text that names none.
         allowed = asked.get("engine_options", {}).get(knob) or (None if self.own_length else asked.get("seq"))
-        if self.beyond is not None:
+        if self.beyond is not None and not self.engine.facts.slots_option:
+            # Slots are those of the text, whatever users send.
             option = self.beyond.option
             allowed = self.beyond.allowed if option == "seq" else allowed
             # What no flag of its own allows is that of the text.
@@ -118,7 +119,7 @@ class ServerCheck(ServerEdits):
         if name == "seq" and self.engine.facts.longest_option:
             # What the text allows is another key.
             return key
-        if name == "seq" and name not in self.given and self.engine.facts.slots_option in self.flags.flag_of:
+        if name == "seq" and self.engine.facts.slots_option in self.flags.flag_of:
             return OF_SLOT
         # Where no slots are told, the users are those of the load.
         typed = "users" if name == "batch" and not self.engine.facts.slots_option else key

@@ -14,7 +14,7 @@ from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.options import CacheFormat, EngineOption
+    from hwcalc.engines.options import EngineOption
     from hwcalc.engines.setup import Request, Setup
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import Definition, ModelSpec, Note
@@ -44,8 +44,6 @@ class Engine(ABC):
     """What the rest of the program has to know of it."""
     weights: ClassVar[WeightFormats] = WeightFormats()
     """The formats among which ``--weights auto`` chooses."""
-    cache_formats: ClassVar[tuple[CacheFormat, ...]] = ()
-    """The formats of its cache by the names that it takes, but for plain floats and those of ggml."""
     command: ClassVar[Command] = Command()
     """How the engine is told a plan."""
     deployment: ClassVar[type[Deployment]] = Deployment

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.memory import BudgetPart
-    from hwcalc.engines.options import Choices, CommandInput, EmittedFile
+    from hwcalc.engines.options import CacheFormat, Choices, CommandInput, EmittedFile
     from hwcalc.engines.setup import Load, Request, Setup
     from hwcalc.formulas import LayerKind
     from hwcalc.model import ModelSpec
@@ -145,6 +145,8 @@ class Facts(Record):
     """The engine option for the tokens of all its sequences together, where each has a part of them from the start; empty if it has none."""
     default_users: int | None = None
     """Sequences that its server runs at once by default, where each has its memory from the start; ``None`` where they share a pool."""
+    cache_formats: tuple[CacheFormat, ...] = ()
+    """The formats of its cache by the names that it takes, but for plain floats and those of ggml."""
     int8_cache: str = ""
     """The KV dtype of eight bits for GPUs that do not compute in fp8; empty where that is fp8 too."""
     chunk_option: str = ""

@@ -11,7 +11,7 @@ def engine_formats() -> dict[str, list[EngineDTypeInfo]]:
     """Those of all engines: name -> what each engine that takes it stores."""
     out: dict[str, list[EngineDTypeInfo]] = {}
     for engine in ENGINES:
-        for one in find_engine(engine)[0].cache_formats:
+        for one in find_engine(engine)[0].facts.cache_formats:
             bits = round(one.bits, 2)
             found = EngineDTypeInfo(
                 engine=engine, bits=bits, stored=one.stored, since=one.since, until=one.until, source=one.source

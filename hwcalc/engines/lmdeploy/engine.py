@@ -115,6 +115,9 @@ class LmdeployIdle(IdleRules):
         return self.ways
 
 
+_VERSIONS: Final = ("0.18", "0.17", "0.16", "0.15", "0.14")
+
+
 class Lmdeploy(Engine):
     """A pool of blocks of all layers, and slots of recurrent states, by the rules of LMDeploy."""
 
@@ -125,6 +128,7 @@ class Lmdeploy(Engine):
     label = "LMDeploy"
     definition = Definition.ENGINE
     facts = Facts(
+        cache_formats=cache_formats(_VERSIONS[0]),
         idle=LmdeployIdle(),
         # QuantizationConfig of pytorch/config.py, and turbomind/converter.py.
         foreign_formats=(),
@@ -144,8 +148,7 @@ class Lmdeploy(Engine):
     )
     weights = WeightFormats(None, "fp8", "awq")
     command = LmdeployCommand()
-    versions = ("0.18", "0.17", "0.16", "0.15", "0.14")
-    cache_formats = cache_formats(versions[0])
+    versions = _VERSIONS
     source = "LMDeploy 0.14.0 to 0.18.0, pytorch/engine/cache_engine, executor/base.py"
     kinds = KINDS
     options = OPTIONS

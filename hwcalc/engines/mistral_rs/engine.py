@@ -542,6 +542,12 @@ class MistralRs(GeneralEngine):
     label = "mistral.rs"
     definition = Definition.ENGINE
     facts = Facts(
+        cache_formats=tuple(
+            CacheFormat(
+                name=name, bits=8, stored="in pages, and no scale in the cache", source="mistral.rs 0.9.2, --pa-cache-type"
+            )
+            for name in _FP8
+        ),
         idle=MistralIdle(),
         users_option="max_seqs",
         cache_is="pages of the planned sequences, and all slots of states",
@@ -557,10 +563,6 @@ class MistralRs(GeneralEngine):
     source = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
     kinds = frozenset(RULES)
     options = _OPTIONS
-    cache_formats = tuple(
-        CacheFormat(name=name, bits=8, stored="in pages, and no scale in the cache", source="mistral.rs 0.9.2, --pa-cache-type")
-        for name in _FP8
-    )
 
 
 _FLAGS: Final = engine_flags("mistral-rs")

@@ -671,6 +671,7 @@ class Sglang(GeneralEngine):
     label: ClassVar[str] = "SGLang"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        cache_formats=cache_formats(VERSIONS[0]),
         # BASE_QUANTIZATION_METHODS of layers/quantization/__init__.py.
         foreign_formats=("GGUF files", "bitsandbytes"),
         idle=SglangIdle(),
@@ -700,7 +701,6 @@ class Sglang(GeneralEngine):
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = SglangCommand()
     versions: ClassVar[tuple[str, ...]] = VERSIONS
-    cache_formats = cache_formats(VERSIONS[0])
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS

@@ -353,6 +353,7 @@ class Vllm(Engine):
     label: ClassVar[str] = "vLLM"
     definition: ClassVar[Definition] = Definition.ENGINE
     facts: ClassVar[Facts] = Facts(
+        cache_formats=cache_formats(NEWEST),
         # What a release reads of them is in formats.py.
         foreign_formats=("GGUF files", "bitsandbytes"),
         idle=VllmIdle(),
@@ -385,7 +386,6 @@ class Vllm(Engine):
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = VllmCommand()
     versions: ClassVar[tuple[str, ...]] = VERSIONS
-    cache_formats = cache_formats(NEWEST)
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS

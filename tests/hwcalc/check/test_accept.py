@@ -387,6 +387,29 @@ def test_the_lock_of_a_file_that_is_gone(capsys: Capture) -> None:
     assert (status, "Delete it: git rm serve.sh.lock" in " ".join(said.split())) == (3, True)
 
 
+def test_all_that_is_said_of_a_renamed_server_has_its_new_name(capsys: Capture) -> None:
+    """Its load too: said of all servers it would count for none of them."""
+    Path("compose.yaml").write_text(COMPOSE, encoding="utf-8")
+    words = ["check", "compose.yaml", "--gpu", "h100", "--set", "MAX_LEN=8192", "--baseline", "b.json"]
+    words += [f"--set=chat.{each}" for each in ("gpu=l4", "seq=4k", "users=2")]
+    assert command(capsys, *words, "--accept")[0] == 0
+    Path("compose.yaml").write_text(COMPOSE.replace("chat:", "agent:"), encoding="utf-8")
+    said = " ".join(command(capsys, *words)[1].split())
+    told = said.partition("If it is called agent now: ")[2].partition(". If it is gone")[0]
+    assert shlex.split(told)[1::2] == ["agent.gpu=l4", "agent.seq=4k", "agent.users=2"]
+    assert command(capsys, *words[:8], *shlex.split(told), "--strict")[0] == 0
+
+
+def test_a_setting_of_a_file_that_is_not_looked_at_is_no_news(capsys: Capture) -> None:
+    """A hook has one list of settings, and is given the files that have changed."""
+    Path("compose.yaml").write_text(COMPOSE, encoding="utf-8")
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    words = ("--gpu", "h100", "--set", "MAX_LEN=8192", "--set", "chat.gpu=l4", "--baseline", "b.json")
+    assert command(capsys, "check", "compose.yaml", "serve.sh", *words, "--accept")[0] == 0
+    assert "chat.gpu" not in command(capsys, "check", "serve.sh", *words)[1]
+    assert "other.gpu changed nothing" in command(capsys, "check", "serve.sh", *words, "--set", "other.gpu=l4")[1]
+
+
 BROKEN = {
     "two levels": COMPOSE + f" small:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model {QWEN}\n",
     "a merge": COMPOSE.replace("  chat:", "<<<<<<< HEAD\n  chat:"),

@@ -405,3 +405,25 @@ def test_what_users_send_is_no_length_of_a_text_without_one(tmp_path: Path, caps
     assert item["name"] == "flags"
     assert [(one["before"], one["after"]) for one in check["changes"] if one["key"] == "--max-model-len"] == [("8192", None)]
     assert applied(item["edits"], path, words[1:], capsys) == len(item["edits"]) > 1
+
+
+@pytest.mark.parametrize("load", [{}, {"--seq": "8k"}, {"--seq": "8k", "--users": "4"}, {"--seq": "8k", "--users": "16"}])
+def test_slots_are_those_of_the_text_whatever_users_send(
+    load: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Four times the slots leave each a quarter of the tokens: that is the cause, and four slots are what was before."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "serve.sh", f"{LLAMA_SERVER} -c 32768 -np 4")
+    words = ["serve.sh", "--gpu", "l4"]
+    of_before = [word for pair in {**load, **({"--users": "4"} if "--users" in load else {})}.items() for word in pair]
+    write(tmp_path / "b.json", run(capsys, "check", *words, *of_before, "--json")[1])
+    write(path, f"{LLAMA_SERVER} -c 32768 -np 16")
+    words += [*(word for pair in load.items() for word in pair), "--baseline", "b.json"]
+    _, found = checked(capsys, *words)
+    [check] = found["checks"]
+
+    changes = {one["key"]: (one["before"], one["after"]) for one in check["changes"]}
+    assert changes == {"-np": ("4", "16"), "tokens a slot": ("8k", "2k")}
+    if load and load.get("--users") != "16":
+        assert failing(found)["edits"][0]["flags"] == "-np 4"
+        assert applied(failing(found)["edits"], path, words, capsys)
