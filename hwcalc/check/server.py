@@ -26,16 +26,14 @@ from hwcalc.launch.planned import (
     flags_of,
     gpus_taken,
     heeded,
-    in_flags,
     is_on_server,
     planned,
-    remedies,
     set_words,
-    without_line,
     word_of,
     words_for,
 )
 from hwcalc.launch.server import Server
+from hwcalc.launch.spelled import in_flags, remedies, without_line
 from hwcalc.launch.told import key_of, settings_told, written
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word

@@ -25,17 +25,10 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
 from hwcalc.launch.arguments import variable_of
-from hwcalc.launch.planned import (
-    LAYOUT,
-    flags_of,
-    gpus_taken,
-    has_other_nodes,
-    heeded,
-    planned,
-    spelled,
-)
+from hwcalc.launch.planned import LAYOUT, flags_of, gpus_taken, has_other_nodes, heeded, planned
 from hwcalc.launch.read import LOAD
 from hwcalc.launch.server import Server
+from hwcalc.launch.spelled import spelled
 from hwcalc.launch.told import keys_told, read_told, settings_told, written
 from hwcalc.launch.values import number
 from hwcalc.launch.words import Word

@@ -127,7 +127,8 @@ class _Outcome:
 
 def _planned(called: str, server: Server, given: dict[str, Any], load: dict[str, Any], *, one: bool) -> _Outcome:
     """Plan a server, which is ``called`` so where ``--set`` gives it its ``load``. The error of ``one`` server alone is raised."""
-    from hwcalc.launch.planned import BeyondError, TooFewGpusError, in_flags, planned
+    from hwcalc.launch.planned import BeyondError, TooFewGpusError, planned
+    from hwcalc.launch.spelled import in_flags
     from hwcalc.library.plan import plan_told
 
     given = {**given, **load}

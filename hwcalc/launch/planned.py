@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from copy import copy
 from math import prod
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,7 +25,6 @@ from hwcalc.launch.values import number
 from hwcalc.launch.words import GivenText, Word
 from hwcalc.model import OLLAMA, Note
 from hwcalc.planner.asked import counted_once, read_options
-from hwcalc.planner.options import ROWS
 from hwcalc.planner.result import BEYOND, Plan
 from hwcalc.profiles.engine_flags import EngineFlags, Flag, Variable, without
 from hwcalc.profiles.engines import planned_version, since
@@ -43,9 +41,6 @@ _OF_NODES: Final = re.compile(
     r"node|per_pod|master|headless|dist[-_]init|address|rank|rpc|launcher|size[-_]local|executor[-_]backend"
 )
 """In the names of flags that a server on several nodes is given."""
-_KNOB: Final = re.compile(r"--engine-option (\w+)=([^\s,;]*[^\s,;.])")
-_ENGINE: Final = re.compile(r"--engine ([a-z][a-z0-9-]*)(?:@([a-z0-9.]*[a-z0-9]))?(?![\w@-])")
-_LINE: Final = re.compile(r" (?=This works: |The engine accepts this line)")
 _SHARED: Final = "kv_unified"
 """The engine option by which slots share a buffer."""
 AS_STARTED: Final = "whatever users send: that is planned."
@@ -118,7 +113,7 @@ def options_told(flags: EngineFlags, server: Server) -> Mapping[str, Any]:
     """The options of a plan for what a server was told, but for its model, its version and its hardware."""
     options: dict[str, Any] = {}
     knobs: dict[str, str] = {}
-    for flag, value in _said(flags, server):
+    for flag, value in flags_said(flags, server):
         _take(flag, value, options, knobs)
     knobs |= {name: str(value) for value, name in _variables(flags, server)}
     if knobs:
@@ -288,73 +283,11 @@ class TooFewGpusError(UsageError):
 
 def _check_sizes(flags: EngineFlags, server: Server) -> None:
     """Raise :class:`~hwcalc.errors.UsageError` for a parallel size that is no whole number or below 1, which no engine takes."""
-    for flag, value in _said(flags, server):
+    for flag, value in flags_said(flags, server):
         if flag.option in LAYOUT and (not isinstance(value, int) or value < 1):
             label = find_engine(flags.engine)[0].label
             said = f"{value:,} is below 1" if isinstance(value, int) else f"is not a number: {quoted(value, 40)}"
             raise UsageError(f"{flag.spelled} {said}, and {label} will not start.", hint="Give 1 or more.")
-
-
-def in_flags(error: KvplanError, server: Server, given: Container[str], called: str | None = None) -> KvplanError:
-    """A copy of the error with the flags of the text in place of kvplan's options, but for those that the user has ``given``.
-
-    Where the server is ``called`` something, the command takes no ``--engine``, and ``--set`` gives the server of this name a release; an empty name is each server.
-    """
-    error = copy(error)
-    hint = without_line(error.hint)
-    line = error.hint.removeprefix(hint)
-    with suppress(UsageError):
-        flags = flags_of(server)
-        if "engine_options" not in given:
-            hint = _KNOB.sub(lambda knob: written(said_as(flags, server, knob[1], knob[2])) or knob[0], hint)
-        error.message, hint = (spelled(text, server, given) for text in (error.message, hint))
-    if called is not None:
-        hint = _ENGINE.sub(lambda named: _of_engine(named[0], server, called), hint)
-    error.hint = f"{hint}{line}"
-    return error
-
-
-def _of_engine(option: str, server: Server, called: str) -> str:
-    """What to do in place of ``--engine NAME`` or ``--engine NAME@VERSION`` for the server of a text, which has an engine of its own."""
-    name, _, version = option.removeprefix("--engine ").partition("@")
-    flags = next((each for each in all_flags() if each.engine == name), None)
-    if flags is None or name not in ENGINES:
-        # No program: the formulas alone.
-        model = server.settings.get("model")
-        return f"kvplan {shell_word(model)} {option}" if name in ENGINES and isinstance(model, str) else option
-    if flags.name != server.settings.get("engine"):
-        return f"{find_engine(name)[0].label} in the file"
-    return set_words("engine_version", version, called) if version else f"{find_engine(name)[0].label}'s newest release"
-
-
-def spelled(text: str, server: Server, given: Container[str]) -> str:
-    """The sentence with the flags of a server's text in place of kvplan's options, but for those that the user has ``given``."""
-    for flag, _ in _said(flags_of(server), server):
-        if flag.option in ROWS and flag.option not in given:
-            text = re.sub(rf"{re.escape(ROWS[flag.option].spellings[0])}(?![\w-])", flag.spelled, text)
-    return text
-
-
-def remedies(error: KvplanError, server: Server) -> list[dict[str, str]]:
-    """What the engine is told for each of its options that the hint of an error names, where it can be told."""
-    flags = flags_of(server)
-    return [told for knob in _KNOB.finditer(error.hint) if (told := said_as(flags, server, knob[1], knob[2]))]
-
-
-def said_as(flags: EngineFlags, server: Server, knob: str, value: str) -> dict[str, str]:
-    """What the engine is told for this value of one of its options: by a variable in a release that reads one, else by a flag; empty where none does."""
-    flag = flags.flag_of.get(knob)
-    variable = next((row for row in flags.environment if row.engine_option == knob and _reads(row, flags, server)), None)
-    if variable is not None and (flag is None or variable.until is not None):
-        return {variable.name: value}
-    if flag is None or (flag.takes == "switch" and value != "true"):
-        return {}
-    return {flag.spelled: "" if flag.takes == "switch" else value}
-
-
-def without_line(hint: str) -> str:
-    """A hint without the command line of a plan at its end."""
-    return _LINE.split(hint)[0]
 
 
 def word_of(server: Server, flag: Flag) -> Word | None:
@@ -482,7 +415,7 @@ def _model_of(server: Server, flags: EngineFlags) -> str:
     return model
 
 
-def _said(flags: EngineFlags, server: Server) -> list[tuple[Flag, Any]]:
+def flags_said(flags: EngineFlags, server: Server) -> list[tuple[Flag, Any]]:
     """The flags that a plan has an option for, with their values."""
     out: list[tuple[Flag, Any]] = []
     for flag in flags.flags:
@@ -555,6 +488,17 @@ def _variables(flags: EngineFlags, server: Server) -> list[tuple[Any, str]]:
         if value is not None and option is not None:
             out.append((str(value).lower() if isinstance(value, bool) else value, option))
     return out
+
+
+def said_as(flags: EngineFlags, server: Server, knob: str, value: str) -> dict[str, str]:
+    """What the engine is told for this value of one of its options: by a variable in a release that reads one, else by a flag; empty where none does."""
+    flag = flags.flag_of.get(knob)
+    variable = next((row for row in flags.environment if row.engine_option == knob and _reads(row, flags, server)), None)
+    if variable is not None and (flag is None or variable.until is not None):
+        return {variable.name: value}
+    if flag is None or (flag.takes == "switch" and value != "true"):
+        return {}
+    return {flag.spelled: "" if flag.takes == "switch" else value}
 
 
 def _reads(variable: Variable, flags: EngineFlags, server: Server) -> bool:
