@@ -257,7 +257,7 @@ def _with_stale(
         stale |= {*sets}
         known = {item.name for item in baselines if item.file == path}
         new = [check for check in files[path].checks if check.name not in known] if path in files else []
-        hint = "If it is gone, leave that out."
+        hint = f"If it is gone, leave out: {brief(printable(' '.join(f'--set {each}' for each in sets)), _LONGEST_NAME)}"
         for other in new[::-1]:
             pairs = (f"{other.name}.{each.rpartition('.')[2]}={given.variables[each]}" for each in sets)
             words = " ".join(f"--set {shell_word(pair)}" for pair in pairs)

@@ -231,7 +231,9 @@ class Check(Record):
     def word_for(self, key: str) -> str:
         """What the file calls an option, by its place: ``concurrency`` for ``batch``."""
         place = self.places.get(key)
-        return key if place is None or place.counted is not None else place.word
+        # In a mapping of options, each has its own name.
+        is_item = "." in key and place is not None and place.word == key.partition(".")[0]
+        return key if place is None or place.counted is not None or is_item else place.word
 
     def known(self, changes: Sequence[KeyChange]) -> Sequence[KeyChange]:
         """The changes of the keys, as far as what was before is known."""

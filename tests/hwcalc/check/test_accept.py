@@ -395,7 +395,8 @@ def test_all_that_is_said_of_a_renamed_server_has_its_new_name(capsys: Capture) 
     assert command(capsys, *words, "--accept")[0] == 0
     Path("compose.yaml").write_text(COMPOSE.replace("chat:", "agent:"), encoding="utf-8")
     said = " ".join(command(capsys, *words)[1].split())
-    told = said.partition("If it is called agent now: ")[2].partition(". If it is gone")[0]
+    told, _, gone = said.partition("If it is called agent now: ")[2].partition(". If it is gone, leave out: ")
+    assert gone.startswith("--set chat.gpu --set chat.seq --set chat.users ")
     assert shlex.split(told)[1::2] == ["agent.gpu=l4", "agent.seq=4k", "agent.users=2"]
     assert command(capsys, *words[:8], *shlex.split(told), "--strict")[0] == 0
 
@@ -432,3 +433,14 @@ def test_a_manifest_that_is_no_yaml_is_an_error(text: str, folder: bool, capsys:
         capsys, "check", "deploy" if folder else "deploy/compose.yaml", "--gpu", "h100", "--set", "MAX_LEN=4096"
     )
     assert (status, "deploy/compose.yaml:" in said, "not YAML" in said) == (3, True, True)
+
+
+def test_a_change_of_an_option_of_the_engine_has_its_name(tmp_path: Path, capsys: Capture) -> None:
+    """In a mapping, and by a key of its own."""
+    own = {"name": "c", "model": QWEN, "gpu": "h100", "engine": "vllm", "seq": "8k"}
+    check_file(tmp_path, own)
+    assert command(capsys, "check", "kvplan.yaml", "--baseline", "b.json", "--accept")[0] == 0
+    for more in ({"engine_options": {"enforce_eager": True}}, {"enforce_eager": True}):
+        check_file(tmp_path, {**own, "seq": "32k", **more})
+        said = " ".join(command(capsys, "check", "kvplan.yaml", "--baseline", "b.json")[1].split())
+        assert re.search(r"enforce_eager \(not set\) -> true since the baseline", said), said
