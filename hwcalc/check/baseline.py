@@ -287,12 +287,16 @@ def _called_as_now(checks: Sequence[Checked], baselines: Sequence[Baseline]) -> 
         now.setdefault(check.file, {})[check.name] = check
     for item in baselines:
         before.setdefault(item.place, set()).add(item.name)
+    renamed = dict[tuple[tuple[str, str | None], str | None], Checked]()
+    for place, names in before.items():
+        of_file = now.get(place[1] or "", {})
+        new, left = [check for name, check in of_file.items() if name not in names], names - of_file.keys()
+        if len(new) == len(left) == 1 and new[0].server is not None:
+            [name] = left
+            renamed[place, name] = new[0]
     for item in baselines:
-        names = before[item.place]
-        new = [check for name, check in now.get(item.file or "", {}).items() if name not in names]
-        left = names - now.get(item.file or "", {}).keys()
-        same = len(new) == 1 and left == {item.name} and new[0].server is not None and _is_same(item, new[0])
-        yield replace(item, name=new[0].name) if same else item
+        other = renamed.get((item.place, item.name))
+        yield replace(item, name=other.name) if other is not None and _is_same(item, other) else item
 
 
 def _is_same(item: Baseline, check: Checked) -> bool:
@@ -428,7 +432,7 @@ def _grown(before: Mapping[str, int], growth: Growth, figures: Figures) -> tuple
     return tuple(replace(one, edits=accepting) if failed and one is failed[0] else one for one in out)
 
 
-def accepting(judged: Sequence[Judged], growth: Growth) -> list[Judged]:
+def with_accept(judged: Sequence[Judged], growth: Growth) -> list[Judged]:
     """The requirements, where the last that fails has the command that accepts it: of a check in which nothing else fails."""
     failed = [item for item in judged if not item.holds]
     if not growth.accept or not all(item.name == BASELINE or item.name.startswith(GROWTH) for item in failed):
@@ -437,22 +441,20 @@ def accepting(judged: Sequence[Judged], growth: Growth) -> list[Judged]:
     return [replace(item, message=item.message.rstrip(".") + said) if failed and item is failed[-1] else item for item in judged]
 
 
-def accepted(document: CheckDocument, path: str, looked_at: Collection[str] = ()) -> CheckDocument:
-    """The result of a run with a note on its baseline, which is written with its checks, and with those that it has of files that were not looked at.
+def accepted(document: CheckDocument, path: str, before: Sequence[Checked], looked_at: Collection[str]) -> CheckDocument:
+    """The result of a run with a note on its baseline, which is written with its checks, and with those it had ``before`` of files not looked at.
 
-    Nothing is written where a check does not hold. Raises :class:`~hwcalc.check.file.BaselineError` for a file that is no baseline, and
-    :class:`~hwcalc.errors.UnwritableFileError`.
+    Nothing is written where a check does not hold. Raises :class:`~hwcalc.errors.UnwritableFileError`.
     """
     name = printable(path)
     if document.summary.exit_code:
         return _noted(
             document, "not-accepted", f"{name} was not written, and no lock: what fails or cannot be checked is not accepted."
         )
-    before = _kept(path) if os.path.lexists(path) else ()
     here = {*looked_at, *(info.path for info in document.files)}
     others = [check for check in before if check.file not in here]
     kept = [check for check in others if os.path.lexists(check.file)]
-    gone = sorted({check.file for check in others} - {check.file for check in kept})
+    left_out = sorted({check.file for check in others} - {check.file for check in kept})
     # Each check stays where it is, so that the change of the file shows what has changed.
     place = {(check.file, check.name): number for number, check in enumerate(before)}
     end = {check.file: number for number, check in enumerate(before)}
@@ -467,14 +469,16 @@ def accepted(document: CheckDocument, path: str, looked_at: Collection[str] = ()
     write_file(path, dumps(written.to_dict()).encode(), "--baseline", below=True)
     said = [f"Wrote {name} with {_checks(len(document.checks))}"]
     said += [f"as they were, {_checks(len(kept))} of other files"] if kept else []
-    said += [f"left out, those of {brief(', '.join(gone), _LONGEST_NAME)}, not there any more"] if gone else []
+    said += [f"left out, those of {brief(', '.join(left_out), _LONGEST_NAME)}, not there any more"] if left_out else []
     locks = ", and what was written of locks" if any(info.lock_written for info in document.files) else ""
     return _noted(document, "accepted", f"{'; '.join(said)}. Commit it{locks}.")
 
 
-def _kept(path: str) -> tuple[Checked, ...]:
-    """The checks of a baseline as they stand in it; none of a document of ``kvplan plan``, whose place a run takes."""
-    read_baseline(path)
+def checks_of(path: str) -> tuple[Checked, ...]:
+    """The checks of a baseline as they stand in it; none of a document of ``kvplan plan``, whose place a run takes.
+
+    Raises :class:`~hwcalc.check.file.BaselineError` for one that another kvplan wrote otherwise.
+    """
     document = read_document(path, printable(path))
     try:
         return convert(document.get("checks", []), tuple[Checked, ...])

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hwcalc.check.baseline import (
     Baseline,
     accepted,
+    checks_of,
     comparable,
     earlier,
     parse_growth,
@@ -98,10 +99,12 @@ def check(
     if accept:
         # Before a lock is written: where the baseline cannot be, nothing is.
         place_of(baselines[0], "--baseline", below=True)
-    plans, unread = list[Baseline](), list[Unread]()
+    plans, unread, before = list[Baseline](), list[Unread](), tuple[Checked, ...]()
     for path in baselines:
         try:
             plans += read_baseline(path) if os.path.lexists(path) or not accept else ()
+            # Read before a lock is written, too: where the baseline cannot be written on, nothing is.
+            before = checks_of(path) if plans and accept else ()
         except BaselineError as error:
             unread.append(Unread(path=path, faults=(error,)))
     options = CheckOptions(
@@ -122,8 +125,8 @@ def check(
     read, stale = _with_stale(read, plans, given, looked_at)
     # A hook is given those of all files, and runs for some.
     elsewhere = {item.name for item in plans if item.file is not None and item.file not in looked_at}
-    known = stale | {name for name in given.settings if name.rpartition(".")[0] in elsewhere}
-    read = _without_options(_with_idle(read, given, known), told, named=found_in.keys() <= {*paths})
+    passed_over = stale | {name for name in given.settings if name.rpartition(".")[0] in elsewhere}
+    read = _without_options(_with_idle(read, given, passed_over), told, named=found_in.keys() <= {*paths})
     if paths and not read:
         said = f"nothing in {', '.join(map(printable, paths))} starts a server that kvplan knows."
         read.append(Unread(path=paths[0], faults=(CheckFileError(said, hint="Name a file, to see what is read of it."),)))
@@ -143,7 +146,7 @@ def check(
     read += unread
     document = run_checks(read, options)
     if accept:
-        return accepted(document, baselines[0], looked_at)
+        return accepted(document, baselines[0], before, looked_at)
     if read_flag(fix, "fix") or read_flag(write, "write"):
         return _fixed(read, document, options, write=write)
     return document
@@ -192,8 +195,8 @@ def _of_mapping(content: Mapping[str, Any]) -> CheckFile:
     return parse_check_file(text, _MAPPING)
 
 
-def _with_idle(read: Sequence[CheckFile | Unread], given: Given, known: Collection[str]) -> list[CheckFile | Unread]:
-    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect, but for those that are ``known``.
+def _with_idle(read: Sequence[CheckFile | Unread], given: Given, passed_over: Collection[str]) -> list[CheckFile | Unread]:
+    """The files, with a note at the first deployment for each name that ``--set`` gives a value without any effect, but for those ``passed_over``.
 
     Names that the files do not know, and that resemble none of theirs, have one note together: a hook is given those of all files, and runs for some.
     """
@@ -201,7 +204,8 @@ def _with_idle(read: Sequence[CheckFile | Unread], given: Given, known: Collecti
     idle = [
         name
         for name in given.sets
-        if name not in known and not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
+        if name not in passed_over
+        and not any(file.told.given.changes(name, file.text, os.path.basename(file.path)) for file in files)
     ]
     if not files or not idle:
         return [*read]

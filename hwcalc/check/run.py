@@ -18,13 +18,13 @@ from hwcalc.check.baseline import (
     Growth,
     JudgedWith,
     Subject,
-    accepting,
     comparable,
     compared,
     gone,
     no_growth,
     setup_of,
     versions_of,
+    with_accept,
 )
 from hwcalc.check.changes import as_written, asked_of, changed_keys, placed
 from hwcalc.check.deployed import Deployment, typed_command
@@ -104,8 +104,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 raise
             read = Unread(path=file.path + SUFFIX, faults=(error,))
         if isinstance(read, Unread):
-            known = any(info.path == printable(read.path) for info in infos)
-            infos += [] if known else [FileInfo(path=printable(read.path), checks=0)]
+            infos.append(FileInfo(path=printable(read.path), checks=0))
             planned += [(fault, None) for fault in _faults(read)]
             continue
         assert not isinstance(file, Unread)
@@ -122,6 +121,8 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
                 planned.append((replace(at, requirements=told), None))
                 told = ()
             planned += [] if check.faults else [_checked(file, check, models, options)]
+    # A file that was read may have a fault of its own beside it.
+    infos = [*{info.path: info for info in reversed(infos)}.values()][::-1]
     if options.baselines is not None:
         growth, strict, checks = options.growth, options.strict, [check for check, _ in planned]
         baselines = comparable(checks, options.baselines, options.looked_at)
@@ -406,7 +407,7 @@ def _judged(check: Checked, subject: Subject, options: CheckOptions) -> Checked:
     return replace(
         check,
         status=_status(judged, strict=options.strict),
-        requirements=tuple(placed(item, subject.check, check.changes) for item in accepting(judged, options.growth)),
+        requirements=tuple(placed(item, subject.check, check.changes) for item in with_accept(judged, options.growth)),
         changes=as_written(check.changes, subject.check),
     )
 

@@ -163,6 +163,22 @@ def test_no_other_file_is_written_over(content: str, capsys: Capture) -> None:
     assert Path("b.json").read_text(encoding="utf-8") == content
 
 
+def test_no_lock_is_written_where_the_baseline_cannot_be(capsys: Capture) -> None:
+    """It has a check that this kvplan cannot write again: both stay as they are."""
+    words = ("check", "serve.sh", "--gpu", "l4", "--baseline", "b.json")
+    Path("serve.sh").write_text(SERVE.format(8192), encoding="utf-8")
+    assert command(capsys, *words[:4], "--lock")[0] == 0
+    assert command(capsys, *words, "--accept")[0] == 0
+    document = json.loads(Path("b.json").read_text(encoding="utf-8"))
+    document["checks"][0]["notes"] = 5
+    Path("b.json").write_text(json.dumps(document), encoding="utf-8")
+    Path("serve.sh").write_text(SERVE.format(4096), encoding="utf-8")
+    before = {path: path.read_bytes() for path in (Path("b.json"), Path("serve.sh.lock"))}
+    status, said, _ = command(capsys, *words, "--accept")
+    assert (status, "written by another kvplan" in " ".join(said.split())) == (3, True)
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_no_link_leads_out_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A checkout may have a link to any file of the user in the place of its baseline."""
     (tmp_path / "repo").mkdir()
